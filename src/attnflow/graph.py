@@ -1,0 +1,231 @@
+"""From attention weights to the attention graph: heads reduced, residual connection added, positions merged."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnflow._arrays import Array, as_array, eye_like, indices, is_tensor, stack
+from attnflow.errors import AttentionWarning, InputError
+
+LAYER_AXES = "[head, query, key] or [batch, head, query, key]"
+ARRAY_AXES = "[layer, head, query, key] or [batch, layer, head, query, key]"
+
+
+def attention_graph(
+    weights: Any, heads: str | Iterable[int] = "mean", residual: float = 0.5, strict: bool = False
+) -> Any:
+    """The attention graph ``A = (1 - residual) · W̄ + residual · I``, where W̄ is W reduced over heads (paper, section 3).
+
+    ``weights`` is ``W[layer, head, query, key]``, with a batch axis in front if there is a batch; or a sequence with one
+    array a layer, ``[head, query, key]`` or, as transformers returns them, ``[batch, head, query, key]``. numpy in,
+    numpy out; torch in, torch out, on its device and with its gradient. The result is ``[layer, query, key]`` with the
+    batch axis in front, or a list of matrices where the layers differ in size.
+
+    heads: "mean", "max", "min", or a list of heads, of which the mean is taken. After "max" and "min" each row is
+        divided by its sum, so that rows sum to one again.
+    residual: the weight of the residual connection. 0 gives raw attention.
+    strict: raise, rather than warn, where rows do not sum to one.
+
+    >>> import numpy as np, attnflow as af
+    >>> A = af.attention_graph(np.full((1, 2, 3, 3), 1 / 3))
+    >>> A.round(2).tolist()
+    [[[0.67, 0.17, 0.17], [0.17, 0.67, 0.17], [0.17, 0.17, 0.67]]]
+    """
+    if not isinstance(residual, int | float) or not 0 <= residual <= 1:
+        raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
+    layers = weight_layers(weights)
+    for number, layer in enumerate(layers):
+        _check_weights(layer, number)
+    _check_rows(layers, strict)
+    graph = [_add_residual(_reduce(layer, heads), residual, number) for number, layer in enumerate(layers)]
+    if any(layer.shape != graph[0].shape for layer in graph):
+        return graph
+    return stack(graph, axis=graph[0].ndim - 2)
+
+
+def merge(A: Any, groups: Any) -> Any:
+    """The same graph over groups of positions: words of subwords, spans, regions of an image.
+
+    ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]``: what a group attends to is the mean over its members,
+    what it receives is the sum, so rows keep their sum.
+
+    groups: a list of lists of positions, or one group number a position; each position in exactly one group. For a
+        graph whose levels differ in size: one such list for every level, input first.
+
+    >>> import numpy as np, attnflow as af
+    >>> af.merge(np.eye(3)[None], [[0], [1, 2]]).tolist()
+    [[[1.0, 0.0], [0.0, 1.0]]]
+    """
+    layers, stacked = graph_layers(A)
+    widths = level_widths(layers)
+    per_level = _groups_per_level(groups, widths)
+    merged = []
+    for number, layer in enumerate(layers):
+        above, below = per_level[number + 1], per_level[number]
+        # [group, position]: rows of means above, rows of sums below
+        means = above / above.sum(axis=1, keepdims=True)
+        if is_tensor(layer):
+            merged.append(layer.new_tensor(means) @ layer @ layer.new_tensor(below.T))
+        else:
+            merged.append(means @ layer @ below.T)
+    return stack(merged, axis=merged[0].ndim - 2) if stacked else merged
+
+
+def weight_layers(weights: Any) -> list[Array]:
+    """One array a layer, each ``[head, query, key]`` or ``[batch, head, query, key]``."""
+    if isinstance(weights, list | tuple) and len(weights) and hasattr(weights[0], "shape"):
+        layers = [as_array(layer, f"layer {number} of the weights") for number, layer in enumerate(weights)]
+        for number, layer in enumerate(layers):
+            if layer.ndim not in (3, 4) or layer.ndim != layers[0].ndim:
+                raise InputError(f"layer {number} of the weights has shape {tuple(layer.shape)}: expected {LAYER_AXES}")
+    else:
+        array = as_array(weights, "weights")
+        if array.ndim not in (4, 5):
+            raise InputError(
+                f"weights have shape {tuple(array.shape)}: expected {ARRAY_AXES}; add the missing axes, "
+                "for example weights[:, None] where the heads are already averaged"
+            )
+        layers = [array[..., number, :, :, :] for number in range(array.shape[-4])]
+    if not layers:
+        raise InputError(f"weights have no layers: expected {ARRAY_AXES} with at least one layer")
+    for number, layer in enumerate(layers):
+        if 0 in layer.shape:
+            raise InputError(f"layer {number} of the weights has shape {tuple(layer.shape)}: an axis is empty")
+        if number and layer.shape[-1] != layers[number - 1].shape[-2]:
+            raise InputError(_misfit(number, layer.shape, layers[number - 1].shape))
+    return layers
+
+
+def graph_layers(A: Any, infinite: bool = False) -> tuple[list[Array], bool]:
+    """One checked matrix a layer (with a batch axis in front if A has one), and whether A was one array."""
+    stacked = not (isinstance(A, list | tuple) and len(A) and hasattr(A[0], "shape"))
+    if stacked:
+        array = as_array(A, "the graph")
+        if array.ndim not in (3, 4):
+            raise InputError(
+                f"the graph has shape {tuple(array.shape)}: expected [layer, query, key] or [batch, layer, query, key]"
+                "; attention_graph() makes one from attention weights"
+            )
+        layers = [array[..., number, :, :] for number in range(array.shape[-3])]
+    else:
+        layers = [as_array(layer, f"layer {number} of the graph") for number, layer in enumerate(A)]
+    if not layers:
+        raise InputError("the graph has no layers: expected at least one matrix [query, key]")
+    for number, layer in enumerate(layers):
+        if layer.ndim != layers[0].ndim or layer.ndim not in (2, 3) or 0 in layer.shape:
+            raise InputError(
+                f"layer {number} of the graph has shape {tuple(layer.shape)}: expected [query, key] with both at least 1"
+            )
+        if number and layer.shape[-1] != layers[number - 1].shape[-2]:
+            raise InputError(_misfit(number, layer.shape, layers[number - 1].shape))
+        _check_numbers(layer, f"layer {number} of the graph", infinite)
+    return layers, stacked
+
+
+def level_widths(layers: Sequence[Array]) -> list[int]:
+    """The number of positions at each level, input first."""
+    return [int(layers[0].shape[-1]), *(int(layer.shape[-2]) for layer in layers)]
+
+
+def _misfit(number: int, upper: Sequence[int], lower: Sequence[int]) -> str:
+    return (
+        f"layer {number} has {upper[-1]} keys but layer {number - 1} below it has {lower[-2]} queries: "
+        "expected the same number, because the keys of a layer are the positions of the layer below"
+    )
+
+
+def _check_numbers(x: Array, what: str, infinite: bool) -> None:
+    values = x.detach() if is_tensor(x) else x
+    for wrong, name in ((values != values, "NaN"), (values < 0, "negative")):
+        if wrong.any():
+            at = tuple(int(axis[0]) for axis in np.nonzero(np.asarray(wrong.cpu() if is_tensor(wrong) else wrong)))
+            raise InputError(f"{what} is {name} at {list(at)}: expected non-negative numbers")
+    if not infinite and (values == np.inf).any():
+        raise InputError(f"{what} contains infinity: expected finite numbers (only flow takes infinite capacities)")
+
+
+def _check_weights(layer: Array, number: int) -> None:
+    _check_numbers(layer, f"layer {number} of the weights", infinite=False)
+
+
+def _check_rows(layers: Sequence[Array], strict: bool) -> None:
+    worst, where = 0.0, 0
+    for number, layer in enumerate(layers):
+        values = layer.detach() if is_tensor(layer) else layer
+        deviation = float(abs(values.sum(-1) - 1).max())
+        if deviation > worst:
+            worst, where = deviation, number
+    if worst <= 1e-3:
+        return
+    message = (
+        f"rows of the attention weights do not sum to one: the largest deviation is {worst:.3g}, in layer {where}. "
+        "Softmax gives rows that do; dropout (training mode), masking afterwards or transposed axes do not"
+    )
+    if strict:
+        raise InputError(message)
+    warnings.warn(message, AttentionWarning, stacklevel=3)
+
+
+def _reduce(layer: Array, heads: str | Iterable[int]) -> Array:
+    count = int(layer.shape[-3])
+    if isinstance(heads, str):
+        if heads == "mean":
+            return layer.mean(-3)
+        if heads in ("max", "min"):
+            extreme = getattr(layer, f"a{heads}")(-3) if is_tensor(layer) else getattr(layer, heads)(-3)
+            total = extreme.sum(-1)[..., None]
+            return extreme / (total + (total == 0))
+        raise InputError(f'heads={heads!r}: expected "mean", "max", "min" or a list of heads from 0 to {count - 1}')
+    chosen = indices(heads, count, "head")
+    if not chosen:
+        raise InputError(f"heads is an empty list: expected heads from 0 to {count - 1}")
+    return layer[..., chosen, :, :].mean(-3)
+
+
+def _add_residual(layer: Array, residual: float, number: int) -> Array:
+    if residual == 0:
+        return layer
+    queries, keys = layer.shape[-2:]
+    if queries != keys:
+        raise InputError(
+            f"layer {number} has {queries} queries and {keys} keys: a residual connection joins equal positions, "
+            "so give residual=0 and add the residual edges yourself"
+        )
+    return (1 - residual) * layer + residual * eye_like(layer, int(queries))
+
+
+def _groups_per_level(groups: Any, widths: list[int]) -> list[np.ndarray[Any, Any]]:
+    if len(set(widths)) == 1:
+        return [_membership(groups, widths[0])] * len(widths)
+    if len(groups) != len(widths):
+        raise InputError(
+            f"the levels of this graph have {widths} positions: expected one list of groups for each of the "
+            f"{len(widths)} levels, input first; got {len(groups)}"
+        )
+    return [_membership(of_level, width) for of_level, width in zip(groups, widths, strict=True)]
+
+
+def _membership(groups: Any, width: int) -> np.ndarray[Any, Any]:
+    """[group, position], one where the position is in the group."""
+    if len(groups) and not hasattr(groups[0], "__len__"):
+        numbers = np.asarray(groups)
+        if numbers.shape != (width,) or not np.issubdtype(numbers.dtype, np.integer):
+            raise InputError(f"groups has {len(groups)} group numbers: expected one int for each of {width} positions")
+        if set(numbers.tolist()) != set(range(int(numbers.max()) + 1)):
+            raise InputError("group numbers must run from 0 without gaps")
+        return (np.arange(numbers.max() + 1)[:, None] == numbers).astype(np.float64)
+    member = np.zeros((len(groups), width))
+    for g, group in enumerate(groups):
+        chosen = indices(list(group), width, "position")
+        if not chosen:
+            raise InputError(f"group {g} is empty: expected at least one position")
+        member[g, chosen] = 1
+    times = member.sum(axis=0)
+    if (times != 1).any():
+        p = int(np.argmax(times != 1))
+        raise InputError(f"position {p} is in {int(times[p])} groups: expected each of {width} positions in exactly one")
+    return member

@@ -1,0 +1,48 @@
+"""One head at a time: Appendix A.1 of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from attnflow._arrays import index
+from attnflow.errors import InputError
+from attnflow.flow import flow
+from attnflow.graph import attention_graph, graph_layers, weight_layers
+from attnflow.rollout import rollout
+
+METHODS = {"rollout": rollout, "flow": flow}
+
+
+def single_head(
+    weights: Any,
+    layer: int,
+    head: int,
+    method: str = "rollout",
+    queries: int | Iterable[int] | None = None,
+    residual: float = 0.5,
+) -> Any:
+    """Token attention of one head (Appendix A.1): ``Ã(i, k) = A(i, k) · Ã(i-1)``, and flow in the same graph.
+
+    Heads mix in every feed-forward network, so all layers below layer i are taken as single-head layers (mean over
+    heads), and only layer i is replaced by its head k.
+
+    weights: as in `attention_graph`.
+    method: "rollout" or "flow".
+
+    Returns ``[query, input]``, with the batch axis in front if there is a batch.
+
+    >>> import numpy as np, attnflow as af
+    >>> W = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].repeat(2, axis=0)   # 2 layers of 2 heads
+    >>> af.single_head(W, layer=1, head=0).tolist()
+    [[0.875, 0.125], [0.125, 0.875]]
+    """
+    if method not in METHODS:
+        raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    layers = weight_layers(weights)
+    layer = index(layer, len(layers), "layer")
+    head = index(head, int(layers[layer].shape[-3]), "head")
+    top, _ = graph_layers(attention_graph([layers[layer]], heads=[head], residual=residual))
+    below, _ = graph_layers(attention_graph(layers[:layer], residual=residual)) if layer else ([], True)
+    values = METHODS[method]([*below, *top], queries=queries, layers=-1)
+    return values[..., 0, :, :]

@@ -1,0 +1,71 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from families import attention
+
+import attnflow as af
+
+
+@pytest.fixture(scope="module")
+def A() -> np.ndarray:
+    return attention(np.random.default_rng(0), 6, 48, 2.0)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_the_number_of_threads_does_not_change_a_bit(A: np.ndarray, threads: int) -> None:
+    assert (af.flow(A, threads=threads) == af.flow(A, threads=1)).all()
+
+
+def test_a_pair_does_not_depend_on_the_others(A: np.ndarray) -> None:
+    everything = af.flow(A, layers=-1)[0]
+    for query, token in ((0, 0), (5, 40), (47, 1)):
+        assert af.flow(A, query, token, -1)[0, 0, 0] == everything[query, token]
+
+
+def test_python_runs_while_the_solver_does(A: np.ndarray) -> None:
+    big = np.concatenate([A] * 4)
+    steps, done = 0, threading.Event()
+
+    def solve() -> None:
+        af.flow(big, threads=1)
+        done.set()
+
+    worker = threading.Thread(target=solve)
+    worker.start()
+    while not done.is_set():
+        steps += 1
+        time.sleep(0.001)
+    worker.join()
+    assert steps > 20
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single child process")
+@pytest.mark.parametrize("call", ["af.flow(A)", "af.max_flow(A, 3, 5)"])
+def test_ctrl_c_stops_the_solver(call: str) -> None:
+    script = textwrap.dedent(f"""
+        import numpy as np, attnflow as af
+        rng = np.random.default_rng(0)
+        A = rng.random((40, 300, 300)) * (rng.random((40, 300, 300)) < 0.5)
+        print("ready", flush=True)
+        try:
+            while True:
+                {call}
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+    """)
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(1.0)
+    asked = time.perf_counter()
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=30)
+    assert out == "stopped\n"
+    assert time.perf_counter() - asked < 10
