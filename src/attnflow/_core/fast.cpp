@@ -28,7 +28,7 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
     for (auto* v : {&straight_, &mask_}) v->assign(span_, 0.0);
     fed_.assign(nodes * span_words_, 0);
     waiting_.assign(levels * span_words_, 0);
-    wave_at_.assign(levels * wave_slots_, -1);
+    waves_.assign(levels * slots_ * span_words_, 0);
     for (auto* v : {&v_.cap, &v_.cap_t}) v->resize(levels);
     for (auto* v : {&v_.width, &v_.stride, &v_.stride_t}) v->resize(levels);
     v_.res.resize(levels);
@@ -51,7 +51,7 @@ double FastSolver::solve(int layer, int query, int token, const std::atomic<bool
             ++counters.by_columns;
         } else if (g_.square && hops()) {
             ++counters.by_hops;
-            restore_changed();
+            restore_hops();
         } else {
             ++counters.by_search;
             cut = search(cut, cancelled);
@@ -221,7 +221,7 @@ double FastSolver::hop(int m, int h, Word* wanting, double amount) {
                 straight_[j] -= x;
             }
             if (x <= 0) continue;
-            if (residual[j] == row(m, h)[j]) changed_.push_back(Edge{m, h, j});
+            hops_.push_back(Hop{Edge{m, h, j}, x});
             residual[j] -= x;
             demand(1)[j] -= x;
             if (residual[j] <= eps_) drop(out, j);
@@ -253,16 +253,20 @@ bool FastSolver::saturated() const {
 // that would take flow back are not looked at before there are none of those left.
 double FastSolver::search(double column_cut, const std::atomic<bool>& cancelled) {
     prepare();
-    const double cut = span_words_ == 1 ? dinic<true>(column_cut, cancelled) : dinic<false>(column_cut, cancelled);
-    restore();
+    bool back = false;
+    const double cut =
+        span_words_ == 1 ? dinic<true>(column_cut, back, cancelled) : dinic<false>(column_cut, back, cancelled);
+    restore(back);
     return cut;
 }
 
 template <bool kNarrow>
-double FastSolver::dinic(double column_cut, const std::atomic<bool>& cancelled) {
-    bool back = false;
+double FastSolver::dinic(double column_cut, bool& back, const std::atomic<bool>& cancelled) {
     while (!cancelled) {
-        if (!back && !label<kNarrow>(false)) back = true;  // distances only grow: no such path will come again
+        if (!back && !label<kNarrow>(false)) {
+            back = true;  // distances only grow: no path that only goes down will come again
+            prepare_back();
+        }
         if (back && !label<kNarrow>(true)) return labelled_cut();
         ++counters.phases;
         blocking_flow<kNarrow>(back, cancelled);
@@ -273,64 +277,90 @@ double FastSolver::dinic(double column_cut, const std::atomic<bool>& cancelled) 
 
 
 // What step 1 sent straight down a column it counted only as a sum; conservation gives it, level by level from the top.
-// Then the sets of edges that can take more, or give some back, for the edges that step 1 worked on.
+// Then the edges that steps 1 and 2 filled are closed.
 void FastSolver::prepare() {
     if (!g_.square) return;
     const int top = v_.depth, q = v_.source, t = v_.sink, n = v_.width[0];
-    const auto mark = [&](int k, int i, int j, double capacity, double residual) {
-        if (residual <= eps_) drop(open(k, i), j);
-        if (capacity - residual > eps_) add(fed(k, j), i);
-    };
     std::fill(inflow_.begin(), inflow_.begin() + static_cast<std::ptrdiff_t>(top) * span_, 0.0);
-    for (const Edge& e : changed_) {
-        const double f = row(e.layer, e.from)[e.to] - left(e.layer, e.from, e.to);
-        inflow_[static_cast<std::size_t>(e.layer) * span_ + e.from] -= f;
-        inflow_[static_cast<std::size_t>(e.layer - 1) * span_ + e.to] += f;
-        add(fed(e.layer, e.to), e.from);
+    for (const Hop& hop : hops_) {
+        inflow_[static_cast<std::size_t>(hop.edge.layer) * span_ + hop.edge.from] -= hop.amount;
+        inflow_[static_cast<std::size_t>(hop.edge.layer - 1) * span_ + hop.edge.to] += hop.amount;
     }
     for (int k = top; k >= 1; --k) {
+        // flow[j]: what enters (k, j) and has not left it by a hop
         const double* flow = inflow_.data() + static_cast<std::ptrdiff_t>(k) * span_;
         double* below = inflow_.data() + static_cast<std::ptrdiff_t>(k - 1) * span_;
         const double* from_source = row(k, q);
         const double* into_sink = col(k, t);
-        for (int j = 0; j < n; ++j) {
-            // flow[j]: what enters (k, j) and has not left it by a hop
-            if (j == q || j == t) continue;
-            double straight = 0;
-            if (k < top) {
-                const double aside = into_sink[j] - demand(k)[j];
-                mark(k, j, t, into_sink[j], demand(k)[j]);
-                if (k > 1) {
-                    const double c = row(k, j)[j];
-                    straight = std::min(flow[j] - aside, c);
-                    if (straight <= eps_) straight = 0;
-                    own(k)[j] = c - straight;
-                    mark(k, j, j, c, c - straight);
-                }
-            }
-            if (k > 1) {
-                below[j] += straight + from_source[j] - supply(k)[j];
-                mark(k, q, j, from_source[j], supply(k)[j]);
+        const double *more = supply(k), *wanted = demand(k);
+        Word* from_q = open(k, q);
+        if (k < top) {
+            for (int j = 0; j < n; ++j) {
+                if (j == q || j == t) continue;
+                Word* out = open(k, j);
+                if (wanted[j] <= eps_) drop(out, t);
+                if (k == 1) continue;
+                const double c = row(k, j)[j];
+                double straight = std::min(flow[j] - (into_sink[j] - wanted[j]), c);
+                if (straight <= eps_) straight = 0;
+                below[j] += straight;
+                own(k)[j] = c - straight;
+                if (c - straight <= eps_) drop(out, j);
             }
         }
-        mark(k, q, q, from_source[q], source_column_[k]);
+        if (k > 1)
+            for (int j = 0; j < n; ++j) {
+                below[j] += from_source[j] - more[j];
+                if (more[j] <= eps_) drop(from_q, j);
+            }
+        const auto open_if = [&](int i, int j, double residual) {
+            if (residual > eps_) add(open(k, i), j);
+            else drop(open(k, i), j);
+        };
+        open_if(q, q, source_column_[k]);
         if (q == t) continue;
-        mark(k, q, t, from_source[t], direct_[k]);
-        mark(k, t, t, into_sink[t], sink_column_[k]);
+        open_if(q, t, direct_[k]);
+        open_if(t, t, sink_column_[k]);
     }
 }
 
-void FastSolver::restore_changed() {
-    for (const Edge& e : changed_) {
-        v_.res[e.layer][static_cast<std::ptrdiff_t>(e.from) * v_.stride[e.layer] + e.to] = row(e.layer, e.from)[e.to];
-        add(open(e.layer, e.from), e.to);
+// Who feeds whom, for the phases that may take flow back: all edges that carry any.
+void FastSolver::prepare_back() {
+    const auto carries = [&](int k, int i, int j) {
+        if (row(k, i)[j] - left(k, i, j) > eps_) add(fed(k, j), i);
+    };
+    for (const Hop& hop : hops_) carries(hop.edge.layer, hop.edge.from, hop.edge.to);
+    for (const Edge& e : changed_) carries(e.layer, e.from, e.to);
+    if (!g_.square) return;
+    const int q = v_.source, t = v_.sink, n = v_.width[0];
+    for (int k = 1; k <= v_.depth; ++k) {
+        for (int j = 0; j < n; ++j)
+            if (k > 1 || j == t) carries(k, q, j);
+        if (k == v_.depth) continue;
+        for (int j = 0; j < n; ++j) {
+            if (j == q) continue;
+            carries(k, j, t);
+            if (k > 1 && j != t) carries(k, j, j);
+        }
     }
+}
+
+// Puts the edges that step 2 used back as they were.
+void FastSolver::restore_hops() {
+    for (const Hop& hop : hops_) restore_edge(hop.edge);
+    hops_.clear();
+}
+
+inline void FastSolver::restore_edge(const Edge& e) {
+    v_.res[e.layer][static_cast<std::ptrdiff_t>(e.from) * v_.stride[e.layer] + e.to] = row(e.layer, e.from)[e.to];
+    add(open(e.layer, e.from), e.to);
+}
+
+void FastSolver::restore(bool back) {
+    restore_hops();
+    for (const Edge& e : changed_) restore_edge(e);
     changed_.clear();
-}
-
-void FastSolver::restore() {
-    restore_changed();
-    std::memset(fed(1, 0), 0, sizeof(Word) * static_cast<std::size_t>(v_.depth) * span_ * span_words_);
+    if (back) std::memset(fed(1, 0), 0, sizeof(Word) * static_cast<std::size_t>(v_.depth) * span_ * span_words_);
     if (!g_.square) return;
     const int q = v_.source, t = v_.sink, n = v_.width[0], w = words(0);
     for (int k = 1; k <= v_.depth; ++k) {
@@ -343,62 +373,72 @@ void FastSolver::restore() {
     }
 }
 
-// The nodes of a level at distance d, or null. A step changes level and distance by one, so d - level is even.
-inline Word* FastSolver::wave(int level, int d) {
-    if (d < level) return nullptr;
-    const int start = wave_at_[static_cast<std::size_t>(level) * wave_slots_ + (d - level) / 2];
-    return start < 0 ? nullptr : waves_.data() + start;
-}
-
 // Distances to the sink, wave by wave; false when the source is not among those that reach it. A node leaves the set of
 // the waiting at the first edge into the last wave, so in a dense graph this takes a few operations a node.
 template <bool kNarrow>
 bool FastSolver::label(bool back) {
     const int top = v_.depth;
-    std::fill(wave_at_.begin(), wave_at_.end(), -1);
-    waves_.assign(span_words_, 0);
-    add(waves_.data(), v_.sink);
-    wave_at_[0] = 0;
-    for (int k = 0; k <= top; ++k) {
+    std::memset(waves_.data(), 0, sizeof(Word) * waves_.size());
+    add(wave(0, 0), v_.sink);
+    for (int k = 1; k < top; ++k) {
         Word* waiting = waiting_.data() + static_cast<std::ptrdiff_t>(k) * span_words_;
-        for (int w = 0; w < words(k); ++w) {
-            const int rest = v_.width[k] - 64 * w;
-            waiting[w] = k == 0 || k == top ? 0 : rest >= 64 ? ~Word{0} : (Word{1} << rest) - 1;
-        }
+        const int n = v_.width[k], full = n / 64;
+        for (int w = 0; w < full; ++w) waiting[w] = ~Word{0};
+        if (n % 64) waiting[full] = (Word{1} << n % 64) - 1;
     }
+    std::memset(waiting_.data(), 0, sizeof(Word) * span_words_);
     Word* last = waiting_.data() + static_cast<std::ptrdiff_t>(top) * span_words_;
+    std::memset(last, 0, sizeof(Word) * span_words_);
     add(last, v_.source);
     for (int d = 1;; ++d) {
         bool any = false;
-        if (d / 2 + 1 >= wave_slots_) more_waves();
-        for (int k = back ? 2 - d % 2 : d; k <= std::min(d, top); k += 2) any = label_level<kNarrow>(k, d, back) || any;
+        if (d / 2 >= slots_) more_slots();
+        for (int k = back ? 2 - d % 2 : d; k <= std::min(d, top); k += 2)
+            any = label_level<kNarrow>(k, (d - k) / 2, back) || any;
         if (!has(last, v_.source)) return true;
         if (!any) return false;
     }
 }
 
-// Room for twice as many distances.
-void FastSolver::more_waves() {
-    std::vector<int> wider(wave_at_.size() * 2, -1);
-    for (std::size_t level = 0; level * wave_slots_ < wave_at_.size(); ++level)
-        std::copy_n(wave_at_.begin() + static_cast<std::ptrdiff_t>(level) * wave_slots_, wave_slots_,
-                    wider.begin() + static_cast<std::ptrdiff_t>(level) * wave_slots_ * 2);
-    wave_at_.swap(wider);
-    wave_slots_ *= 2;
+void FastSolver::more_slots() {
+    const std::size_t before = static_cast<std::size_t>(slots_) * span_words_;
+    std::vector<Word> wider(waves_.size() * 2, 0);
+    for (std::size_t at = 0; at * before < waves_.size(); ++at)
+        std::copy_n(waves_.data() + at * before, before, wider.data() + at * before * 2);
+    waves_.swap(wider);
+    slots_ *= 2;
 }
 
 template <bool kNarrow>
-bool FastSolver::label_level(int level, int d, bool back) {
-    const int below = kNarrow ? 1 : words(level - 1), above = kNarrow ? 1 : level < v_.depth ? words(level + 1) : 0;
-    const bool over_too = back && level < v_.depth;
-    if (!wave(level - 1, d - 1) && !(over_too && wave(level + 1, d - 1))) return false;
-    const int start = static_cast<int>(waves_.size());
-    waves_.resize(waves_.size() + span_words_, 0);
-    const Word* under = wave(level - 1, d - 1);
-    const Word* over = over_too ? wave(level + 1, d - 1) : nullptr;
+bool FastSolver::label_level(int level, int slot, bool back) {
+    const Word* under = wave(level - 1, slot);
+    const Word* over = back && slot > 0 && level < v_.depth ? wave(level + 1, slot - 1) : nullptr;
     Word* waiting = waiting_.data() + static_cast<std::ptrdiff_t>(level) * span_words_;
+    if (kNarrow) {
+        if (!*under && !(over && *over)) return false;
+        Word found = 0;
+        const Word* out = v_.open[level];
+        for (int i = 0; i < v_.width[level]; ++i) found |= Word{(out[i] & *under) != 0} << i;
+        if (over && *over) {
+            const Word* from = fed(level + 1, 0);
+            for (int i = 0; i < v_.width[level]; ++i) found |= Word{(from[i] & *over) != 0} << i;
+        }
+        found &= *waiting;
+        *waiting &= ~found;
+        *wave(level, slot) = found;
+        return found;
+    }
+    const int below = words(level - 1), above = over ? words(level + 1) : 0;
+    const auto empty = [](const Word* set, int n) {
+        for (int w = 0; w < n; ++w)
+            if (set[w]) return false;
+        return true;
+    };
+    if (empty(under, below)) under = nullptr;
+    if (over && empty(over, above)) over = nullptr;
+    if (!under && !over) return false;
     Word any = 0;
-    for (int w = 0; w < (kNarrow ? 1 : words(level)); ++w) {
+    for (int w = 0; w < words(level); ++w) {
         Word found = 0;
         for (Word rest = waiting[w]; rest; rest &= rest - 1) {
             const int i = w * 64 + lowest(rest);
@@ -406,94 +446,88 @@ bool FastSolver::label_level(int level, int d, bool back) {
                 found |= rest & (~rest + 1);
         }
         waiting[w] &= ~found;
-        waves_[start + w] = found;
+        wave(level, slot)[w] = found;
         any |= found;
     }
-    if (any) wave_at_[static_cast<std::size_t>(level) * wave_slots_ + (d - level) / 2] = start;
     return any;
 }
 
-inline void FastSolver::add_flow(int k, int i, int j, double amount) {
-    double& r = left(k, i, j);
-    if (!special(i, j) && r == row(k, i)[j]) changed_.push_back(Edge{k, i, j});
-    r -= amount;
-    if (r <= eps_) drop(open(k, i), j);
-    add(fed(k, j), i);
+inline void FastSolver::add_flow(double& residual, int k, int i, int j, double amount, bool back) {
+    if (!special(i, j) && residual == row(k, i)[j]) changed_.push_back(Edge{k, i, j});
+    residual -= amount;
+    if (residual <= eps_) drop(open(k, i), j);
+    if (back) add(fed(k, j), i);
 }
 
-inline void FastSolver::take_back(int k, int i, int j, double amount) {
-    double& r = left(k, i, j);
+inline void FastSolver::take_back(double& residual, int k, int i, int j, double amount) {
     const double capacity = row(k, i)[j];
-    r += amount;
+    residual += amount;
     add(open(k, i), j);
-    if (capacity - r > eps_) return;
-    r = capacity;
+    if (capacity - residual > eps_) return;
+    residual = capacity;
     drop(fed(k, j), i);
 }
 
-// Depth first from the source, one step nearer to the sink each time. A frame is a node that was asked to pass on
-// `want`; `left` is what it has not passed on yet.
+// Depth first from the source, one step nearer to the sink each time. A node's own column comes first: its edges are the
+// wide ones, so fewer of them are needed.
 template <bool kNarrow>
 void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
-    int d = v_.depth;
-    while (!wave(v_.depth, d)) d += 2;
-    stack_.assign(1, Frame{v_.depth, v_.source, d, kUnlimited, kUnlimited});
+    const std::ptrdiff_t one = span_words_, level_up = slots_ * one;
+    const int top = v_.depth, t = v_.sink;
+    int slot = 0;
+    while (!has(wave(top, slot), v_.source)) ++slot;
+    path_.clear();
+    path_.push_back(Frame{kUnlimited, kUnlimited, nullptr, wave(top, slot), top, v_.source, slot});
     while (!cancelled) {
-        if (step<kNarrow>(back)) continue;
-        const Frame done = stack_.back();
-        if (done.left > 0) drop(wave(done.level, done.distance), done.node);  // a dead end
-        stack_.pop_back();
-        if (stack_.empty()) return;
-        const double sent = done.left > 0 ? done.want - done.left : done.want;
+        Frame& f = path_.back();
+        const int k = f.level, i = f.node;
+        if (f.left > 0) {
+            const Word* out = open(k, i);
+            Word* below = f.here - level_up;  // one level down and one step nearer
+            const int words_below = kNarrow ? 1 : words(k - 1);
+            if (k > 2 || f.slot > 0) {
+                const int j = g_.square && has(out, i) && has(below, i) ? i : first_common(out, below, words_below);
+                if (j >= 0) {
+                    double& r = left(k, i, j);
+                    const double want = std::min(f.left, r);
+                    path_.push_back(Frame{want, want, &r, below, k - 1, j, f.slot});
+                    continue;
+                }
+            } else {
+                // The last two edges at once.
+                for (int j; f.left > 0 && (j = first_common(out, below, words_below)) >= 0;) {
+                    double &r = left(2, i, j), &last = left(1, j, t);
+                    const double x = std::min({f.left, r, last});
+                    add_flow(r, 2, i, j, x, back);
+                    add_flow(last, 1, j, t, x, back);
+                    if (last <= eps_) drop(below, j);
+                    f.left -= x;
+                }
+            }
+        }
+        if (back && f.left > 0 && f.slot > 0 && k + 1 < top) {
+            Word* above = f.here + level_up - one;  // one level up and one step nearer
+            const int u = first_common(fed(k + 1, i), above, kNarrow ? 1 : words(k + 1));
+            if (u >= 0) {
+                double& r = left(k + 1, u, i);
+                const double flow = row(k + 1, u)[i] - r, want = std::min(f.left, flow);
+                if (flow <= 0) drop(fed(k + 1, i), u);  // less than the capacity's last digit: nothing to take back
+                else path_.push_back(Frame{want, want, &r, above, k + 1, u, f.slot - 1});
+                continue;
+            }
+        }
+        if (f.left > 0) drop(f.here, i);  // a dead end
+        const double sent = f.left > 0 ? f.want - f.left : f.want;
+        double* via = f.via;
+        path_.pop_back();
+        if (path_.empty()) return;
         if (sent <= 0) continue;
-        Frame& parent = stack_.back();
-        if (done.level < parent.level) add_flow(parent.level, parent.node, done.node, sent);
-        else take_back(done.level, done.node, parent.node, sent);
-        if (stack_.size() == 1) value_ += sent;
+        Frame& parent = path_.back();
+        if (k < parent.level) add_flow(*via, parent.level, parent.node, i, sent, back);
+        else take_back(*via, k, i, parent.node, sent);
+        if (path_.size() == 1) value_ += sent;
         else parent.left -= sent;
     }
-}
-
-// Tries one edge; false when the node has passed on all it was asked to, or can pass on no more. A node's own column
-// comes first: its edges are the wide ones, so fewer of them are needed.
-template <bool kNarrow>
-inline bool FastSolver::step(bool back) {
-    Frame& frame = stack_.back();
-    if (frame.left <= 0) return false;
-    const int k = frame.level, i = frame.node, d = frame.distance;
-    if (Word* next = wave(k - 1, d - 1)) {
-        const Word* out = open(k, i);
-        const int below = kNarrow ? 1 : words(k - 1);
-        if (d > 2) {
-            const int j = g_.square && has(out, i) && has(next, i) ? i : first_common(out, next, below);
-            if (j >= 0) {
-                const double want = std::min(frame.left, left(k, i, j));
-                stack_.push_back(Frame{k - 1, j, d - 1, want, want});
-                return true;
-            }
-        } else {
-            // The last two edges at once.
-            for (int j; (j = first_common(out, next, below)) >= 0;) {
-                const double last = left(1, j, v_.sink), x = std::min({frame.left, left(2, i, j), last});
-                add_flow(2, i, j, x);
-                add_flow(1, j, v_.sink, x);
-                if (last - x <= eps_) drop(next, j);
-                frame.left -= x;
-                if (frame.left <= 0) return false;
-            }
-        }
-    }
-    if (!back || k + 1 >= v_.depth) return false;
-    if (const Word* next = wave(k + 1, d - 1)) {
-        const int u = first_common(fed(k + 1, i), next, kNarrow ? 1 : words(k + 1));
-        if (u >= 0) {
-            const double flow = row(k + 1, u)[i] - left(k + 1, u, i), want = std::min(frame.left, flow);
-            if (flow <= 0) drop(fed(k + 1, i), u);  // less than the capacity's last digit: nothing to take back
-            else stack_.push_back(Frame{k + 1, u, d - 1, want, want});
-            return true;
-        }
-    }
-    return false;
 }
 
 // The capacity of the cut between the nodes without a distance and the others.

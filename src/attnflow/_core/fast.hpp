@@ -38,7 +38,10 @@ public:
 
 private:
     struct Edge { int layer, from, to; };
-    struct Frame { int level, node, distance; double want, left; };
+    struct Hop { Edge edge; double amount; };
+    // A node on the path that the search is on: asked to pass on `want`, of which `left` is not passed on yet. `via` is
+    // the residual of the edge that led here, `here` the nodes of this level at this distance.
+    struct Frame { double want, left; double* via; Word* here; int level, node, slot; };
 
     // The pair as the solver sees it: source at level depth, sink at level 0.
     struct View {
@@ -65,17 +68,18 @@ private:
 
     double search(double column_cut, const std::atomic<bool>& cancelled);
     void prepare();
-    void restore_changed();
-    void restore();
+    void prepare_back();
+    void restore_edge(const Edge& edge);
+    void restore_hops();
+    void restore(bool back);
     // kNarrow: no level has more than 64 nodes, so that every set is one word.
-    template <bool kNarrow> double dinic(double column_cut, const std::atomic<bool>& cancelled);
+    template <bool kNarrow> double dinic(double column_cut, bool& back, const std::atomic<bool>& cancelled);
     template <bool kNarrow> bool label(bool back);
-    template <bool kNarrow> bool label_level(int level, int d, bool back);
+    template <bool kNarrow> bool label_level(int level, int slot, bool back);
     template <bool kNarrow> void blocking_flow(bool back, const std::atomic<bool>& cancelled);
-    template <bool kNarrow> bool step(bool back);
-    void more_waves();
-    void add_flow(int k, int i, int j, double amount);
-    void take_back(int k, int i, int j, double amount);
+    void more_slots();
+    void add_flow(double& residual, int k, int i, int j, double amount, bool back);
+    void take_back(double& residual, int k, int i, int j, double amount);
     double labelled_cut();
 
     const double* row(int k, int i) const { return v_.cap[k] + static_cast<std::ptrdiff_t>(i) * v_.stride[k]; }
@@ -88,7 +92,9 @@ private:
     const double* supply(int k) const { return supply_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
     const double* demand(int m) const { return demand_.data() + static_cast<std::ptrdiff_t>(m) * span_; }
     double* own(int k) { return own_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
-    Word* wave(int level, int d);
+    Word* wave(int level, int slot) {
+        return waves_.data() + (static_cast<std::ptrdiff_t>(level) * slots_ + slot) * span_words_;
+    }
     bool special(int i, int j) const { return g_.square && (i == v_.source || j == v_.sink || i == j); }
     double& left(int k, int i, int j);
 
@@ -109,12 +115,14 @@ private:
     std::vector<double> direct_;         // source's column -> sink's column
     std::vector<double> straight_;       // what may still run straight down column j, over all layers
 
-    std::vector<Edge> changed_;          // the other edges whose residual differs from cap
+    std::vector<Hop> hops_;              // what step 2 sent over the other edges
+    std::vector<Edge> changed_;          // the other edges whose residual step 3 changed
     std::vector<Word> fed_;              // fed(k, j): the nodes i of level k with flow on (k, i) -> (k-1, j)
-    int wave_slots_ = 16;                // room for distances, per level
-    std::vector<int> wave_at_;           // [level][(d - level) / 2]: where in waves_ distance d starts, -1 for none
-    std::vector<Word> waves_, waiting_;  // sets of nodes of one level: those at one distance; those not labelled yet
-    std::vector<Frame> stack_;
+    // A step changes level and distance by one, so a node of level k is at distance k + 2 * slot.
+    int slots_ = 8;
+    std::vector<Word> waves_;            // [level][slot]: the nodes at that distance
+    std::vector<Word> waiting_;          // [level]: the nodes without a distance
+    std::vector<Frame> path_;
     std::vector<double> inflow_, mask_;
     Matrices reference_flow_;            // only for graphs or pairs that need the reference solver
 };
