@@ -56,6 +56,7 @@ public:
     const Word* at(int k) const { return data_.data() + offset_[static_cast<std::size_t>(k - 1)]; }
     int words(int k) const { return words_[static_cast<std::size_t>(k - 1)]; }
     Word* row(int k, int i) { return at(k) + static_cast<std::ptrdiff_t>(i) * words(k); }
+    const Word* row(int k, int i) const { return at(k) + static_cast<std::ptrdiff_t>(i) * words(k); }
 
 private:
     std::vector<std::size_t> offset_;

@@ -25,7 +25,14 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
     const std::size_t levels = static_cast<std::size_t>(g_.depth) + 1, nodes = levels * span_;
     for (auto* v : {&supply_, &demand_, &own_, &inflow_}) v->assign(nodes, 0.0);
     for (auto* v : {&source_column_, &sink_column_, &direct_}) v->assign(levels, 0.0);
-    for (auto* v : {&straight_, &mask_}) v->assign(span_, 0.0);
+    straight_.assign(span_, 0.0);
+    labelled_.assign(span_words_, 0);
+    active_.assign(levels * span_words_, 0);
+    if (!g_.full) {
+        reached_.assign(levels * span_words_, 0);
+        reaching_.assign(levels * span_words_ * g_.width[0], 0);
+        reaching_known_.assign(g_.width[0], 0);
+    }
     fed_.assign(nodes * span_words_, 0);
     waiting_.assign(levels * span_words_, 0);
     waves_.assign(levels * slots_ * span_words_, 0);
@@ -41,6 +48,7 @@ double FastSolver::solve(int layer, int query, int token, const std::atomic<bool
     if (layer == 1) return g_.cap.row(1, query)[token];
     if (layer == 2) return fast_.sum_min(g_.cap.row(2, query), g_.cap_t.row(1, token), padded(g_.width[1]));
     if (g_.finite) {
+        if (!g_.full && !find_active(layer, query, token)) return 0;
         const double above = source_cut(layer, query, token), below = sink_cut(layer, query, token);
         double cut = std::min(above, below);
         if (cut == 0) return 0;
@@ -65,6 +73,7 @@ double FastSolver::solve(int layer, int query, int token, const std::atomic<bool
 
 void FastSolver::look(int layer, int query, int token, bool flipped) {
     v_.depth = layer;
+    v_.flipped = flipped;
     v_.source = flipped ? token : query;
     v_.sink = flipped ? query : token;
     const Matrices& rows = flipped ? g_.cap_t : g_.cap;
@@ -82,25 +91,76 @@ void FastSolver::look(int layer, int query, int token, bool flipped) {
     for (int k = 0; k <= layer; ++k) v_.width[k] = g_.width[flipped ? layer - k : k];
 }
 
+// Where capacities are zero, many nodes lie on no path between the two; false when there is no path at all.
+bool FastSolver::find_active(int layer, int query, int token) {
+    if (reached_layer_ != layer || reached_query_ != query) {
+        reached_layer_ = layer;
+        reached_query_ = query;
+        std::fill(reached_.begin(), reached_.end(), 0);
+        add(reached(layer), query);
+        for (int k = layer; k >= 1; --k)
+            for (int i = 0; i < g_.width[k]; ++i)
+                if (has(reached(k), i))
+                    for (int w = 0; w < words_for(g_.width[k - 1]); ++w) reached(k - 1)[w] |= g_.open.row(k, i)[w];
+    }
+    if (!has(reached(0), token)) return false;
+    if (!reaching_known_[token]) {
+        reaching_known_[token] = 1;
+        add(reaching(token, 0), token);
+        for (int k = 1; k <= g_.depth; ++k)
+            for (int i = 0; i < g_.width[k]; ++i)
+                if (common(g_.open.row(k, i), reaching(token, k - 1), words_for(g_.width[k - 1]))) add(reaching(token, k), i);
+    }
+    const Word *from = reached_.data(), *to = reaching(token, 0);
+    for (int w = 0; w < (layer + 1) * span_words_; ++w) active_[w] = from[w] & to[w];
+    return true;
+}
+
 // The narrowest cut around the query's own column: (layer, query) ... (m, query) against the rest, for every m.
-double FastSolver::source_cut(int layer, int query, int token) const {
-    double least = g_.out[layer][query];
-    if (!g_.square) return least;
-    double aside = 0;
+double FastSolver::source_cut(int layer, int query, int token) {
+    if (g_.full && !g_.square) return g_.out[layer][query];
+    double least = kUnlimited, aside = 0;
     for (int m = layer; m >= 2; --m) {
-        least = std::min(least, aside + g_.out[m][query]);
-        aside += g_.aside_out[m][query];
+        double beside, own;
+        if (g_.full) {
+            beside = g_.aside_out[m][query];
+            own = g_.cap.row(m, query)[query];
+        } else {
+            Word* below = active_.data() + static_cast<std::ptrdiff_t>(m - 1) * span_words_;
+            const bool on = query < g_.width[m - 1] && has(below, query);
+            if (on) drop(below, query);
+            beside = fast_.sum_where(g_.cap.row(m, query), below, padded(g_.width[m - 1]));
+            if (on) add(below, query);
+            own = on ? g_.cap.row(m, query)[query] : 0;
+        }
+        least = std::min(least, aside + (beside + own));
+        aside += beside;
+        if (own == 0) return std::min(least, aside);
+        if (!g_.square) return least;
     }
     return std::min(least, aside + g_.cap.row(1, query)[token]);
 }
 
-double FastSolver::sink_cut(int layer, int query, int token) const {
-    double least = g_.in[0][token];
-    if (!g_.square) return least;
-    double aside = 0;
+double FastSolver::sink_cut(int layer, int query, int token) {
+    if (g_.full && !g_.square) return g_.in[0][token];
+    double least = kUnlimited, aside = 0;
     for (int m = 1; m < layer; ++m) {
-        least = std::min(least, aside + g_.in[m - 1][token]);
-        aside += g_.aside_in[m - 1][token];
+        double beside, own;
+        if (g_.full) {
+            beside = g_.aside_in[m - 1][token];
+            own = g_.cap.row(m, token)[token];
+        } else {
+            Word* above = active_.data() + static_cast<std::ptrdiff_t>(m) * span_words_;
+            const bool on = token < g_.width[m] && has(above, token);
+            if (on) drop(above, token);
+            beside = fast_.sum_where(g_.cap_t.row(m, token), above, padded(g_.width[m]));
+            if (on) add(above, token);
+            own = on ? g_.cap.row(m, token)[token] : 0;
+        }
+        least = std::min(least, aside + (beside + own));
+        aside += beside;
+        if (own == 0) return std::min(least, aside);
+        if (!g_.square) return least;
     }
     return std::min(least, aside + g_.cap.row(layer, query)[token]);
 }
@@ -140,19 +200,25 @@ inline double& FastSolver::left(int k, int i, int j) {
 // High layers are served first, each by the highest demand below it: a supply at layer k can only use demands m < k.
 bool FastSolver::columns() {
     const int top = v_.depth, q = v_.source, t = v_.sink, n = padded(v_.width[0]);
+    const bool all = g_.full;
+    const auto on = [&](int level, int i) { return all || has(active(level), i); };
     for (int k = 2; k <= top; ++k) {
-        std::memcpy(supply(k), row(k, q), sizeof(double) * n);
+        if (all) std::memcpy(supply(k), row(k, q), sizeof(double) * n);
+        else if (on(k, q)) fast_.copy_where(supply(k), row(k, q), active(k - 1), n);
+        else std::fill(supply(k), supply(k) + n, 0.0);
         supply(k)[q] = supply(k)[t] = 0;
     }
     for (int m = 1; m < top; ++m) {
-        std::memcpy(demand(m), col(m, t), sizeof(double) * n);
+        if (all) std::memcpy(demand(m), col(m, t), sizeof(double) * n);
+        else if (on(m - 1, t)) fast_.copy_where(demand(m), col(m, t), active(m), n);
+        else std::fill(demand(m), demand(m) + n, 0.0);
         demand(m)[q] = demand(m)[t] = 0;
     }
     std::memcpy(straight_.data(), g_.column[top].data(), sizeof(double) * n);
     for (int k = 1; k <= top; ++k) {
-        source_column_[k] = row(k, q)[q];
-        sink_column_[k] = q == t ? 0 : row(k, t)[t];
-        direct_[k] = q == t ? 0 : row(k, q)[t];
+        source_column_[k] = on(k, q) && on(k - 1, q) ? row(k, q)[q] : 0;
+        sink_column_[k] = q != t && on(k, t) && on(k - 1, t) ? row(k, t)[t] : 0;
+        direct_[k] = q != t && on(k, q) && on(k - 1, t) ? row(k, q)[t] : 0;
     }
     if (q == t) leave_source(0, source_room(0));
     for (int k = top; k >= 1; --k) {
@@ -178,26 +244,36 @@ bool FastSolver::columns() {
 }
 
 // Step 2. What is left at the source's side makes one hop more: from column h, at some layer m, to a column that still
-// has demand at the first layer.
+// has demand, at the layer right below or at the first.
 bool FastSolver::hops() {
-    const int n = v_.width[0], w = words(0);
-    Word* wanting = waiting_.data();
-    std::fill(wanting, wanting + w, 0);
-    for (int j = 0; j < n; ++j)
-        if (demand(1)[j] > 0) add(wanting, j);
-    for (int k = v_.depth; k >= 3; --k) {
+    const int n = v_.width[0], top = v_.depth;
+    const auto list_wanting = [&](int m) {
+        Word* set = wanting(m);
+        std::memset(set, 0, sizeof(Word) * span_words_);
+        for (int j = 0; j < n; ++j)
+            if (demand(m)[j] > 0) add(set, j);
+    };
+    list_wanting(1);
+    const bool column_open = sink_room(2) > 0;
+    if (column_open)
+        for (int m = 2; m < top - 1; ++m) list_wanting(m);
+    for (int k = top; k >= 3; --k) {
         double room = source_room(k);
         for (int h = 0; h < n && room > 0; ++h) {
             const double have = std::min(supply(k)[h], room);
             if (have <= 0) continue;
             double rest = have;
-            for (int m = 2; m < k && rest > 0; ++m) {
-                const double s = m < k - 1 ? std::min(rest, straight_[h]) : rest;
-                if (s <= 0) continue;
-                const double x = s - hop(m, h, wanting, s);
+            const auto send = [&](int m, int to, double limit) {
+                const double s = std::min({rest, limit, m < k - 1 ? straight_[h] : rest});
+                if (s <= 0) return;
+                const double x = s - hop(m, h, to, s);
                 rest = x < rest ? rest - x : 0;
                 if (m < k - 1) straight_[h] -= x;
-            }
+                if (to > 1) enter_sink(to, x);
+            };
+            if (column_open)
+                for (int m = k - 1; m >= 3 && rest > 0; --m) send(m, m - 1, sink_room(m - 1));
+            for (int m = 2; m < k && rest > 0; ++m) send(m, 1, rest);
             if (rest == have) continue;
             supply(k)[h] -= have - rest;
             leave_source(k, have - rest);
@@ -207,25 +283,26 @@ bool FastSolver::hops() {
     return saturated();
 }
 
-// Sends up to `amount` from (m, h) to wanting columns; returns what could not be sent.
-double FastSolver::hop(int m, int h, Word* wanting, double amount) {
+// Sends up to `amount` from (m, h) to columns with demand at layer `to`; returns what could not be sent.
+double FastSolver::hop(int m, int h, int to, double amount) {
     double* residual = v_.res[m] + static_cast<std::ptrdiff_t>(h) * v_.stride[m];
-    Word* out = open(m, h);
+    double* wanted = demand(to);
+    Word *out = open(m, h), *set = wanting(to);
     for (int w = 0; w < words(0); ++w)
-        for (Word both = out[w] & wanting[w]; both; both &= both - 1) {
+        for (Word both = out[w] & set[w]; both; both &= both - 1) {
             const int j = w * 64 + lowest(both);
             if (j == h) continue;
-            double x = std::min({amount, residual[j], demand(1)[j]});
-            if (m > 2) {
+            double x = std::min({amount, residual[j], wanted[j]});
+            if (m > to + 1) {
                 x = std::min(x, straight_[j]);
                 straight_[j] -= x;
             }
             if (x <= 0) continue;
             hops_.push_back(Hop{Edge{m, h, j}, x});
             residual[j] -= x;
-            demand(1)[j] -= x;
+            wanted[j] -= x;
             if (residual[j] <= eps_) drop(out, j);
-            if (demand(1)[j] <= eps_) drop(wanting, j);
+            if (wanted[j] <= eps_) drop(set, j);
             amount -= x;
             if (amount <= 0) return 0;
         }
@@ -280,6 +357,7 @@ double FastSolver::dinic(double column_cut, bool& back, const std::atomic<bool>&
 // Then the edges that steps 1 and 2 filled are closed.
 void FastSolver::prepare() {
     if (!g_.square) return;
+    if (!g_.full) unmask();
     const int top = v_.depth, q = v_.source, t = v_.sink, n = v_.width[0];
     std::fill(inflow_.begin(), inflow_.begin() + static_cast<std::ptrdiff_t>(top) * span_, 0.0);
     for (const Hop& hop : hops_) {
@@ -321,6 +399,23 @@ void FastSolver::prepare() {
         if (q == t) continue;
         open_if(q, t, direct_[k]);
         open_if(t, t, sink_column_[k]);
+    }
+}
+
+// Steps 1 and 2 leave out what lies on no path; in the residual graph those edges are there, and empty.
+void FastSolver::unmask() {
+    const int top = v_.depth, q = v_.source, t = v_.sink, n = v_.width[0];
+    const auto on = [&](int level, int i) { return has(active(level), i); };
+    for (int k = 1; k <= top; ++k) {
+        for (int j = 0; j < n; ++j) {
+            if (j == q || j == t) continue;
+            if (k > 1 && !(on(k, q) && on(k - 1, j))) supply(k)[j] = row(k, q)[j];
+            if (k < top && !(on(k - 1, t) && on(k, j))) demand(k)[j] = col(k, t)[j];
+        }
+        if (!(on(k, q) && on(k - 1, q))) source_column_[k] = row(k, q)[q];
+        if (q == t) continue;
+        if (!(on(k, t) && on(k - 1, t))) sink_column_[k] = row(k, t)[t];
+        if (!(on(k, q) && on(k - 1, t))) direct_[k] = row(k, q)[t];
     }
 }
 
@@ -532,25 +627,20 @@ void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
 
 // The capacity of the cut between the nodes without a distance and the others.
 double FastSolver::labelled_cut() {
-    const int top = v_.depth;
-    const auto cut_off = [&](int level, int i) {
-        return has(waiting_.data() + static_cast<std::ptrdiff_t>(level) * span_words_, i);
-    };
+    const auto cut_off = [&](int level) { return waiting_.data() + static_cast<std::ptrdiff_t>(level) * span_words_; };
     double cut = 0;
-    const double* into_sink = col(1, v_.sink);
-    for (int i = 0; i < v_.width[1]; ++i)
-        if (cut_off(1, i)) cut += into_sink[i];
-    for (int k = 2; k <= top; ++k) {
+    for (int k = 1; k <= v_.depth; ++k) {
         const int n = v_.width[k - 1];
-        bool any = false;
-        for (int j = 0; j < n; ++j) {
-            mask_[j] = cut_off(k - 1, j) ? -1.0 : 1.0;
-            any = any || mask_[j] > 0;
-        }
+        Word any = 0;
+        std::fill(labelled_.begin(), labelled_.end(), 0);
+        if (k == 1) add(labelled_.data(), v_.sink);
+        else
+            for (int j = 0; j < n; ++j)
+                if (!has(cut_off(k - 1), j)) add(labelled_.data(), j);
+        for (const Word w : labelled_) any |= w;
         if (!any) continue;
-        std::fill(mask_.begin() + n, mask_.begin() + padded(n), -1.0);
         for (int i = 0; i < v_.width[k]; ++i)  // at the top, only the source waits
-            if (cut_off(k, i)) cut += fast_.sum_labelled(row(k, i), mask_.data(), padded(n));
+            if (has(cut_off(k), i)) cut += fast_.sum_where(row(k, i), labelled_.data(), padded(n));
     }
     return cut;
 }

@@ -46,6 +46,7 @@ private:
     // The pair as the solver sees it: source at level depth, sink at level 0.
     struct View {
         int depth, source, sink;
+        bool flipped;
         std::vector<const double*> cap, cap_t;     // [layer], row-major and transposed
         std::vector<double*> res;                  // [layer] residual capacities, equal to cap between pairs
         std::vector<Word*> open;                   // [layer] where the residual is positive
@@ -54,12 +55,13 @@ private:
     };
 
     void look(int layer, int query, int token, bool flipped);
-    double source_cut(int layer, int query, int token) const;
-    double sink_cut(int layer, int query, int token) const;
+    bool find_active(int layer, int query, int token);
+    double source_cut(int layer, int query, int token);
+    double sink_cut(int layer, int query, int token);
 
     bool columns();
     bool hops();
-    double hop(int m, int h, Word* wanting, double amount);
+    double hop(int m, int h, int to, double amount);
     bool saturated() const;
     double source_room(int k) const;
     double sink_room(int m) const;
@@ -68,6 +70,7 @@ private:
 
     double search(double column_cut, const std::atomic<bool>& cancelled);
     void prepare();
+    void unmask();
     void prepare_back();
     void restore_edge(const Edge& edge);
     void restore_hops();
@@ -87,10 +90,19 @@ private:
     Word* open(int k, int i) { return v_.open[k] + static_cast<std::ptrdiff_t>(i) * words(k - 1); }
     Word* fed(int k, int j) { return fed_.data() + (static_cast<std::ptrdiff_t>(k) * span_ + j) * span_words_; }
     int words(int level) const { return words_for(v_.width[level]); }
+    Word* reached(int level) { return reached_.data() + static_cast<std::ptrdiff_t>(level) * span_words_; }
+    Word* reaching(int token, int level) {
+        return reaching_.data() + (static_cast<std::ptrdiff_t>(token) * (g_.depth + 1) + level) * span_words_;
+    }
+    // The nodes of a level, counted as in the view, that lie on some path from source to sink.
+    const Word* active(int level) const {
+        return active_.data() + static_cast<std::ptrdiff_t>(v_.flipped ? v_.depth - level : level) * span_words_;
+    }
     double* supply(int k) { return supply_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
     double* demand(int m) { return demand_.data() + static_cast<std::ptrdiff_t>(m) * span_; }
     const double* supply(int k) const { return supply_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
     const double* demand(int m) const { return demand_.data() + static_cast<std::ptrdiff_t>(m) * span_; }
+    Word* wanting(int m) { return waiting_.data() + static_cast<std::ptrdiff_t>(m) * span_words_; }  // free until step 3
     double* own(int k) { return own_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
     Word* wave(int level, int slot) {
         return waves_.data() + (static_cast<std::ptrdiff_t>(level) * slots_ + slot) * span_words_;
@@ -115,6 +127,11 @@ private:
     std::vector<double> direct_;         // source's column -> sink's column
     std::vector<double> straight_;       // what may still run straight down column j, over all layers
 
+    // For graphs with zeros: which nodes the last query reaches, which reach each token, and both for this pair.
+    int reached_layer_ = 0, reached_query_ = -1;
+    std::vector<Word> reached_, reaching_, active_;
+    std::vector<char> reaching_known_;
+
     std::vector<Hop> hops_;              // what step 2 sent over the other edges
     std::vector<Edge> changed_;          // the other edges whose residual step 3 changed
     std::vector<Word> fed_;              // fed(k, j): the nodes i of level k with flow on (k, i) -> (k-1, j)
@@ -123,7 +140,8 @@ private:
     std::vector<Word> waves_;            // [level][slot]: the nodes at that distance
     std::vector<Word> waiting_;          // [level]: the nodes without a distance
     std::vector<Frame> path_;
-    std::vector<double> inflow_, mask_;
+    std::vector<double> inflow_;
+    std::vector<Word> labelled_;
     Matrices reference_flow_;            // only for graphs or pairs that need the reference solver
 };
 

@@ -51,9 +51,10 @@ Graph::Graph(const std::vector<const double*>& matrices, const std::vector<int>&
         for (int i = 0; i < rows; ++i) {
             const double* from = matrices[k - 1] + static_cast<std::size_t>(i) * cols;
             std::copy_n(from, cols, cap.row(k, i));
-            double aside = 0, most = 0;
+            double aside = 0, most = 0, least = from[0];
             for (int j = 0; j < cols; ++j) {
                 most = std::max(most, from[j]);
+                least = std::min(least, from[j]);
                 in[k - 1][j] += from[j];
                 if (j == i) continue;
                 aside += from[j];
@@ -62,6 +63,7 @@ Graph::Graph(const std::vector<const double*>& matrices, const std::vector<int>&
             aside_out[k][i] = aside;
             out[k][i] = i < cols ? aside + from[i] : aside;
             if (std::isinf(most)) finite = false;
+            if (least == 0) full = false;
         }
         fill_bits(cap, k, rows, cols, open);
         transpose(k);

@@ -48,6 +48,7 @@ struct Graph {
     std::vector<std::vector<double>> column;   // column[l][j]: least capacity of (k, j) -> (k-1, j) over 1 < k < l
     bool square = false;     // every level has the same number of nodes
     bool finite = true;      // no infinite capacity
+    bool full = true;        // no zero capacity
 
     // matrices[k-1] is layer k, row-major [width[k]][width[k-1]].
     Graph(const std::vector<const double*>& matrices, const std::vector<int>& widths);

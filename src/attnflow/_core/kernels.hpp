@@ -2,6 +2,8 @@
 // and chosen at run time; sums run in eight fixed lanes, so every instruction set gives the same bits.
 #pragma once
 
+#include <cstdint>
+
 namespace attnflow {
 
 constexpr int kLanes = 8;
@@ -15,12 +17,12 @@ struct Kernels {
     double (*take_via)(double* s, double* d, double* b, int n, double limit);
     // The largest element (0 for none: all our vectors are non-negative).
     double (*largest)(const double* a, int n);
-    // The first j >= from with r[j] > eps and label[j] == want, or n.
-    int (*find)(const double* r, const double* label, double want, double eps, int from, int n);
     // sum_j min(a[j], b[j])
     double (*sum_min)(const double* a, const double* b, int n);
-    // sum of a[j] over the j with label[j] >= 0
-    double (*sum_labelled)(const double* a, const double* label, int n);
+    // to[j] = from[j] for the j in the set, 0 for the others
+    void (*copy_where)(double* to, const double* from, const std::uint64_t* set, int n);
+    // sum of a[j] over the j in the set
+    double (*sum_where)(const double* a, const std::uint64_t* set, int n);
 };
 
 const Kernels& kernels();

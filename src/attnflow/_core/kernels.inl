@@ -79,20 +79,6 @@ double largest(const double* a, int n) {
     return m;
 }
 
-int find(const double* r, const double* label, double want, double eps, int from, int n) {
-    int b = from - from % 8;
-    for (; b < n; b += 8) {
-        long long hit[8];
-        long long any = 0;
-        for (int u = 0; u < 8; ++u) hit[u] = -static_cast<long long>((r[b + u] > eps) & (label[b + u] == want));
-        for (int u = 0; u < 8; ++u) any |= hit[u];
-        if (!any) continue;
-        for (int u = 0; u < 8; ++u)
-            if (hit[u] && b + u >= from) return b + u;
-    }
-    return n;
-}
-
 double sum_min(const double* a, const double* b, int n) {
     double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     for (int j = 0; j < n; j += 8)
@@ -100,10 +86,19 @@ double sum_min(const double* a, const double* b, int n) {
     return lanes_sum(lane);
 }
 
-double sum_labelled(const double* a, const double* label, int n) {
+void copy_where(double* __restrict to, const double* __restrict from, const std::uint64_t* set, int n) {
+    for (int j = 0; j < n; j += 8) {
+        const std::uint64_t bits = set[j >> 6] >> (j & 63);
+        for (int u = 0; u < 8; ++u) to[j + u] = bits >> u & 1 ? from[j + u] : 0.0;
+    }
+}
+
+double sum_where(const double* a, const std::uint64_t* set, int n) {
     double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    for (int j = 0; j < n; j += 8)
-        for (int u = 0; u < 8; ++u) lane[u] += label[j + u] >= 0 ? a[j + u] : 0.0;
+    for (int j = 0; j < n; j += 8) {
+        const std::uint64_t bits = set[j >> 6] >> (j & 63);
+        for (int u = 0; u < 8; ++u) lane[u] += bits >> u & 1 ? a[j + u] : 0.0;
+    }
     return lanes_sum(lane);
 }
 
