@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 
-def attention(rng: np.random.Generator, depth: int, n: int, sharpness: float = 1.0, residual: float = 0.5) -> np.ndarray:
+def attention(
+    rng: np.random.Generator, depth: int, n: int, sharpness: float = 1.0, residual: float = 0.5
+) -> np.ndarray:
     """Rows that sum to one, as `attention_graph` makes them."""
     logits = rng.normal(size=(depth, n, n)) * sharpness
     weights = np.exp(logits - logits.max(-1, keepdims=True))

@@ -13,12 +13,12 @@ import sys
 import time
 
 import numpy as np
-from families import FAMILIES, attention, dyadic, widths
-from oracles import exact_maximum, scipy_maximum
-from validator import check_certificate
 
 import attnflow as af
 from attnflow.flow import flow_and_steps
+from families import FAMILIES, attention, dyadic, widths
+from oracles import exact_maximum, scipy_maximum
+from validator import check_certificate
 
 KINDS = [*sorted(FAMILIES), "attention", "attention deep", "attention wide"]
 BITS = 18
@@ -75,7 +75,9 @@ def main() -> int:
             return 1
         if number % 5000 == 4999:
             print(f"{number + 1} graphs, {time.perf_counter() - began:.0f} s", file=sys.stderr)
-    print(f"{options.graphs} graphs, {compared} pairs compared with an oracle, {steps['pairs']} solved: no disagreement")
+    print(
+        f"{options.graphs} graphs, {compared} pairs compared with an oracle, {steps['pairs']} solved: no disagreement"
+    )
     print("proven by: " + ", ".join(f"{name} {steps[name]}" for name in ("columns", "hops", "search", "reference")))
     print(f"{time.perf_counter() - began:.0f} s")
     return 0

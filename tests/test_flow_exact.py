@@ -4,14 +4,14 @@ import warnings
 
 import numpy as np
 import pytest
-from families import FAMILIES, attention, dyadic, widths
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import exact_maximum, networkx_maximum, scipy_maximum
-from validator import check_certificate
 
 import attnflow as af
 from attnflow.flow import flow_and_steps
+from families import FAMILIES, attention, dyadic, widths
+from oracles import exact_maximum, networkx_maximum, scipy_maximum
+from validator import check_certificate
 
 kinds = st.sampled_from(sorted(FAMILIES))
 seeds = st.integers(0, 2**32 - 1)
@@ -99,7 +99,11 @@ def test_a_graph_where_the_first_blocking_flow_is_not_the_maximum() -> None:
 def test_every_step_of_the_solver_is_used() -> None:
     rng = np.random.default_rng(5)
     taken = {"columns": 0, "hops": 0, "search": 0, "reference": 0, "phases": 0}
-    for A in (attention(rng, 6, 24), attention(rng, 4, 12, 4.0), *(np.stack(FAMILIES["crossing"](rng, [9] * 8)) for _ in range(20))):
+    for A in (
+        attention(rng, 6, 24),
+        attention(rng, 4, 12, 4.0),
+        *(np.stack(FAMILIES["crossing"](rng, [9] * 8)) for _ in range(20)),
+    ):
         values, steps = flow_and_steps(A, layers=-1)
         taken = {name: taken[name] + steps[name] for name in taken}
         for _ in range(3):

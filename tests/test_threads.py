@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from families import attention
 
 import attnflow as af
+from families import attention
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,11 @@ def as_array(x: Any, what: str) -> Array:
         array = np.asarray(x)
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
-    except (TypeError, ValueError) as e:
-        raise InputError(f"{what} cannot be read as an array of numbers: {e}") from None
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{what} cannot be read as an array of numbers: got {type(x).__name__}, expected an array, a tensor or nested "
+            "lists of equal lengths"
+        ) from None
     return array
 
 

@@ -52,14 +52,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def attnflow(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
 
 @bench.command("flow")
 def bench_flow(
-    graphs: Annotated[str, typer.Option(help="Which graphs: real, peaked, causal, uniform.")] = "real,peaked,causal,uniform",
+    graphs: Annotated[
+        str, typer.Option(help="Which graphs: real, peaked, causal, uniform.")
+    ] = "real,peaked,causal,uniform",
     sizes: Annotated[str, typer.Option(help="Tokens of the real graphs.")] = "16,32,64,128,256,512",
     layers: Annotated[str, typer.Option(help="Layers of the generated graphs (of 64 tokens).")] = "6,12,24,32",
     model: Annotated[Path | None, typer.Option(help="Folder of a Hugging Face encoder for the real graphs.")] = None,

@@ -79,7 +79,8 @@ def flow_and_steps(
     rows = indices(queries, min(widths[l + 1] for l in wanted), "query")
     columns = indices(tokens, widths[0], "token")
     batched = matrices[0].ndim == 3
-    results, steps = [], {}
+    results: list[Floats] = []
+    steps: dict[str, int] = {}
     for b in range(matrices[0].shape[0] if batched else 1):
         graph = _native_graph(matrices, b if batched else None)
         values, done = graph.flow([l + 1 for l in wanted], rows, columns, int(threads))
@@ -133,7 +134,7 @@ class MaxFlow:
         >>> import numpy as np, attnflow as af
         >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
         >>> af.max_flow(A, query=0, token=1).paths()
-        [FlowPath(positions=(0, 0, 1), amount=0.25), FlowPath(positions=(0, 1, 1), amount=0.25)]
+        [FlowPath(positions=(0, 1, 1), amount=0.25), FlowPath(positions=(0, 0, 1), amount=0.25)]
         """
         remaining = [_Sparse.of(layer) for layer in self.edges]
         found: list[FlowPath] = []
@@ -155,7 +156,7 @@ def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
     >>> mf.value, mf.gap
     (0.5, 0.0)
     >>> mf.cut
-    (CutEdge(layer=1, query=0, key=1, capacity=0.25), CutEdge(layer=0, query=0, key=1, capacity=0.25))
+    (CutEdge(layer=0, query=0, key=1, capacity=0.25), CutEdge(layer=1, query=0, key=1, capacity=0.25))
     """
     matrices, _ = graph_layers(A, infinite=True)
     if matrices[0].ndim == 3:

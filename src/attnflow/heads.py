@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from attnflow._arrays import index
@@ -11,7 +11,7 @@ from attnflow.flow import flow
 from attnflow.graph import attention_graph, graph_layers, weight_layers
 from attnflow.rollout import rollout
 
-METHODS = {"rollout": rollout, "flow": flow}
+METHODS: dict[str, Callable[..., Any]] = {"rollout": rollout, "flow": flow}
 
 
 def single_head(

@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "exact.hpp"
@@ -31,6 +32,9 @@ static void make_graph(Graph* self, const std::vector<Capacities>& layers) {
     for (const Capacities& layer : layers) {
         if (static_cast<int>(layer.shape(1)) != width.back()) throw nb::value_error("layers do not fit together");
         if (layer.shape(0) == 0 || layer.shape(1) == 0) throw nb::value_error("a layer has no positions");
+        const double* capacity = layer.data();
+        if (!std::all_of(capacity, capacity + layer.size(), [](double c) { return c >= 0; }))
+            throw nb::value_error("a capacity is negative or NaN");
         width.push_back(static_cast<int>(layer.shape(0)));
         matrices.push_back(layer.data());
     }

@@ -69,16 +69,20 @@ def compare(
     for _ in range(rounds):
         for key, threads in (("attnflow, 1 thread", 1), ("all", cores)):
             if key in rows:
-                seconds, (values, steps) = _timed(lambda t=threads: flow_and_steps(A, queries, layers=-1, threads=t))
-                took[key].append(seconds / values.size)
-                rows[key].steps = steps
+                began = time.perf_counter()
+                values, rows[key].steps = flow_and_steps(A, queries, layers=-1, threads=threads)
+                took[key].append((time.perf_counter() - began) / values.size)
         for peer, solve in list(solvers.items()):
             spent, done = 0.0, 0
             for query, token in sample:
-                seconds, value = _timed(lambda s=solve, q=query, t=token: s(q, t))
+                began = time.perf_counter()
+                value = solve(query, token)
+                seconds = time.perf_counter() - began
                 ours = values[0, queries.index(query), token]
                 if abs(value - ours) > 1e-9:
-                    raise RuntimeError(f"{peer} says {value!r} and attnflow {ours!r} for {name}, n={n}: ({query}, {token})")
+                    raise RuntimeError(
+                        f"{peer} says {value!r} and attnflow {ours!r} for {name}, n={n}: ({query}, {token})"
+                    )
                 spent, done = spent + seconds, done + 1
                 if spent > budget:
                     break
@@ -95,7 +99,9 @@ def compare(
     return list(rows.values())
 
 
-def bench_graphs(kinds: list[str], sizes: list[int], depths: list[int], folder: Path | None) -> Iterator[tuple[str, Floats | str, int]]:
+def bench_graphs(
+    kinds: list[str], sizes: list[int], depths: list[int], folder: Path | None
+) -> Iterator[tuple[str, Floats | str, int]]:
     """(name, graph or the reason why there is none, n)"""
     for kind in kinds:
         if kind != "real":
@@ -114,8 +120,14 @@ def bench_graphs(kinds: list[str], sizes: list[int], depths: list[int], folder: 
 
 
 def run(
-    kinds: list[str], sizes: list[int], depths: list[int], folder: Path | None, rounds: int, budget: float,
-    slowest: int, say: Callable[[str], None],
+    kinds: list[str],
+    sizes: list[int],
+    depths: list[int],
+    folder: Path | None,
+    rounds: int,
+    budget: float,
+    slowest: int,
+    say: Callable[[str], None],
 ) -> list[Row]:
     rows: list[Row] = []
     for name, A, n in bench_graphs(kinds, sizes, depths, folder):
@@ -185,9 +197,3 @@ def _grown(n: int, depth: int, threads: int | None, say: Callable[[str], None]) 
 
 def _slope(x: list[int], y: list[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(np.maximum(y, 1e-9)), 1)[0])
-
-
-def _timed(call: Callable[[], object]) -> tuple[float, object]:
-    began = time.perf_counter()
-    result = call()
-    return time.perf_counter() - began, result

@@ -1,0 +1,93 @@
+"""The package as a whole: what importing it costs, what works without the compiled core, what the command says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnflow
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "attnflow", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_importing_brings_neither_torch_nor_matplotlib_nor_the_core() -> None:
+    done = python(
+        "import sys, attnflow; print([m for m in ('torch', 'matplotlib', 'typer', 'attnflow._core._native') if m in sys.modules])"
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_importing_is_instant() -> None:
+    """attnflow's own share is a few milliseconds; numpy's is not ours to shorten. The best of five, on a noisy machine."""
+    code = (
+        "import time; t = time.perf_counter(); import numpy; n = time.perf_counter(); import attnflow; "
+        "print(time.perf_counter() - t, time.perf_counter() - n)"
+    )
+    runs = [[float(x) for x in python(code).stdout.split()] for _ in range(5)]
+    assert min(total for total, _ in runs) < 0.15
+    assert min(own for _, own in runs) < 0.05
+
+
+def test_the_source_tree_works_without_the_compiled_core() -> None:
+    code = f"""
+import sys
+sys.path = [p for p in sys.path if "editable" not in p]
+sys.meta_path = [f for f in sys.meta_path if "Editable" not in type(f).__name__ and "ScikitBuild" not in type(f).__name__]
+sys.path.insert(0, {str(ROOT / "src")!r})
+import numpy as np, attnflow as af
+assert af.__file__.startswith({str(ROOT / "src")!r}), af.__file__
+A = af.attention_graph(np.full((2, 1, 3, 3), 1 / 3))
+print(af.rollout(A).shape, af.merge(A, [[0], [1, 2]]).shape, af.single_head(np.full((2, 1, 3, 3), 1 / 3), 1, 0).shape)
+try:
+    af.flow(A)
+except ImportError as e:
+    print(e)
+"""
+    done = python(code)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "(2, 3, 3) (2, 2, 2) (3, 3)", done.stderr
+    assert lines[1].startswith("flow needs attnflow's compiled core, which is not in this installation."), done.stdout
+
+
+def test_one_version_everywhere() -> None:
+    import tomllib
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert declared == attnflow.__version__ == command("--version").stdout.strip()
+    assert f"version: {declared}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["bench", "flow", "--graphs", "toy"], "attnflow: graphs 'toy': expected some of real, peaked, causal, uniform"),
+        (["bench", "flow", "--sizes", "many"], "attnflow: sizes 'many': expected positive numbers with commas between them, for example 16,64"),
+        (["bench", "flow", "--model", "nowhere"], "attnflow: model 'nowhere': expected a folder with a config.json"),
+    ],
+)  # fmt: skip
+def test_a_users_mistake_is_one_sentence_and_status_2(words: list[str], sentence: str) -> None:
+    done = command(*words)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", sentence)
+
+
+def test_the_benchmark_agrees_with_its_peers_and_says_who_is_missing() -> None:
+    done = command("bench", "flow", "--graphs", "peaked,causal", "--layers", "3", "--rounds", "1", "--budget", "0.1", "--networkx-up-to", "1", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["graph"] for row in rows} == {"peaked", "causal"}
+    ours = [row for row in rows if row["solver"] == "attnflow, 1 thread"]
+    assert all(row["seconds"] > 0 and row["steps"]["pairs"] == row["pairs"] for row in ours)
+    assert any(row["solver"] == "scipy" and row["seconds"] for row in rows)
+    for row in rows:
+        assert row["seconds"] or row["note"].startswith("not installed"), row
