@@ -273,7 +273,7 @@ bool FastSolver::hops() {
             };
             if (column_open)
                 for (int m = k - 1; m >= 3 && rest > 0; --m) send(m, m - 1, sink_room(m - 1));
-            for (int m = 2; m < k && rest > 0; ++m) send(m, 1, rest);
+            for (int m = k - 1; m >= 2 && rest > 0; --m) send(m, 1, rest);
             if (rest == have) continue;
             supply(k)[h] -= have - rest;
             leave_source(k, have - rest);
@@ -429,13 +429,21 @@ void FastSolver::prepare_back() {
     if (!g_.square) return;
     const int q = v_.source, t = v_.sink, n = v_.width[0];
     for (int k = 1; k <= v_.depth; ++k) {
-        for (int j = 0; j < n; ++j)
-            if (k > 1 || j == t) carries(k, q, j);
+        carries(k, q, q);
+        if (q != t) carries(k, q, t);
+        if (k > 1) {
+            const double *from_source = row(k, q), *more = supply(k);
+            for (int j = 0; j < n; ++j)
+                if (from_source[j] - more[j] > eps_ && j != q && j != t) add(fed(k, j), q);
+        }
         if (k == v_.depth) continue;
+        if (q != t) carries(k, t, t);
+        const double *into_sink = col(k, t), *wanted = demand(k);
+        Word* feeds_sink = fed(k, t);
         for (int j = 0; j < n; ++j) {
-            if (j == q) continue;
-            carries(k, j, t);
-            if (k > 1 && j != t) carries(k, j, j);
+            if (j == q || j == t) continue;
+            if (into_sink[j] - wanted[j] > eps_) add(feeds_sink, j);
+            if (k > 1 && row(k, j)[j] - own(k)[j] > eps_) add(fed(k, j), j);
         }
     }
 }
@@ -571,10 +579,13 @@ void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
     const int top = v_.depth, t = v_.sink;
     int slot = 0;
     while (!has(wave(top, slot), v_.source)) ++slot;
-    path_.clear();
-    path_.push_back(Frame{kUnlimited, kUnlimited, nullptr, wave(top, slot), top, v_.source, slot});
+    const std::size_t longest = static_cast<std::size_t>(top) + 2 * slot + 1;  // a step nearer each time
+    if (path_.size() < longest) path_.resize(2 * longest);
+    Frame* const first = path_.data();
+    Frame* at = first;
+    *at = Frame{kUnlimited, kUnlimited, nullptr, wave(top, slot), top, v_.source, slot};
     while (!cancelled) {
-        Frame& f = path_.back();
+        Frame& f = *at;
         const int k = f.level, i = f.node;
         if (f.left > 0) {
             const Word* out = open(k, i);
@@ -585,7 +596,7 @@ void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
                 if (j >= 0) {
                     double& r = left(k, i, j);
                     const double want = std::min(f.left, r);
-                    path_.push_back(Frame{want, want, &r, below, k - 1, j, f.slot});
+                    *++at = Frame{want, want, &r, below, k - 1, j, f.slot};
                     continue;
                 }
             } else {
@@ -607,20 +618,18 @@ void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
                 double& r = left(k + 1, u, i);
                 const double flow = row(k + 1, u)[i] - r, want = std::min(f.left, flow);
                 if (flow <= 0) drop(fed(k + 1, i), u);  // less than the capacity's last digit: nothing to take back
-                else path_.push_back(Frame{want, want, &r, above, k + 1, u, f.slot - 1});
+                else *++at = Frame{want, want, &r, above, k + 1, u, f.slot - 1};
                 continue;
             }
         }
         if (f.left > 0) drop(f.here, i);  // a dead end
         const double sent = f.left > 0 ? f.want - f.left : f.want;
-        double* via = f.via;
-        path_.pop_back();
-        if (path_.empty()) return;
+        if (at == first) return;
+        Frame& parent = *--at;
         if (sent <= 0) continue;
-        Frame& parent = path_.back();
-        if (k < parent.level) add_flow(*via, parent.level, parent.node, i, sent, back);
-        else take_back(*via, k, i, parent.node, sent);
-        if (path_.size() == 1) value_ += sent;
+        if (k < parent.level) add_flow(*f.via, parent.level, parent.node, i, sent, back);
+        else take_back(*f.via, k, i, parent.node, sent);
+        if (at == first) value_ += sent;
         else parent.left -= sent;
     }
 }
