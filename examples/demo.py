@@ -1,8 +1,8 @@
 """A first look at what attnflow computes, on attention that this script generates itself.
 
 The weights are made up so that the answer is known: in layer 1 "key" is copied into "cabinets" and into "to"; above,
-everybody looks at "cabinets". The attention of the last layer points at "cabinets" alone; what is in that state came
-from "key" too, and rollout and flow say so.
+everybody looks at "cabinets". The attention of the last layer points at "cabinets" and hardly at "key"; what is in that
+state came from "key" too, and rollout and flow say so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     views = {
         "raw": af.attention_graph(weights, residual=0)[-1, 0],
         "rollout": af.rollout(A, queries=0, layers=-1)[0, 0],
-        "flow": af.flow(A, queries=0, layers=-1, normalize=True)[0, 0],
+        "flow, divided by its sum": af.flow(A, queries=0, layers=-1, normalize=True)[0, 0],
     }
     print(f"Where does the last [CLS] state come from? {LAYERS} layers of generated attention; shares of each view.\n")
     print(" " * 10 + "".join(name.ljust(34) for name in views))

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "layers below start": (lambda: af.rollout(A, start=1, layers=0), "layers=0: expected at least one, from start=1 to 1"),
     "start beyond the graph": (lambda: af.rollout(A, start=2), "start 2 does not exist: there are 2, so expected -2 to 1"),
     "queries of layers of two sizes": (lambda: af.flow([np.ones((4, 4)), np.ones((2, 4))]), "the layers asked for have [4, 2] positions: give queries, or ask for layers of one size at a time"),
-    "a batch for one pair": (lambda: af.max_flow(A[None], 0, 0), "the graph has a batch of 1: give one graph of it, for example A[0]"),
+    "a batch for one pair": (lambda: af.max_flow(np.stack([A, A]), 0, 0), "the graph has a batch of 2: give one graph of it, for example A[0]"),
     "two queries for one pair": (lambda: af.max_flow(A, [0, 1], 0), "query=[0, 1] is not a position: expected one int"),
     "normalizing infinity": (lambda: af.flow(np.full((2, 2, 2), np.inf), normalize=True), "normalize=True divides by the sum of the flows, which is infinite for this graph"),
     "an unknown method": (lambda: af.single_head(W, 0, 0, "shap"), "method='shap': expected one of 'rollout', 'flow'"),
@@ -60,8 +60,8 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a position twice": (lambda: af.merge(A, [[0, 1], [1, 2, 3]]), "position 1 is in 2 groups: expected each of 4 positions in exactly one"),
     "a position left out": (lambda: af.merge(A, [[0, 1], [3]]), "position 2 is in 0 groups: expected each of 4 positions in exactly one"),
     "an empty group": (lambda: af.merge(A, [[0, 1, 2, 3], []]), "group 1 is empty: expected at least one position"),
-    "too few group numbers": (lambda: af.merge(A, [0, 0, 1]), "groups has 3 group numbers: expected one int for each of 4 positions"),
-    "a gap in the group numbers": (lambda: af.merge(A, [0, 0, 2, 2]), "group numbers must run from 0 without gaps"),
+    "too few group numbers": (lambda: af.merge(A, [0, 0, 1]), "groups has 3 labels: expected one for each of 4 positions"),
+    "a negative number of paths": (lambda: af.max_flow(A, 0, 0).paths(-1), "limit=-1: expected 0 or more, or None for all paths"),
     "groups for one level only": (lambda: af.merge([np.ones((2, 3))], [[0], [1, 2], [3]]), "the levels of this graph have [3, 2] positions: expected one list of groups for each of the 2 levels, input first; got 3"),
 }  # fmt: skip
 

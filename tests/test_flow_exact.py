@@ -145,6 +145,12 @@ def test_a_batch_is_its_graphs_one_by_one() -> None:
     assert (af.flow(batch) == np.stack([af.flow(A) for A in batch])).all()
 
 
+def test_a_batch_of_one_is_its_graph() -> None:
+    A = attention(np.random.default_rng(4), 4, 6)
+    assert af.max_flow(A[None], 1, 2).value == af.max_flow(A, 1, 2).value
+    assert repr(af.max_flow(A, 1, 2)).startswith("MaxFlow(value=") and len(repr(af.max_flow(A, 1, 2))) < 120
+
+
 def test_queries_tokens_and_layers_select() -> None:
     A = attention(np.random.default_rng(6), 5, 7)
     everything = af.flow(A)

@@ -75,7 +75,10 @@ def test_merging_keeps_rows_stochastic_and_the_residual_in_place() -> None:
     assert merged.shape == (4, 3, 3)
     assert np.allclose(merged.sum(-1), 1)
     assert merged[0, 1, 2] == pytest.approx(A[0][1:4, 4:6].sum() / 3)
-    assert np.allclose(af.merge(A, [0, 1, 1, 1, 2, 2]), merged)
+    for labels in ([0, 1, 1, 1, 2, 2], [None, 7, 7, 7, 3, 3], torch.tensor([0, 1, 1, 1, 2, 2]), "abbbcc"):
+        assert np.allclose(af.merge(A, labels), merged)
+    W = softmax_weights(4, 2, 6, 6)
+    assert np.allclose(af.attention_graph(af.merge(W, groups)), af.merge(af.attention_graph(W), groups))
     assert np.allclose(af.merge(torch.tensor(A), groups).numpy(), merged)
     assert np.allclose(af.merge(A, [[p] for p in range(6)]), A)
     assert np.allclose(af.merge(np.eye(6)[None], groups), np.eye(3)[None])

@@ -28,14 +28,10 @@ def test_importing_brings_neither_torch_nor_matplotlib_nor_the_core() -> None:
 
 
 def test_importing_is_instant() -> None:
-    """attnflow's own share is a few milliseconds; numpy's is not ours to shorten. The best of five, on a noisy machine."""
-    code = (
-        "import time; t = time.perf_counter(); import numpy; n = time.perf_counter(); import attnflow; "
-        "print(time.perf_counter() - t, time.perf_counter() - n)"
-    )
-    runs = [[float(x) for x in python(code).stdout.split()] for _ in range(5)]
-    assert min(total for total, _ in runs) < 0.15
-    assert min(own for _, own in runs) < 0.05
+    """attnflow's own share, after numpy: milliseconds, so that the whole stays below 0.15 s where numpy does. The best of
+    five, because the machine may be busy."""
+    code = "import numpy, time; began = time.perf_counter(); import attnflow; print(time.perf_counter() - began)"
+    assert min(float(python(code).stdout) for _ in range(5)) < 0.03
 
 
 def test_the_source_tree_works_without_the_compiled_core() -> None:

@@ -66,9 +66,14 @@ def bench_flow(
     ] = "real,peaked,causal,uniform",
     sizes: Annotated[str, typer.Option(help="Tokens of the real graphs.")] = "16,32,64,128,256,512",
     layers: Annotated[str, typer.Option(help="Layers of the generated graphs (of 64 tokens).")] = "6,12,24,32",
-    model: Annotated[Path | None, typer.Option(help="Folder of a Hugging Face encoder for the real graphs.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a Hugging Face encoder for the real graphs; without it, the one from make bench."),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
-    budget: Annotated[float, typer.Option(min=0, help="Seconds a peer may take per round and graph.")] = 2.0,
+    budget: Annotated[
+        float, typer.Option(min=0, help="Seconds a peer may take per round and graph; at least one pair is solved.")
+    ] = 2.0,
     networkx_up_to: Annotated[int, typer.Option(help="Largest n for networkx.")] = 64,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +93,7 @@ def bench_flow(
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    table = Table("graph", "n", "layers", "solver", "µs a pair", "× attnflow", "note")
+    table = Table("graph", "n", "layers", "solver", "µs a pair", "× 1 thread", "note")
     for row in rows:
         table.add_row(
             row.graph, str(row.n), str(row.layers or ""), row.solver,
@@ -123,4 +128,4 @@ def bench_growth(
     console.print(table)
     for name, value in found.items():
         if "exponent" in name:
-            console.print(f"{name.replace('_', ' ')}: {value:.2f}")
+            console.print(f"{name.replace('_', ' ')}: " + ("too few points" if value is None else f"{value:.2f}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +33,17 @@ def flow(
     at the second layer flow is ``Σ_j min(A2[q, j], A1[j, t])``. For any other non-negative capacities, infinite ones
     included, the value is still the maximum flow; what then no longer holds is rollout ≤ flow and flow ≤ 1.
 
+    A flow says how much *could* come from a token, each token asked by itself: rows do not sum to one. It is at most what
+    leaves the query (1) and what enters the token (the column sum of the first layer), and in deep graphs with diffuse
+    attention it is often just the smaller of the two.
+
     A: ``[layer, query, key]``, with a batch axis in front if there is a batch, or a list of matrices that fit together.
-    queries, tokens, layers: which to compute; None for all. Negative ones count from the end.
+    queries, tokens, layers: which to compute, an int or a list; None for all. Negative ones count from the end.
     normalize: divide each row by its sum over the tokens asked for, as the authors' code does.
     threads: how many to use; None for all cores. The result does not depend on it.
 
-    Returns float64 numpy ``[layer, query, input]``, with the batch axis in front.
+    Returns float64 numpy ``[layer, query, input]``, with the batch axis in front, for tensors too (a maximum flow has no
+    useful gradient). All axes stay, also where one int was given.
 
     >>> import numpy as np, attnflow as af
     >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
@@ -105,23 +110,24 @@ class FlowPath(NamedTuple):
     amount: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaxFlow:
     """A maximum flow between one query and one input token, with its proof.
 
     value: what the flow carries.
-    edges: the flow on every edge, one matrix ``[query, key]`` a layer, lowest layer first.
-    cut: the edges of a minimum cut, widest first; all of them are full, and every path crosses one.
     gap: by how much the capacity of the cut differs from the value. No flow can exceed the capacity of a cut, so a gap
-        of zero proves that the flow is the largest and the cut the smallest.
+        of zero, up to rounding, proves that the flow is the largest and the cut the smallest.
+    cut: the edges of a minimum cut, widest first; all of them are full, and every path crosses one.
+    edges: the flow on every edge, one matrix ``[query, key]`` a layer, lowest layer first.
+    query, token, layer: the pair; the layer counts from 0.
 
     A flow of infinite value has no cut.
     """
 
     value: float
-    edges: tuple[Floats, ...]
-    cut: tuple[CutEdge, ...]
     gap: float
+    cut: tuple[CutEdge, ...] = field(repr=False)
+    edges: tuple[Floats, ...] = field(repr=False)
     query: int
     token: int
     layer: int
@@ -129,13 +135,15 @@ class MaxFlow:
     def paths(self, limit: int | None = None) -> list[FlowPath]:
         """The flow as paths whose amounts add up to its value: each time the widest that is left.
 
-        limit: at most this many.
+        limit: at most this many; None for all.
 
         >>> import numpy as np, attnflow as af
         >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
         >>> af.max_flow(A, query=0, token=1).paths()
         [FlowPath(positions=(0, 1, 1), amount=0.25), FlowPath(positions=(0, 0, 1), amount=0.25)]
         """
+        if limit is not None and limit < 0:
+            raise InputError(f"limit={limit}: expected 0 or more, or None for all paths")
         remaining = [_Sparse.of(layer) for layer in self.edges]
         found: list[FlowPath] = []
         while limit is None or len(found) < limit:
@@ -147,9 +155,13 @@ class MaxFlow:
 
 
 def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
-    """The maximum flow from (layer, query) to input ``token``: value, flow on every edge, minimum cut, gap, paths.
+    """The maximum flow from (layer, query) to input ``token`` as a `MaxFlow`: value, gap, minimum cut, edges, paths.
 
-    One pair, by a plain solver that keeps the flow on every edge; `flow` computes many pairs much faster.
+    One pair, by a plain solver that keeps the flow on every edge; `flow` computes many pairs much faster, and agrees up to
+    rounding.
+
+    A: ``[layer, query, key]`` or a list of matrices, as in `flow`; a batch of one is taken for its only graph.
+    query, token, layer: one position each; negative ones count from the end.
 
     >>> import numpy as np, attnflow as af
     >>> mf = af.max_flow(af.attention_graph(np.full((2, 1, 2, 2), 0.5)), query=0, token=1)
@@ -160,7 +172,9 @@ def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
     """
     matrices, _ = graph_layers(A, infinite=True)
     if matrices[0].ndim == 3:
-        raise InputError(f"the graph has a batch of {matrices[0].shape[0]}: give one graph of it, for example A[0]")
+        if matrices[0].shape[0] != 1:
+            raise InputError(f"the graph has a batch of {matrices[0].shape[0]}: give one graph of it, for example A[0]")
+        matrices = [m[0] for m in matrices]
     widths = level_widths(matrices)
     layer = index(layer, len(matrices), "layer")
     query = index(query, widths[layer + 1], "query")
@@ -175,7 +189,7 @@ def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
                 cut.append(CutEdge(l, int(q), int(k), float(capacities[q, k])))
     cut.sort(key=lambda e: -e.capacity)
     gap = abs(capacity - value) if np.isfinite(value) else 0.0
-    return MaxFlow(value, tuple(edges), tuple(cut), gap, query, token, layer)
+    return MaxFlow(value, gap, tuple(cut), tuple(edges), query, token, layer)
 
 
 def _native_graph(matrices: list[Any], batch: int | None) -> Any:

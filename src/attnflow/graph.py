@@ -21,13 +21,14 @@ def attention_graph(
     """The attention graph ``A = (1 - residual) · W̄ + residual · I``, where W̄ is W reduced over heads (paper, section 3).
 
     ``weights`` is ``W[layer, head, query, key]``, with a batch axis in front if there is a batch; or a sequence with one
-    array a layer, ``[head, query, key]`` or, as transformers returns them, ``[batch, head, query, key]``. numpy in,
-    numpy out; torch in, torch out, on its device and with its gradient. The result is ``[layer, query, key]`` with the
-    batch axis in front, or a list of matrices where the layers differ in size.
+    array a layer, ``[head, query, key]`` or ``[batch, head, query, key]``. What transformers returns as ``attentions`` is
+    such a sequence: pass it as it is, not stacked. numpy in, numpy out; torch in, torch out, on its device and with its
+    gradient; half precision becomes single. The result is ``[layer, query, key]`` with the batch axis in front, or a list
+    of matrices where the layers differ in size (those need ``residual=0``).
 
     heads: "mean", "max", "min", or a list of heads, of which the mean is taken. After "max" and "min" each row is
         divided by its sum, so that rows sum to one again.
-    residual: the weight of the residual connection. 0 gives raw attention.
+    residual: the weight of the residual connection. 0 gives raw attention, the first of the three views.
     strict: raise, rather than warn, where rows do not sum to one.
 
     >>> import numpy as np, attnflow as af
@@ -53,8 +54,10 @@ def merge(A: Any, groups: Any) -> Any:
     ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]``: what a group attends to is the mean over its members,
     what it receives is the sum, so rows keep their sum.
 
-    groups: a list of lists of positions, or one group number a position; each position in exactly one group. For a
-        graph whose levels differ in size: one such list for every level, input first.
+    groups: a list of lists of positions, each position in exactly one; or one label a position, as ``word_ids()`` of a
+        tokenizer gives them: equal labels are a group, groups are in the order of their first position, and None (a
+        special token) is a group by itself. For a graph whose levels differ in size: one such list for every level,
+        input first. Weights ``[layer, head, query, key]`` can be merged in the same way.
 
     >>> import numpy as np, attnflow as af
     >>> af.merge(np.eye(3)[None], [[0], [1, 2]]).tolist()
@@ -213,13 +216,14 @@ def _groups_per_level(groups: Any, widths: list[int]) -> list[np.ndarray[Any, An
 
 def _membership(groups: Any, width: int) -> np.ndarray[Any, Any]:
     """[group, position], one where the position is in the group."""
-    if len(groups) and not hasattr(groups[0], "__len__"):
-        numbers = np.asarray(groups)
-        if numbers.shape != (width,) or not np.issubdtype(numbers.dtype, np.integer):
-            raise InputError(f"groups has {len(groups)} group numbers: expected one int for each of {width} positions")
-        if set(numbers.tolist()) != set(range(int(numbers.max()) + 1)):
-            raise InputError("group numbers must run from 0 without gaps")
-        return np.asarray(np.arange(numbers.max() + 1)[:, None] == numbers, dtype=np.float64)
+    groups = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+    if not all(isinstance(group, list | tuple | set | range | np.ndarray) for group in groups):
+        if len(groups) != width:
+            raise InputError(f"groups has {len(groups)} labels: expected one for each of {width} positions")
+        places: dict[object, list[int]] = {}
+        for position, label in enumerate(groups):
+            places.setdefault(("alone", position) if label is None else label, []).append(position)
+        groups = list(places.values())
     member = np.zeros((len(groups), width))
     for g, group in enumerate(groups):
         chosen = indices(list(group), width, "position")

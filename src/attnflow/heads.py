@@ -28,7 +28,10 @@ def single_head(
     heads), and only layer i is replaced by its head k.
 
     weights: as in `attention_graph`.
+    layer, head: which; layers count from 0. The head gets the residual connection too.
     method: "rollout" or "flow".
+    queries: which positions to explain; None for all.
+    residual: the weight of the residual connection, in all layers.
 
     Returns ``[query, input]``, with the batch axis in front if there is a batch.
 

@@ -24,7 +24,8 @@ def rollout(
     start: the lowest layer that is multiplied, so 0 leads to the input tokens.
     layers: which layers to explain; None for all from ``start`` up.
 
-    Returns ``[layer, query, input]``; a list of ``[query, input]`` where the layers differ in size.
+    Returns ``[layer, query, input]``; a list of ``[query, input]`` where the layers differ in size. All axes stay, also
+    where one int was given.
 
     >>> import numpy as np, attnflow as af
     >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))

@@ -80,6 +80,6 @@ PEERS: dict[str, Callable[[Floats, int], Solve]] = {
     "scipy": scipy,
     "igraph": igraph,
     "OR-tools": ortools,
-    "networkx preflow_push": networkx_preflow_push,
-    "networkx edmonds_karp": networkx_edmonds_karp,
+    "networkx push": networkx_preflow_push,
+    "networkx e-karp": networkx_edmonds_karp,
 }
