@@ -67,7 +67,7 @@ def test_one_version_everywhere() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["bench", "flow", "--graphs", "toy"], "attnflow: graphs 'toy': expected some of real, peaked, causal, uniform"),
+        (["bench", "flow", "--graphs", "toy"], "attnflow: graphs 'toy': expected some of real, peaked, causal, local, uniform"),
         (["bench", "flow", "--sizes", "many"], "attnflow: sizes 'many': expected positive numbers with commas between them, for example 16,64"),
         (["bench", "flow", "--model", "nowhere"], "attnflow: model 'nowhere': expected a folder with a config.json"),
     ],

@@ -62,8 +62,8 @@ def attnflow(
 @bench.command("flow")
 def bench_flow(
     graphs: Annotated[
-        str, typer.Option(help="Which graphs: real, peaked, causal, uniform.")
-    ] = "real,peaked,causal,uniform",
+        str, typer.Option(help="Which graphs: real, peaked, causal, local, uniform.")
+    ] = "real,peaked,causal,local,uniform",
     sizes: Annotated[str, typer.Option(help="Tokens of the real graphs.")] = "16,32,64,128,256,512",
     layers: Annotated[str, typer.Option(help="Layers of the generated graphs (of 64 tokens).")] = "6,12,24,32",
     model: Annotated[
@@ -111,21 +111,26 @@ def bench_growth(
     threads: Annotated[int | None, typer.Option(help="Threads; all cores if not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """All pairs at all layers: how time and memory grow with tokens and with layers."""
+    """How time (all pairs at all layers) and memory grow with tokens and with layers. Memory needs Linux."""
     from attnflow.bench.flow import growth
 
     found = growth(_numbers(sizes, "sizes"), _numbers(layers, "layers"), threads, progress)
     if as_json:
         print(json.dumps(found, indent=1))
         return
-    table = Table("n", "layers", "pairs", "seconds", "µs a pair", "MB above the graph", "graph, MB")
-    for case in [*found["over_n"], *found["over_depth"]]:  # type: ignore[misc]
-        table.add_row(
-            str(case["n"]), str(case["layers"]), f"{case['pairs']:,}", f"{case['seconds']:.2f}",
-            f"{case['seconds'] / case['pairs'] * 1e6:.1f}", f"{case['peak_mb']:.1f}", f"{case['graph_mb']:.1f}",
-        )  # fmt: skip
     console = Console()
-    console.print(table)
-    for name, value in found.items():
-        if "exponent" in name:
-            console.print(f"{name.replace('_', ' ')}: " + ("too few points" if value is None else f"{value:.2f}"))
+    times = Table("n", "layers", "pairs", "seconds", "µs a pair", title="all pairs at all layers")
+    for case in found["time"]:
+        per_pair = case["seconds"] / case["pairs"] * 1e6
+        times.add_row(
+            str(case["n"]), str(case["layers"]), f"{case['pairs']:,}", f"{case['seconds']:.2f}", f"{per_pair:.1f}"
+        )
+    memory = Table("n", "layers", "graph, MB", "peak above it, MB", "×", title="memory, one thread")
+    for case in found["memory"]:
+        memory.add_row(
+            str(case["n"]), str(case["layers"]), f"{case['graph_mb']:.1f}", f"{case['peak_mb']:.1f}",
+            f"{case['peak_mb'] / case['graph_mb']:.1f}",
+        )  # fmt: skip
+    console.print(times, memory)
+    for name, value in found["exponents"].items():
+        console.print(f"exponent of {name}: " + ("too few points" if value is None else f"{value:.2f}"))

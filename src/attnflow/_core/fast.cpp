@@ -17,8 +17,8 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
     span_ = padded(widest);
     span_words_ = words_for(widest);
     if (g_.depth >= 3) {
-        res_ = g_.cap;
-        res_t_ = g_.cap_t;
+        res_ = inner_layers(g_.cap);
+        res_t_ = inner_layers(g_.cap_t);
         open_ = g_.open;
         open_t_ = g_.open_t;
     }
@@ -41,6 +41,20 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
     v_.res.resize(levels);
     v_.open.resize(levels);
     v_.open_at_first.resize(levels);
+}
+
+// A copy of what step 3 needs: in a square graph, all edges of the first and of the last layer that a pair can use are
+// in vectors of their own.
+Matrices FastSolver::inner_layers(const Matrices& of) const {
+    std::vector<int> rows(g_.depth), cols(g_.depth);
+    for (int k = 1; k <= g_.depth; ++k) {
+        rows[k - 1] = g_.square && (k == 1 || k == g_.depth) ? 0 : of.rows(k);
+        cols[k - 1] = of.cols(k);
+    }
+    Matrices inner(rows, cols);
+    for (int k = 1; k <= g_.depth; ++k)
+        std::copy_n(of.at(k), static_cast<std::ptrdiff_t>(inner.rows(k)) * inner.stride(k), inner.at(k));
+    return inner;
 }
 
 double FastSolver::solve(int layer, int query, int token, const std::atomic<bool>& cancelled) {

@@ -54,6 +54,7 @@ private:
         std::vector<int> width, stride, stride_t;  // width by level; strides by layer
     };
 
+    Matrices inner_layers(const Matrices& of) const;
     void look(int layer, int query, int token, bool flipped);
     bool find_active(int layer, int query, int token);
     double source_cut(int layer, int query, int token);
@@ -113,7 +114,7 @@ private:
     const Graph& g_;
     const Kernels& fast_;
     int span_, span_words_;           // room for one level, in nodes and in words
-    Matrices res_, res_t_;            // residual capacities, in both orientations
+    Matrices res_, res_t_;            // residual capacities of the inner layers, in both orientations
     BitMatrices open_, open_t_;
     View v_;
     double value_ = 0, eps_ = 0;

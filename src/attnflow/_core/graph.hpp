@@ -26,6 +26,7 @@ public:
     // k counts from 1, as layers do.
     double* at(int k) { return data_.data() + offset_[static_cast<std::size_t>(k - 1)]; }
     const double* at(int k) const { return data_.data() + offset_[static_cast<std::size_t>(k - 1)]; }
+    int cols(int k) const { return cols_[static_cast<std::size_t>(k - 1)]; }
     int rows(int k) const { return rows_[static_cast<std::size_t>(k - 1)]; }
     int stride(int k) const { return padded(cols_[static_cast<std::size_t>(k - 1)]); }
     double* row(int k, int i) { return at(k) + static_cast<std::ptrdiff_t>(i) * stride(k); }

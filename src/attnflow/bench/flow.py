@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,56 +144,95 @@ def run(
 
 @dataclass
 class Growth:
+    """All pairs at all layers of a peaked graph."""
+
     n: int
     layers: int
     pairs: int
     seconds: float
-    peak_mb: float  # above the interpreter and the graph
+
+
+@dataclass
+class Memory:
+    """A few pairs of a peaked graph, one thread: the peak above what is held before the call, graph included."""
+
+    n: int
+    layers: int
     graph_mb: float
+    peak_mb: float
 
 
-def growth(sizes: list[int], depths: list[int], threads: int | None, say: Callable[[str], None]) -> dict[str, object]:
-    """All pairs at all layers, over n (12 layers) and over depth (n = 64): time and memory with their exponents.
+def growth(sizes: list[int], depths: list[int], threads: int | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time for all pairs at all layers, over n (12 layers) and over depth (64 tokens), and memory, with their exponents.
 
-    Each case runs in a process of its own, so that peak memory is its own.
+    Each case runs in a process of its own; memory is measured on larger graphs, where the solver's share stands out.
     """
-    over_n = [_grown(n, 12, threads, say) for n in sizes]
-    over_depth = [_grown(64, depth, threads, say) for depth in depths]
+
+    def time_of(n: int, depth: int) -> Growth:
+        pairs, seconds = _in_a_process(_TIME, n, depth, threads)
+        say(f"n={n} L={depth}: {pairs} pairs in {seconds:.2f} s")
+        return Growth(n, depth, int(pairs), seconds)
+
+    def memory_of(n: int, depth: int) -> Memory:
+        graph, peak = _in_a_process(_MEMORY, n, depth, 1)
+        say(f"n={n} L={depth}: {peak:.1f} MB above the graph's {graph:.1f} MB")
+        return Memory(n, depth, graph, peak)
+
+    over_n, over_depth = [time_of(n, 12) for n in sizes], [time_of(64, depth) for depth in depths]
+    memory_n, memory_depth = [memory_of(n, 6) for n in (256, 512, 1024)], [memory_of(512, d) for d in (3, 6, 12)]
     return {
-        "over_n": [asdict(g) for g in over_n],
-        "over_depth": [asdict(g) for g in over_depth],
-        "time_exponent_n": _slope([g.n for g in over_n], [g.seconds for g in over_n]),
-        "time_exponent_depth": _slope([g.layers for g in over_depth], [g.seconds for g in over_depth]),
-        "time_per_pair_exponent_n": _slope([g.n for g in over_n], [g.seconds / g.pairs for g in over_n]),
-        "memory_exponent_n": _slope([g.n for g in over_n], [g.peak_mb for g in over_n]),
-        "memory_exponent_depth": _slope([g.layers for g in over_depth], [g.peak_mb for g in over_depth]),
+        "time": [asdict(case) for case in over_n + over_depth],
+        "memory": [asdict(case) for case in memory_n + memory_depth],
+        "exponents": {
+            "time, all pairs, in n": _slope([g.n for g in over_n], [g.seconds for g in over_n]),
+            "time, a pair, in n": _slope([g.n for g in over_n], [g.seconds / g.pairs for g in over_n]),
+            "time, all pairs, in layers": _slope([g.layers for g in over_depth], [g.seconds for g in over_depth]),
+            "memory in n": _slope([m.n for m in memory_n], [m.peak_mb for m in memory_n]),
+            "memory in layers": _slope([m.layers for m in memory_depth], [m.peak_mb for m in memory_depth]),
+        },
     }
 
 
-_CHILD = """
-import json, resource, sys, time
+_TIME = """
+import json, sys, time
 from attnflow.bench import graphs
 from attnflow.flow import flow_and_steps
 n, depth, threads = json.loads(sys.argv[1])
 A = graphs.peaked(n, depth)
 flow_and_steps(A[:3, :4, :4])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began = time.perf_counter()
 values, _ = flow_and_steps(A, threads=threads)
-seconds = time.perf_counter() - began
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-unit = 1024 if sys.platform == "darwin" else 1
-print(json.dumps([values.size, seconds, (after - before) / unit / 1024, A.nbytes / 2**20]))
+print(json.dumps([values.size, time.perf_counter() - began]))
+"""
+
+_MEMORY = """
+import json, resource, sys, threading, time
+from attnflow.bench import graphs
+from attnflow.flow import flow_and_steps
+n, depth, threads = json.loads(sys.argv[1])
+A = graphs.peaked(n, depth)
+flow_and_steps(A[:3, :4, :4])
+page = resource.getpagesize()
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * page
+before, peak, done = resident(), 0, threading.Event()
+def watch():
+    global peak
+    while not done.is_set():
+        peak = max(peak, resident())
+        time.sleep(0.0005)
+watcher = threading.Thread(target=watch)
+watcher.start()
+flow_and_steps(A, queries=[0, n // 2], tokens=list(range(0, n, 8)), layers=-1, threads=threads)
+done.set()
+watcher.join()
+print(json.dumps([A.nbytes / 2**20, (peak - before) / 2**20]))
 """
 
 
-def _grown(n: int, depth: int, threads: int | None, say: Callable[[str], None]) -> Growth:
-    out = subprocess.run(
-        [sys.executable, "-c", _CHILD, json.dumps([n, depth, threads])], check=True, capture_output=True, text=True
-    ).stdout
-    pairs, seconds, peak, size = json.loads(out)
-    say(f"n={n} L={depth}: {pairs} pairs in {seconds:.2f} s, {peak:.1f} MB above the graph's {size:.1f} MB")
-    return Growth(n, depth, pairs, seconds, peak, size)
+def _in_a_process(script: str, n: int, depth: int, threads: int | None) -> list[float]:
+    words = [sys.executable, "-c", script, json.dumps([n, depth, threads])]
+    found: list[float] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    return found
 
 
 def _slope(x: list[int], y: list[float]) -> float | None:

@@ -43,22 +43,23 @@ tells more than the most beautiful picture of a single floor.
 
 
 def peaked(n: int, depth: int, seed: int = 0) -> Floats:
-    """What trained heads look like on average: near neighbours, one or two positions that everybody looks at, noise."""
-    rng = np.random.default_rng(seed)
-    logits = 1.5 * rng.normal(size=(depth, n, n))
-    logits -= np.abs(np.arange(n)[:, None] - np.arange(n)[None, :]) / 8
+    """What heads look like on average: attention falls off with distance, two positions are seen by everybody, noise."""
+    logits = _noise(n, depth, seed) - np.log1p(_distance(n))
     logits[:, :, [0, -1]] += 3
     return _graph(logits)
 
 
 def causal(n: int, depth: int, seed: int = 0) -> Floats:
     """The same under a causal mask."""
-    rng = np.random.default_rng(seed)
-    logits = 1.5 * rng.normal(size=(depth, n, n))
-    logits -= np.abs(np.arange(n)[:, None] - np.arange(n)[None, :]) / 8
+    logits = _noise(n, depth, seed) - np.log1p(_distance(n))
     logits[:, :, 0] += 3
     logits[:, np.triu(np.ones((n, n), dtype=bool), 1)] = -np.inf
     return _graph(logits)
+
+
+def local(n: int, depth: int, seed: int = 0) -> Floats:
+    """Near neighbours only, like sliding windows: what is far away is reached in many small steps."""
+    return _graph(_noise(n, depth, seed) - _distance(n) / 8)
 
 
 def uniform(n: int, depth: int, seed: int = 0) -> Floats:
@@ -66,7 +67,7 @@ def uniform(n: int, depth: int, seed: int = 0) -> Floats:
     return _graph(np.zeros((depth, n, n)))
 
 
-GENERATED = {"peaked": peaked, "causal": causal, "uniform": uniform}
+GENERATED = {"peaked": peaked, "causal": causal, "local": local, "uniform": uniform}
 
 
 def dyadic(A: Floats, bits: int = 24) -> Floats:
@@ -99,6 +100,15 @@ def real(n: int, folder: Path) -> Floats:
         attentions = model(**inputs, output_attentions=True).attentions
     graph: Floats = attention_graph([layer[0].double().numpy() for layer in attentions])
     return graph
+
+
+def _noise(n: int, depth: int, seed: int) -> Floats:
+    return 1.5 * np.random.default_rng(seed).normal(size=(depth, n, n))
+
+
+def _distance(n: int) -> Floats:
+    distance: Floats = np.abs(np.arange(n)[:, None] - np.arange(n)[None, :]).astype(np.float64)
+    return distance
 
 
 def _graph(logits: Floats) -> Floats:
