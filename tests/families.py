@@ -82,4 +82,28 @@ def extreme(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
     return layers
 
 
-FAMILIES = {f.__name__: f for f in (uniform, sparse, equal, causal, chain, permutations, crossing, extreme)}
+LARGE = np.array([1e15, 3.3e15, 1e16, 2.0**54 - 2, 1e17, 1e18, 1e300])
+
+
+def quasi_infinite(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
+    """Small numbers, and here and there one so large that the others are below its last digit."""
+    small = uniform if rng.random() < 0.5 else equal
+    layers = sparse(rng, shape) if rng.random() < 0.3 else small(rng, shape)
+    for layer in layers:
+        large = rng.random(layer.shape) < 0.15
+        layer[large] = rng.choice(LARGE, size=int(large.sum()))
+    return layers
+
+
+def wide_ends(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
+    """Large capacities at the query and at the token, small ones between: both column cuts are far from the truth."""
+    layers = equal(rng, shape) if rng.random() < 0.5 else uniform(rng, shape)
+    for layer in layers[:1] + layers[1:][-1:]:
+        layer *= rng.choice([1e15, 1e17, 1e300, 1e307])
+    return layers
+
+
+WIDE_RANGE = {f.__name__: f for f in (extreme, quasi_infinite, wide_ends)}
+"""Compared with an oracle in exact integers; the others also with scipy."""
+
+FAMILIES = {f.__name__: f for f in (uniform, sparse, equal, causal, chain, permutations, crossing)} | WIDE_RANGE

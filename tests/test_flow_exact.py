@@ -120,6 +120,23 @@ def test_small_flows_through_wide_edges_are_not_lost() -> None:
     assert af.flow(layers, 0, 0, -1)[0, 0, 0] == 2e-300
 
 
+HUGE = 2.0**54 - 2
+WIDE = {
+    "a chain": ([[[1e17]], [[4]], [[3]], [[1e16], [1]]], 0, 3.0),
+    "a narrow middle": ([[[1e17]], [[2]], [[1]], [[HUGE], [HUGE]]], 0, 1.0),
+    "a square graph": ([[[1e16, 2], [1e18, 0]], [[0, 3], [0, 2]], [[2, 0], [HUGE, 1]], [[1, 3], [0, HUGE]]], 1, 4.0),
+    "cuts that overflow": ([[[1e308], [1e308]], [[1, 1], [1, 1]], [[1e308, 1e308]]], 0, 4.0),
+}
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_large_capacities_do_not_drown_small_flows(case: str) -> None:
+    layers, query, truth = WIDE[case]
+    graph = [np.array(layer, dtype=float) for layer in layers]
+    assert af.flow(graph, query, 0, -1)[0, 0, 0] == truth
+    assert af.max_flow(graph, query, 0).value == truth
+
+
 def test_unreachable_tokens_get_zero() -> None:
     A = attention(np.random.default_rng(0), 5, 6)
     A = np.tril(A)

@@ -25,15 +25,15 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
     const std::size_t levels = static_cast<std::size_t>(g_.depth) + 1, nodes = levels * span_;
     for (auto* v : {&supply_, &demand_, &own_, &inflow_}) v->assign(nodes, 0.0);
     for (auto* v : {&source_column_, &sink_column_, &direct_}) v->assign(levels, 0.0);
+    sink_room_.assign(levels + 1, 0.0);
     straight_.assign(span_, 0.0);
     labelled_.assign(span_words_, 0);
     active_.assign(levels * span_words_, 0);
-    if (!g_.full) {
+    if (!g_.full && g_.depth >= 3) {
         reached_.assign(levels * span_words_, 0);
         reaching_.assign(levels * span_words_ * g_.width[0], 0);
         reaching_known_.assign(g_.width[0], 0);
     }
-    fed_.assign(nodes * span_words_, 0);
     waiting_.assign(levels * span_words_, 0);
     waves_.assign(levels * slots_ * span_words_, 0);
     for (auto* v : {&v_.cap, &v_.cap_t}) v->resize(levels);
@@ -66,23 +66,38 @@ double FastSolver::solve(int layer, int query, int token, const std::atomic<bool
         const double above = source_cut(layer, query, token), below = sink_cut(layer, query, token);
         double cut = std::min(above, below);
         if (cut == 0) return 0;
-        look(layer, query, token, below < above);
-        value_ = 0;
-        eps_ = cut * 1e-15;
-        if (g_.square && columns()) {
-            ++counters.by_columns;
-        } else if (g_.square && hops()) {
-            ++counters.by_hops;
-            restore_hops();
-        } else {
-            ++counters.by_search;
-            cut = search(cut, cancelled);
+        // Any cut bounds the flow. Where the one found is far below the bound in use, residuals were too coarse for it:
+        // once more, with that one as the bound.
+        for (double bound = cut; std::isfinite(bound) && !cancelled;) {
+            cut = attempt(layer, query, token, below < above, bound, cancelled);
+            if (cut * 16 >= bound || cut <= 0) break;
+            bound = cut;
         }
-        if (std::abs(cut - value_) <= kTight * cut || cancelled) return cut;
+        if (cancelled || (std::isfinite(cut) && std::abs(cut - value_) <= kTight * cut)) return cut;
     }
     ++counters.by_reference;
     if (reference_flow_.empty()) reference_flow_ = g_.cap;
     return exact_flow(g_, layer, query, token, reference_flow_, [&] { return cancelled.load(); }).cut;
+}
+
+// The capacity of a cut, and in value_ what the flow found carries. No edge can carry more than `bound`, so wider ones
+// count as that wide, which keeps small flows from drowning in the rounding of large capacities.
+double FastSolver::attempt(int layer, int query, int token, bool flipped, double bound, const std::atomic<bool>& cancelled) {
+    look(layer, query, token, flipped);
+    value_ = 0;
+    bound_ = bound;
+    eps_ = bound * 1e-15;
+    if (g_.square && columns()) {
+        ++counters.by_columns;
+        return bound;
+    }
+    if (g_.square && hops()) {
+        ++counters.by_hops;
+        restore_hops();
+        return bound;
+    }
+    ++counters.by_search;
+    return search(bound, cancelled);
 }
 
 void FastSolver::look(int layer, int query, int token, bool flipped) {
@@ -179,17 +194,14 @@ double FastSolver::sink_cut(int layer, int query, int token) {
     return std::min(least, aside + g_.cap.row(layer, query)[token]);
 }
 
+// What can still come down the source's column to layer k, and down the sink's column from layer m.
 double FastSolver::source_room(int k) const {
     double room = kUnlimited;
     for (int i = k + 1; i <= v_.depth; ++i) room = std::min(room, source_column_[i]);
     return room;
 }
 
-double FastSolver::sink_room(int m) const {
-    double room = kUnlimited;
-    for (int i = 1; i < m; ++i) room = std::min(room, sink_column_[i]);
-    return room;
-}
+double FastSolver::sink_room(int m) const { return sink_room_[m]; }
 
 void FastSolver::leave_source(int k, double amount) {
     for (int i = k + 1; i <= v_.depth; ++i) source_column_[i] -= amount;
@@ -198,6 +210,12 @@ void FastSolver::leave_source(int k, double amount) {
 
 void FastSolver::enter_sink(int m, double amount) {
     for (int i = 1; i < m; ++i) sink_column_[i] -= amount;
+    if (m > 1) find_sink_rooms();
+}
+
+void FastSolver::find_sink_rooms() {
+    sink_room_[1] = kUnlimited;
+    for (int m = 2; m <= v_.depth; ++m) sink_room_[m] = std::min(sink_room_[m - 1], sink_column_[m - 1]);
 }
 
 inline double& FastSolver::left(int k, int i, int j) {
@@ -220,20 +238,23 @@ bool FastSolver::columns() {
         if (all) std::memcpy(supply(k), row(k, q), sizeof(double) * n);
         else if (on(k, q)) fast_.copy_where(supply(k), row(k, q), active(k - 1), n);
         else std::fill(supply(k), supply(k) + n, 0.0);
+        if (g_.widest > bound_) fast_.cap(supply(k), bound_, n);
         supply(k)[q] = supply(k)[t] = 0;
     }
     for (int m = 1; m < top; ++m) {
         if (all) std::memcpy(demand(m), col(m, t), sizeof(double) * n);
         else if (on(m - 1, t)) fast_.copy_where(demand(m), col(m, t), active(m), n);
         else std::fill(demand(m), demand(m) + n, 0.0);
+        if (g_.widest > bound_) fast_.cap(demand(m), bound_, n);
         demand(m)[q] = demand(m)[t] = 0;
     }
     std::memcpy(straight_.data(), g_.column[top].data(), sizeof(double) * n);
     for (int k = 1; k <= top; ++k) {
-        source_column_[k] = on(k, q) && on(k - 1, q) ? row(k, q)[q] : 0;
-        sink_column_[k] = q != t && on(k, t) && on(k - 1, t) ? row(k, t)[t] : 0;
-        direct_[k] = q != t && on(k, q) && on(k - 1, t) ? row(k, q)[t] : 0;
+        source_column_[k] = on(k, q) && on(k - 1, q) ? capacity(k, q, q) : 0;
+        sink_column_[k] = q != t && on(k, t) && on(k - 1, t) ? capacity(k, t, t) : 0;
+        direct_[k] = q != t && on(k, q) && on(k - 1, t) ? capacity(k, q, t) : 0;
     }
+    find_sink_rooms();
     if (q == t) leave_source(0, source_room(0));
     for (int k = top; k >= 1; --k) {
         const double x = std::min({direct_[k], source_room(k), sink_room(k)});
@@ -242,18 +263,24 @@ bool FastSolver::columns() {
         leave_source(k, x);
         enter_sink(k, x);
     }
-    const auto match = [&](int k, int m) {
-        const double room = std::min(source_room(k), sink_room(m));
+    const auto match = [&](int k, int m, double& from_source) {
+        const double room = std::min(from_source, sink_room(m));
         if (room <= 0) return;
         const double x = m + 1 == k ? fast_.take(supply(k), demand(m), n, room)
                                     : fast_.take_via(supply(k), demand(m), straight_.data(), n, room);
         if (x <= 0) return;
         leave_source(k, x);
         enter_sink(m, x);
+        from_source = source_room(k);
     };
-    for (int k = top; k >= 3; --k)
-        for (int m = k - 1; m >= 2; --m) match(k, m);
-    for (int k = 2; k <= top; ++k) match(k, 1);
+    for (int k = top; k >= 3; --k) {
+        double room = source_room(k);
+        for (int m = k - 1; m >= 2 && room > 0; --m) match(k, m, room);
+    }
+    for (int k = 2; k <= top; ++k) {
+        double room = source_room(k);
+        match(k, 1, room);
+    }
     return saturated();
 }
 
@@ -306,13 +333,14 @@ double FastSolver::hop(int m, int h, int to, double amount) {
         for (Word both = out[w] & set[w]; both; both &= both - 1) {
             const int j = w * 64 + lowest(both);
             if (j == h) continue;
+            if (residual[j] > bound_) residual[j] = bound_;
             double x = std::min({amount, residual[j], wanted[j]});
             if (m > to + 1) {
                 x = std::min(x, straight_[j]);
                 straight_[j] -= x;
             }
-            if (x <= 0) continue;
             hops_.push_back(Hop{Edge{m, h, j}, x});
+            if (x <= 0) continue;
             residual[j] -= x;
             wanted[j] -= x;
             if (residual[j] <= eps_) drop(out, j);
@@ -392,8 +420,8 @@ void FastSolver::prepare() {
                 Word* out = open(k, j);
                 if (wanted[j] <= eps_) drop(out, t);
                 if (k == 1) continue;
-                const double c = row(k, j)[j];
-                double straight = std::min(flow[j] - (into_sink[j] - wanted[j]), c);
+                const double c = capacity(k, j, j);
+                double straight = std::min(flow[j] - (std::min(into_sink[j], bound_) - wanted[j]), c);
                 if (straight <= eps_) straight = 0;
                 below[j] += straight;
                 own(k)[j] = c - straight;
@@ -402,7 +430,7 @@ void FastSolver::prepare() {
         }
         if (k > 1)
             for (int j = 0; j < n; ++j) {
-                below[j] += from_source[j] - more[j];
+                below[j] += std::min(from_source[j], bound_) - more[j];
                 if (more[j] <= eps_) drop(from_q, j);
             }
         const auto open_if = [&](int i, int j, double residual) {
@@ -423,20 +451,21 @@ void FastSolver::unmask() {
     for (int k = 1; k <= top; ++k) {
         for (int j = 0; j < n; ++j) {
             if (j == q || j == t) continue;
-            if (k > 1 && !(on(k, q) && on(k - 1, j))) supply(k)[j] = row(k, q)[j];
-            if (k < top && !(on(k - 1, t) && on(k, j))) demand(k)[j] = col(k, t)[j];
+            if (k > 1 && !(on(k, q) && on(k - 1, j))) supply(k)[j] = capacity(k, q, j);
+            if (k < top && !(on(k - 1, t) && on(k, j))) demand(k)[j] = capacity(k, j, t);
         }
-        if (!(on(k, q) && on(k - 1, q))) source_column_[k] = row(k, q)[q];
+        if (!(on(k, q) && on(k - 1, q))) source_column_[k] = capacity(k, q, q);
         if (q == t) continue;
-        if (!(on(k, t) && on(k - 1, t))) sink_column_[k] = row(k, t)[t];
-        if (!(on(k, q) && on(k - 1, t))) direct_[k] = row(k, q)[t];
+        if (!(on(k, t) && on(k - 1, t))) sink_column_[k] = capacity(k, t, t);
+        if (!(on(k, q) && on(k - 1, t))) direct_[k] = capacity(k, q, t);
     }
 }
 
 // Who feeds whom, for the phases that may take flow back: all edges that carry any.
 void FastSolver::prepare_back() {
+    if (fed_.empty()) fed_.assign(static_cast<std::size_t>(g_.depth + 1) * span_ * span_words_, 0);
     const auto carries = [&](int k, int i, int j) {
-        if (row(k, i)[j] - left(k, i, j) > eps_) add(fed(k, j), i);
+        if (capacity(k, i, j) - left(k, i, j) > eps_) add(fed(k, j), i);
     };
     for (const Hop& hop : hops_) carries(hop.edge.layer, hop.edge.from, hop.edge.to);
     for (const Edge& e : changed_) carries(e.layer, e.from, e.to);
@@ -448,7 +477,7 @@ void FastSolver::prepare_back() {
         if (k > 1) {
             const double *from_source = row(k, q), *more = supply(k);
             for (int j = 0; j < n; ++j)
-                if (from_source[j] - more[j] > eps_ && j != q && j != t) add(fed(k, j), q);
+                if (std::min(from_source[j], bound_) - more[j] > eps_ && j != q && j != t) add(fed(k, j), q);
         }
         if (k == v_.depth) continue;
         if (q != t) carries(k, t, t);
@@ -456,8 +485,8 @@ void FastSolver::prepare_back() {
         Word* feeds_sink = fed(k, t);
         for (int j = 0; j < n; ++j) {
             if (j == q || j == t) continue;
-            if (into_sink[j] - wanted[j] > eps_) add(feeds_sink, j);
-            if (k > 1 && row(k, j)[j] - own(k)[j] > eps_) add(fed(k, j), j);
+            if (std::min(into_sink[j], bound_) - wanted[j] > eps_) add(feeds_sink, j);
+            if (k > 1 && capacity(k, j, j) - own(k)[j] > eps_) add(fed(k, j), j);
         }
     }
 }
@@ -570,18 +599,21 @@ bool FastSolver::label_level(int level, int slot, bool back) {
 }
 
 inline void FastSolver::add_flow(double& residual, int k, int i, int j, double amount, bool back) {
-    if (!special(i, j) && residual == row(k, i)[j]) changed_.push_back(Edge{k, i, j});
+    if (!special(i, j) && residual == row(k, i)[j]) {
+        changed_.push_back(Edge{k, i, j});
+        residual = std::min(residual, bound_);
+    }
     residual -= amount;
     if (residual <= eps_) drop(open(k, i), j);
     if (back) add(fed(k, j), i);
 }
 
 inline void FastSolver::take_back(double& residual, int k, int i, int j, double amount) {
-    const double capacity = row(k, i)[j];
+    const double most = capacity(k, i, j);
     residual += amount;
     add(open(k, i), j);
-    if (capacity - residual > eps_) return;
-    residual = capacity;
+    if (most - residual > eps_) return;
+    residual = most;
     drop(fed(k, j), i);
 }
 
@@ -597,7 +629,7 @@ void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
     if (path_.size() < longest) path_.resize(2 * longest);
     Frame* const first = path_.data();
     Frame* at = first;
-    *at = Frame{kUnlimited, kUnlimited, nullptr, wave(top, slot), top, v_.source, slot};
+    *at = Frame{bound_, bound_, nullptr, wave(top, slot), top, v_.source, slot};
     while (!cancelled) {
         Frame& f = *at;
         const int k = f.level, i = f.node;
@@ -630,7 +662,7 @@ void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
             const int u = first_common(fed(k + 1, i), above, kNarrow ? 1 : words(k + 1));
             if (u >= 0) {
                 double& r = left(k + 1, u, i);
-                const double flow = row(k + 1, u)[i] - r, want = std::min(f.left, flow);
+                const double flow = capacity(k + 1, u, i) - r, want = std::min(f.left, flow);
                 if (flow <= 0) drop(fed(k + 1, i), u);  // less than the capacity's last digit: nothing to take back
                 else *++at = Frame{want, want, &r, above, k + 1, u, f.slot - 1};
                 continue;

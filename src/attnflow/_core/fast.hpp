@@ -55,6 +55,7 @@ private:
     };
 
     Matrices inner_layers(const Matrices& of) const;
+    double attempt(int layer, int query, int token, bool flipped, double bound, const std::atomic<bool>& cancelled);
     void look(int layer, int query, int token, bool flipped);
     bool find_active(int layer, int query, int token);
     double source_cut(int layer, int query, int token);
@@ -68,6 +69,7 @@ private:
     double sink_room(int m) const;
     void leave_source(int k, double amount);
     void enter_sink(int m, double amount);
+    void find_sink_rooms();
 
     double search(double column_cut, const std::atomic<bool>& cancelled);
     void prepare();
@@ -88,6 +90,7 @@ private:
 
     const double* row(int k, int i) const { return v_.cap[k] + static_cast<std::ptrdiff_t>(i) * v_.stride[k]; }
     const double* col(int k, int j) const { return v_.cap_t[k] + static_cast<std::ptrdiff_t>(j) * v_.stride_t[k]; }
+    double capacity(int k, int i, int j) const { return row(k, i)[j] < bound_ ? row(k, i)[j] : bound_; }
     Word* open(int k, int i) { return v_.open[k] + static_cast<std::ptrdiff_t>(i) * words(k - 1); }
     Word* fed(int k, int j) { return fed_.data() + (static_cast<std::ptrdiff_t>(k) * span_ + j) * span_words_; }
     int words(int level) const { return words_for(v_.width[level]); }
@@ -117,7 +120,7 @@ private:
     Matrices res_, res_t_;            // residual capacities of the inner layers, in both orientations
     BitMatrices open_, open_t_;
     View v_;
-    double value_ = 0, eps_ = 0;
+    double value_ = 0, bound_ = 0, eps_ = 0;
 
     // The residuals of the edges that step 1 works on live in vectors of their own, by layer.
     std::vector<double> supply_;         // source's column -> column j
@@ -126,6 +129,7 @@ private:
     std::vector<double> source_column_;  // source's column -> itself
     std::vector<double> sink_column_;    // sink's column -> itself
     std::vector<double> direct_;         // source's column -> sink's column
+    std::vector<double> sink_room_;      // [m] the least of sink_column_ below m
     std::vector<double> straight_;       // what may still run straight down column j, over all layers
 
     // For graphs with zeros: which nodes the last query reaches, which reach each token, and both for this pair.

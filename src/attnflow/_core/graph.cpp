@@ -62,6 +62,7 @@ Graph::Graph(const std::vector<const double*>& matrices, const std::vector<int>&
             }
             aside_out[k][i] = aside;
             out[k][i] = i < cols ? aside + from[i] : aside;
+            widest = std::max(widest, most);
             if (std::isinf(most)) finite = false;
             if (least == 0) full = false;
         }

@@ -50,6 +50,7 @@ struct Graph {
     bool square = false;     // every level has the same number of nodes
     bool finite = true;      // no infinite capacity
     bool full = true;        // no zero capacity
+    double widest = 0;       // the largest capacity
 
     // matrices[k-1] is layer k, row-major [width[k]][width[k-1]].
     Graph(const std::vector<const double*>& matrices, const std::vector<int>& widths);

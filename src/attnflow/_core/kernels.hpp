@@ -19,6 +19,8 @@ struct Kernels {
     double (*largest)(const double* a, int n);
     // sum_j min(a[j], b[j])
     double (*sum_min)(const double* a, const double* b, int n);
+    // a[j] = min(a[j], most)
+    void (*cap)(double* a, double most, int n);
     // to[j] = from[j] for the j in the set, 0 for the others
     void (*copy_where)(double* to, const double* from, const std::uint64_t* set, int n);
     // sum of a[j] over the j in the set

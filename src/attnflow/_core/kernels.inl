@@ -86,6 +86,10 @@ double sum_min(const double* a, const double* b, int n) {
     return lanes_sum(lane);
 }
 
+void cap(double* a, double most, int n) {
+    for (int j = 0; j < n; ++j) a[j] = smaller(a[j], most);
+}
+
 void copy_where(double* __restrict to, const double* __restrict from, const std::uint64_t* set, int n) {
     for (int j = 0; j < n; j += 8) {
         const std::uint64_t bits = set[j >> 6] >> (j & 63);
