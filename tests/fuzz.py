@@ -1,8 +1,8 @@
 """Many random graphs against independent oracles: ``python tests/fuzz.py --graphs 100000 --seed 0``.
 
 Dyadic capacities are compared to the last bit with scipy's integer solver; capacities of a wide range (1e-300 to 1e300,
-small ones beside quasi-infinite ones) with a maximum flow in Python's own integers; one graph in eight also has its certificate checked edge by edge. Prints what it
-did and exits with 1 at the first disagreement, naming the seed.
+small ones beside quasi-infinite ones) with a maximum flow in Python's own integers; one graph in eight also has its
+certificate checked edge by edge. Prints what it did and exits with 1 at the first disagreement, naming the seed.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "no threads": (lambda: af.flow(A, threads=0), "threads=0: expected an int of at least 1, or None for all cores"),
     "layers below start": (lambda: af.rollout(A, start=1, layers=0), "layers=0: expected at least one, from start=1 to 1"),
     "start beyond the graph": (lambda: af.rollout(A, start=2), "start 2 does not exist: there are 2, so expected -2 to 1"),
-    "queries of layers of two sizes": (lambda: af.flow([np.ones((4, 4)), np.ones((2, 4))]), "the layers asked for have [4, 2] positions: give queries, or ask for layers of one size at a time"),
+    "queries of layers of two sizes": (lambda: af.flow([np.ones((4, 4)), np.ones((2, 4))]), "the layers asked for have [4, 2] positions: give queries that exist in all of them, counted from 0, or ask for layers of one size at a time"),
     "a batch for one pair": (lambda: af.max_flow(np.stack([A, A]), 0, 0), "the graph has a batch of 2: give one graph of it, for example A[0]"),
     "two queries for one pair": (lambda: af.max_flow(A, [0, 1], 0), "query=[0, 1] is not a position: expected one int"),
     "normalizing infinity": (lambda: af.flow(np.full((2, 2, 2), np.inf), normalize=True), "normalize=True divides by the sum of the flows, which is infinite for this graph"),
@@ -62,6 +62,20 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "an empty group": (lambda: af.merge(A, [[0, 1, 2, 3], []]), "group 1 is empty: expected at least one position"),
     "too few group numbers": (lambda: af.merge(A, [0, 0, 1]), "groups has 3 labels: expected one for each of 4 positions"),
     "a negative number of paths": (lambda: af.max_flow(A, 0, 0).paths(-1), "limit=-1: expected 0 or more, or None for all paths"),
+    "a negative query of layers of two sizes": (lambda: af.flow([np.ones((4, 4)), np.ones((2, 4))], -1), "the layers asked for have [4, 2] positions: give queries that exist in all of them, counted from 0, or ask for layers of one size at a time"),
+    "batches of two sizes": (lambda: af.flow([np.ones((2, 4, 4)), np.ones((3, 4, 4))]), "layer 1 of the graph has batch [3], layer 0 has [2]: expected the same"),
+    "weights in batches of two sizes": (lambda: af.attention_graph([W, W[:1]]), "layer 1 of the weights has batch [1], layer 0 has [2]: expected the same"),
+    "an empty batch": (lambda: af.rollout(A[None][:0]), "the graph is an empty batch: expected at least one"),
+    "a mask for queries": (lambda: af.flow(A, queries=[True, False, True, False]), "query=[True, False, True, False] is not a position: expected an int or a list of ints"),
+    "True for a query": (lambda: af.max_flow(A, True, 0), "query=True is not a position: expected one int"),
+    "a masked array": (lambda: af.flow(np.ma.masked_less(A, 0.2)), "the graph is a masked array: expected plain numbers, so fill it first (0 for what is masked out)"),
+    "complex numbers": (lambda: af.rollout(A * 1j), "the graph cannot be read as an array of numbers: got an array of complex128, expected an array, a tensor or nested lists of equal lengths"),
+    "dates": (lambda: af.rollout(A.astype("datetime64[s]")), "the graph cannot be read as an array of numbers: got an array of datetime64[s], expected an array, a tensor or nested lists of equal lengths"),
+    "numbers beyond all doubles": (lambda: af.flow([[[10**400]]]), "the graph cannot be read as an array of numbers: got list, expected an array, a tensor or nested lists of equal lengths"),
+    "no groups": (lambda: af.merge(A, None), "groups=None: expected a list of lists of positions, or one label a position"),
+    "lists and labels": (lambda: af.merge(A, [0, [1], 2, 3]), "groups mixes lists and labels: expected only lists of positions, or only labels"),
+    "a method that is no word": (lambda: af.single_head(W, 0, 0, []), "method=[]: expected one of 'rollout', 'flow'"),
+    "a word for a number of paths": (lambda: af.max_flow(A, 0, 0).paths("3"), "limit='3': expected 0 or more, or None for all paths"),
     "groups for one level only": (lambda: af.merge([np.ones((2, 3))], [[0], [1, 2], [3]]), "the levels of this graph have [3, 2] positions: expected one list of groups for each of the 2 levels, input first; got 3"),
 }  # fmt: skip
 
@@ -80,6 +94,31 @@ def test_rows_that_do_not_sum_to_one_are_a_warning_with_the_deviation() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         af.attention_graph(W.astype(np.float16))
+
+
+def test_numpy_and_torch_in_one_list() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(
+        af.InputError, match="the graph mixes numpy arrays and torch tensors: expected all layers of one kind"
+    ):
+        af.rollout([A[0], torch.tensor(A[1])])
+    with pytest.raises(
+        af.InputError, match=r"the graph is a torch.sparse_coo tensor of torch.float64 on cpu: expected a dense"
+    ):
+        af.rollout(torch.tensor(A).to_sparse())
+    mixed = af.rollout([torch.tensor(A[0], dtype=torch.float32), torch.tensor(A[1])])
+    assert mixed.dtype == torch.float64
+
+
+def test_what_may_look_wrong_and_is_right() -> None:
+    assert af.rollout(A, queries=(q for q in [0, 1])).shape == (2, 2, 4)
+    assert (af.attention_graph(W, heads=(h for h in [0, 2])) == af.attention_graph(W, heads=[0, 2])).all()
+    assert (af.attention_graph(W, residual=np.float32(0.5)) == A).all()
+    assert (af.flow(A, queries=np.int64(1), threads=2**40) == af.flow(A, queries=1)).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        uneven = np.random.default_rng(0).dirichlet(np.ones(64), size=(2, 2, 64)).astype(np.float16)
+        af.single_head(uneven, 1, 0)
 
 
 def test_the_compiled_core_guards_itself() -> None:

@@ -23,19 +23,57 @@ def as_array(x: Any, what: str) -> Array:
     """A floating-point tensor or array; half precision and integers become wider, nothing becomes narrower."""
     if is_tensor(x):
         torch = sys.modules["torch"]
+        if x.layout != torch.strided or x.is_complex() or x.device.type == "meta":
+            raise InputError(f"{what} is a {x.layout} tensor of {x.dtype} on {x.device}: expected a dense real one")
         if not x.is_floating_point():
             return x.to(torch.float64)
-        return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+        return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputError(
+            f"{what} is a masked array: expected plain numbers, so fill it first (0 for what is masked out)"
+        )
     try:
         array = np.asarray(x)
+        if array.dtype.kind not in "fiubO" or array.dtype.itemsize > 8:
+            raise TypeError
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise InputError(
-            f"{what} cannot be read as an array of numbers: got {type(x).__name__}, expected an array, a tensor or nested "
+            f"{what} cannot be read as an array of numbers: got {_described(x)}, expected an array, a tensor or nested "
             "lists of equal lengths"
         ) from None
     return array
+
+
+def _described(x: Any) -> str:
+    return f"an array of {x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__
+
+
+def as_layers(given: Any, what: str) -> list[Array]:
+    """A sequence with one array a layer: all numpy or all torch, of one precision and one batch size."""
+    layers = [as_array(layer, f"layer {number} of {what}") for number, layer in enumerate(given)]
+    tensors = [is_tensor(layer) for layer in layers]
+    if any(tensors) and not all(tensors):
+        raise InputError(f"{what} mixes numpy arrays and torch tensors: expected all layers of one kind")
+    if len({layer.dtype for layer in layers}) > 1:
+        torch = sys.modules.get("torch")
+        layers = [
+            layer.to(torch.float64) if is_tensor(layer) and torch else layer.astype(np.float64) for layer in layers
+        ]
+    return layers
+
+
+def check_batch(layers: Sequence[Array], axes: int, what: str) -> None:
+    """That all layers have the same leading axes (none, or a batch) and no batch is empty."""
+    for number, layer in enumerate(layers):
+        batch, first = tuple(layer.shape[:-axes]), tuple(layers[0].shape[:-axes])
+        if batch != first:
+            raise InputError(
+                f"layer {number} of {what} has batch {list(batch)}, layer 0 has {list(first)}: expected the same"
+            )
+        if 0 in batch:
+            raise InputError(f"{what} is an empty batch: expected at least one")
 
 
 def to_numpy(x: Array) -> np.ndarray[Any, Any]:
@@ -71,19 +109,29 @@ def indices(given: int | Iterable[int] | None, size: int, what: str) -> list[int
     """
     if given is None:
         return list(range(size))
-    try:
-        wanted = [given] if isinstance(given, int | np.integer) else list(given)
-        found = [i.__index__() for i in wanted]
-    except (TypeError, AttributeError):
-        raise InputError(f"{what}={given!r} is not a position: expected an int or a list of ints") from None
+    found = positions(given, what)
     for i in found:
         if not -size <= i < size:
             raise InputError(f"{what} {i} does not exist: there are {size}, so expected {-size} to {size - 1}")
     return [i % size for i in found]
 
 
+def positions(given: int | Iterable[int], what: str) -> list[int]:
+    """One int or several as a list; read once, so that an iterator serves for all layers."""
+    try:
+        if hasattr(given, "__index__") and not hasattr(given, "__len__"):
+            given = [given]  # type: ignore[list-item]
+        found = [i for i in given]  # type: ignore[union-attr]  # noqa: C416
+        if any(isinstance(i, bool | np.bool_) or str(getattr(i, "dtype", "")) == "torch.bool" for i in found):
+            raise TypeError
+        return [i.__index__() for i in found]
+    except (TypeError, AttributeError):
+        shown = repr(given) if len(repr(given)) < 60 else type(given).__name__
+        raise InputError(f"{what}={shown} is not a position: expected an int or a list of ints") from None
+
+
 def index(given: int, size: int, what: str) -> int:
     """One position, like `indices`."""
-    if not isinstance(given, int | np.integer):
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise InputError(f"{what}={given!r} is not a position: expected one int")
     return indices(given, size, what)[0]

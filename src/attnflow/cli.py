@@ -108,7 +108,7 @@ def bench_flow(
 def bench_growth(
     sizes: Annotated[str, typer.Option(help="Tokens, with 12 layers.")] = "32,64,128,256",
     layers: Annotated[str, typer.Option(help="Layers, with 64 tokens.")] = "6,12,24,48",
-    threads: Annotated[int | None, typer.Option(help="Threads; all cores if not given.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores if not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """How time (all pairs at all layers) and memory grow with tokens and with layers. Memory needs Linux."""

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow._arrays import index, indices, to_numpy
+from attnflow._arrays import index, indices, positions, to_numpy
 from attnflow._core import native
 from attnflow.errors import InputError
 from attnflow.graph import graph_layers, level_widths
 
 Floats = NDArray[np.float64]
+MOST_THREADS = 256  # each holds two copies of the inner layers
 
 
 def flow(
@@ -70,25 +71,27 @@ def flow_and_steps(
     matrices, _ = graph_layers(A, infinite=True)
     if threads is None:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    elif not isinstance(threads, int | np.integer) or threads < 1:
+    elif isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"threads={threads!r}: expected an int of at least 1, or None for all cores")
     depth, widths = len(matrices), level_widths(matrices)
     wanted = indices(layers, depth, "layer")
     if not wanted:
         raise InputError(f"layers={layers!r}: expected at least one, from 0 to {depth - 1}")
-    if queries is None and len({widths[l + 1] for l in wanted}) > 1:
+    sizes = [widths[l + 1] for l in wanted]
+    asked = None if queries is None else positions(queries, "query")
+    if len(set(sizes)) > 1 and (asked is None or min(asked, default=0) < 0):
         raise InputError(
-            f"the layers asked for have {[widths[l + 1] for l in wanted]} positions: give queries, or ask for layers "
-            "of one size at a time"
+            f"the layers asked for have {sizes} positions: give queries that exist in all of them, counted from 0, or ask "
+            "for layers of one size at a time"
         )
-    rows = indices(queries, min(widths[l + 1] for l in wanted), "query")
+    rows = indices(asked, min(sizes), "query")
     columns = indices(tokens, widths[0], "token")
     batched = matrices[0].ndim == 3
     results: list[Floats] = []
     steps: dict[str, int] = {}
     for b in range(matrices[0].shape[0] if batched else 1):
         graph = _native_graph(matrices, b if batched else None)
-        values, done = graph.flow([l + 1 for l in wanted], rows, columns, int(threads))
+        values, done = graph.flow([l + 1 for l in wanted], rows, columns, min(int(threads), MOST_THREADS))
         results.append(values)
         steps = {name: steps.get(name, 0) + count for name, count in done.items()}
     return (np.stack(results) if batched else results[0]), steps
@@ -121,7 +124,7 @@ class MaxFlow:
     edges: the flow on every edge, one matrix ``[query, key]`` a layer, lowest layer first.
     query, token, layer: the pair; the layer counts from 0.
 
-    A flow of infinite value has no cut.
+    A flow of infinite value has no cut, and no flow on its edges is given.
     """
 
     value: float
@@ -142,8 +145,8 @@ class MaxFlow:
         >>> af.max_flow(A, query=0, token=1).paths()
         [FlowPath(positions=(0, 1, 1), amount=0.25), FlowPath(positions=(0, 0, 1), amount=0.25)]
         """
-        if limit is not None and limit < 0:
-            raise InputError(f"limit={limit}: expected 0 or more, or None for all paths")
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise InputError(f"limit={limit!r}: expected 0 or more, or None for all paths")
         remaining = [_Sparse.of(layer) for layer in self.edges]
         found: list[FlowPath] = []
         while limit is None or len(found) < limit:

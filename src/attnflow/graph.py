@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow._arrays import Array, as_array, eye_like, indices, is_tensor, stack
+from attnflow._arrays import Array, as_array, as_layers, check_batch, eye_like, indices, is_tensor, positions, stack
 from attnflow.errors import AttentionWarning, InputError
 
 LAYER_AXES = "[head, query, key] or [batch, head, query, key]"
@@ -36,12 +36,16 @@ def attention_graph(
     >>> A.round(2).tolist()
     [[[0.67, 0.17, 0.17], [0.17, 0.67, 0.17], [0.17, 0.17, 0.67]]]
     """
-    if not isinstance(residual, int | float) or not 0 <= residual <= 1:
+    return reduced_graph(weight_layers(weights, strict), heads, residual)
+
+
+def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Any:
+    """`attention_graph` without the checks of the weights."""
+    if isinstance(residual, bool) or not isinstance(residual, int | float | np.number) or not 0 <= residual <= 1:
         raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
-    layers = weight_layers(weights)
-    for number, layer in enumerate(layers):
-        _check_numbers(layer, f"layer {number} of the weights", infinite=False)
-    _check_rows(layers, _rounding(weights), strict)
+    residual = float(residual)
+    if not isinstance(heads, str):
+        heads = positions(heads, "head")
     graph = [_add_residual(_reduce(layer, heads), residual, number) for number, layer in enumerate(layers)]
     if any(layer.shape != graph[0].shape for layer in graph):
         return graph
@@ -78,10 +82,10 @@ def merge(A: Any, groups: Any) -> Any:
     return stack(merged, axis=merged[0].ndim - 2) if stacked else merged
 
 
-def weight_layers(weights: Any) -> list[Array]:
-    """One array a layer, each ``[head, query, key]`` or ``[batch, head, query, key]``."""
+def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
+    """One array a layer, each ``[head, query, key]`` or ``[batch, head, query, key]``, checked."""
     if isinstance(weights, list | tuple) and len(weights) and hasattr(weights[0], "shape"):
-        layers = [as_array(layer, f"layer {number} of the weights") for number, layer in enumerate(weights)]
+        layers = as_layers(weights, "the weights")
         for number, layer in enumerate(layers):
             if layer.ndim not in (3, 4) or layer.ndim != layers[0].ndim:
                 raise InputError(f"layer {number} of the weights has shape {tuple(layer.shape)}: expected {LAYER_AXES}")
@@ -95,11 +99,14 @@ def weight_layers(weights: Any) -> list[Array]:
         layers = [array[..., number, :, :, :] for number in range(array.shape[-4])]
     if not layers:
         raise InputError(f"weights have no layers: expected {ARRAY_AXES} with at least one layer")
+    check_batch(layers, 3, "the weights")
     for number, layer in enumerate(layers):
         if 0 in layer.shape:
             raise InputError(f"layer {number} of the weights has shape {tuple(layer.shape)}: an axis is empty")
         if number and layer.shape[-1] != layers[number - 1].shape[-2]:
             raise InputError(_misfit(number, layer.shape, layers[number - 1].shape))
+        _check_numbers(layer, f"layer {number} of the weights", infinite=False)
+    _check_rows(layers, _rounding(weights), strict)
     return layers
 
 
@@ -115,11 +122,12 @@ def graph_layers(A: Any, infinite: bool = False) -> tuple[list[Array], bool]:
             )
         layers = [array[..., number, :, :] for number in range(array.shape[-3])]
     else:
-        layers = [as_array(layer, f"layer {number} of the graph") for number, layer in enumerate(A)]
+        layers = as_layers(A, "the graph")
     if not layers:
         raise InputError("the graph has no layers: expected at least one matrix [query, key]")
+    check_batch(layers, 2, "the graph")
     for number, layer in enumerate(layers):
-        if layer.ndim != layers[0].ndim or layer.ndim not in (2, 3) or 0 in layer.shape:
+        if layer.ndim not in (2, 3) or 0 in layer.shape:
             raise InputError(
                 f"layer {number} of the graph has shape {tuple(layer.shape)}: expected [query, key] with both at least 1"
             )
@@ -153,8 +161,8 @@ def _check_numbers(x: Array, what: str, infinite: bool) -> None:
 
 def _rounding(weights: Any) -> float:
     """How far the sum of a row may be from one for its number format alone."""
-    first = weights[0] if isinstance(weights, list | tuple) else weights
-    return 0.02 if "float16" in str(getattr(first, "dtype", "")) else 1e-4
+    parts = weights if isinstance(weights, list | tuple) else [weights]
+    return 0.02 if any("float16" in str(getattr(part, "dtype", "")) for part in parts) else 1e-4
 
 
 def _check_rows(layers: Sequence[Array], tolerance: float, strict: bool) -> None:
@@ -172,7 +180,7 @@ def _check_rows(layers: Sequence[Array], tolerance: float, strict: bool) -> None
     )
     if strict:
         raise InputError(message)
-    warnings.warn(message, AttentionWarning, stacklevel=3)
+    warnings.warn(message, AttentionWarning, stacklevel=4)
 
 
 def _reduce(layer: Array, heads: str | Iterable[int]) -> Array:
@@ -206,23 +214,36 @@ def _add_residual(layer: Array, residual: float, number: int) -> Array:
 def _groups_per_level(groups: Any, widths: list[int]) -> list[np.ndarray[Any, Any]]:
     if len(set(widths)) == 1:
         return [_membership(groups, widths[0])] * len(widths)
-    if len(groups) != len(widths):
+    of_levels = _listed(groups)
+    if len(of_levels) != len(widths):
         raise InputError(
             f"the levels of this graph have {widths} positions: expected one list of groups for each of the "
-            f"{len(widths)} levels, input first; got {len(groups)}"
+            f"{len(widths)} levels, input first; got {len(of_levels)}"
         )
-    return [_membership(of_level, width) for of_level, width in zip(groups, widths, strict=True)]
+    return [_membership(of_level, width) for of_level, width in zip(of_levels, widths, strict=True)]
+
+
+def _listed(groups: Any) -> list[Any]:
+    try:
+        return list(groups.tolist() if hasattr(groups, "tolist") else groups)
+    except TypeError:
+        raise InputError(f"groups={groups!r}: expected a list of lists of positions, or one label a position") from None
 
 
 def _membership(groups: Any, width: int) -> np.ndarray[Any, Any]:
     """[group, position], one where the position is in the group."""
-    groups = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+    groups = _listed(groups)
     if not all(isinstance(group, list | tuple | set | range | np.ndarray) for group in groups):
         if len(groups) != width:
             raise InputError(f"groups has {len(groups)} labels: expected one for each of {width} positions")
         places: dict[object, list[int]] = {}
-        for position, label in enumerate(groups):
-            places.setdefault(("alone", position) if label is None else label, []).append(position)
+        try:
+            for position, label in enumerate(groups):
+                places.setdefault(("alone", position) if label is None else label, []).append(position)
+        except TypeError:
+            raise InputError(
+                "groups mixes lists and labels: expected only lists of positions, or only labels"
+            ) from None
         groups = list(places.values())
     member = np.zeros((len(groups), width))
     for g, group in enumerate(groups):

@@ -8,7 +8,7 @@ from typing import Any
 from attnflow._arrays import index
 from attnflow.errors import InputError
 from attnflow.flow import flow
-from attnflow.graph import attention_graph, graph_layers, weight_layers
+from attnflow.graph import graph_layers, reduced_graph, weight_layers
 from attnflow.rollout import rollout
 
 METHODS: dict[str, Callable[..., Any]] = {"rollout": rollout, "flow": flow}
@@ -40,12 +40,12 @@ def single_head(
     >>> af.single_head(W, layer=1, head=0).tolist()
     [[0.875, 0.125], [0.125, 0.875]]
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
     layers = weight_layers(weights)
     layer = index(layer, len(layers), "layer")
     head = index(head, int(layers[layer].shape[-3]), "head")
-    top, _ = graph_layers(attention_graph([layers[layer]], heads=[head], residual=residual))
-    below, _ = graph_layers(attention_graph(layers[:layer], residual=residual)) if layer else ([], True)
+    top, _ = graph_layers(reduced_graph([layers[layer]], [head], residual))
+    below, _ = graph_layers(reduced_graph(layers[:layer], "mean", residual)) if layer else ([], True)
     values = METHODS[method]([*below, *top], queries=queries, layers=-1)
     return values[..., 0, :, :]

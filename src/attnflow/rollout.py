@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from attnflow._arrays import concatenate, index, indices, stack
+from attnflow._arrays import concatenate, index, indices, positions, stack
 from attnflow.errors import InputError
 from attnflow.graph import graph_layers, level_widths
 
@@ -39,6 +39,8 @@ def rollout(
     if not wanted or min(wanted) < start:
         raise InputError(f"layers={layers!r}: expected at least one, from start={start} to {depth - 1}")
     widths = level_widths(matrices)
+    if queries is not None:
+        queries = positions(queries, "query")
     rows = [indices(queries, widths[l + 1], "query") for l in wanted]
     few = queries is not None
     vectors = sum(len(r) * (l - start) for r, l in zip(rows, wanted, strict=True))

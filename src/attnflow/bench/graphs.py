@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.errors import InputError
 from attnflow.graph import attention_graph
 
 Floats = NDArray[np.float64]
@@ -95,7 +96,7 @@ def real(n: int, folder: Path) -> Floats:
     model: Any = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     inputs = tokenizer(PASSAGE.replace("\n", " "), return_tensors="pt", truncation=True, max_length=n)
     if inputs["input_ids"].shape[1] < n:
-        raise ValueError(f"the passage has only {inputs['input_ids'].shape[1]} tokens, {n} were asked for")
+        raise InputError(f"the passage has only {inputs['input_ids'].shape[1]} tokens, {n} were asked for")
     with torch.no_grad():
         attentions = model(**inputs, output_attentions=True).attentions
     graph: Floats = attention_graph([layer[0].double().numpy() for layer in attentions])
