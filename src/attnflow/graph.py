@@ -151,12 +151,13 @@ def _misfit(number: int, upper: Sequence[int], lower: Sequence[int]) -> str:
 
 def _check_numbers(x: Array, what: str, infinite: bool) -> None:
     values = x.detach() if is_tensor(x) else x
+    if values.min() >= 0 and (infinite or values.max() < np.inf):
+        return  # a NaN is neither
     for wrong, name in ((values != values, "NaN"), (values < 0, "negative")):
         if wrong.any():
             at = tuple(int(axis[0]) for axis in np.nonzero(np.asarray(wrong.cpu() if is_tensor(wrong) else wrong)))
             raise InputError(f"{what} is {name} at {list(at)}: expected non-negative numbers")
-    if not infinite and (values == np.inf).any():
-        raise InputError(f"{what} contains infinity: expected finite numbers (only flow takes infinite capacities)")
+    raise InputError(f"{what} contains infinity: expected finite numbers (only flow takes infinite capacities)")
 
 
 def _rounding(weights: Any) -> float:
