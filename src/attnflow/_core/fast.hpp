@@ -1,6 +1,7 @@
-// Maximum flow for many pairs of one graph. A pair is solved in two steps, and stops as soon as its flow is proven:
+// Maximum flow for many pairs of one graph. A pair is solved in three steps, and stops as soon as its flow is proven:
 //   1. `columns`: vector operations along the columns, query -> j -> token through every pair of layers at once;
-//   2. `search`: Dinic's algorithm from there on, in the residual graph.
+//   2. `hops`: one hop more for what is left over;
+//   3. `search` (search.cpp): Dinic's algorithm from there on, in the residual graph.
 // The pair is turned upside down first if the token's side is the narrower one, so that the source is always on the side
 // that limits the flow. Between pairs every array is back in its first state: no pair depends on another.
 #pragma once
@@ -149,5 +150,14 @@ private:
     std::vector<Word> labelled_;
     Matrices reference_flow_;            // only for graphs or pairs that need the reference solver
 };
+
+inline double& FastSolver::left(int k, int i, int j) {
+    if (g_.square) {
+        if (i == v_.source) return j == v_.source ? source_column_[k] : j == v_.sink ? direct_[k] : supply(k)[j];
+        if (j == v_.sink) return i == v_.sink ? sink_column_[k] : demand(k)[i];
+        if (i == j) return own(k)[j];
+    }
+    return v_.res[k][static_cast<std::ptrdiff_t>(i) * v_.stride[k] + j];
+}
 
 }  // namespace attnflow

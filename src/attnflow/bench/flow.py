@@ -209,12 +209,13 @@ print(json.dumps([values.size, time.perf_counter() - began]))
 """
 
 _MEMORY = """
-import json, resource, sys, threading, time
+import ctypes, json, resource, sys, threading, time
 from attnflow.bench import graphs
 from attnflow.flow import flow_and_steps
 n, depth, threads = json.loads(sys.argv[1])
 A = graphs.peaked(n, depth)
 flow_and_steps(A[:3, :4, :4])
+ctypes.CDLL(None).malloc_trim(0)  # or memory freed before would hide what is taken now
 page = resource.getpagesize()
 resident = lambda: int(open("/proc/self/statm").read().split()[1]) * page
 before, peak, done = resident(), 0, threading.Event()
