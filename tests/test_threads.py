@@ -69,3 +69,17 @@ def test_ctrl_c_stops_the_solver(call: str) -> None:
     out, _ = child.communicate(timeout=30)
     assert out == "stopped\n"
     assert time.perf_counter() - asked < 10
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit on the memory of a process")
+def test_one_wide_level_does_not_take_memory_by_its_square() -> None:
+    script = textwrap.dedent("""
+        import resource
+        import numpy as np, attnflow as af
+        rng = np.random.default_rng(0)
+        layers = [rng.random(shape) * (rng.random(shape) < 0.5) for shape in ((3, 100_000), (4, 3), (5, 4), (3, 5))]
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
+        print(af.flow(layers, 0, [0, 99_999], -1, threads=1).shape)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "(1, 1, 2)\n", done.stderr

@@ -52,6 +52,12 @@ public:
         }
         data_.assign(total, 0);
     }
+    // All sets empty.
+    BitMatrices like() const {
+        BitMatrices other = *this;
+        other.data_.assign(data_.size(), 0);
+        return other;
+    }
     Word* at(int k) { return data_.data() + offset_[static_cast<std::size_t>(k - 1)]; }
     const Word* at(int k) const { return data_.data() + offset_[static_cast<std::size_t>(k - 1)]; }
     int words(int k) const { return words_[static_cast<std::size_t>(k - 1)]; }

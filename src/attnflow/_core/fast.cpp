@@ -21,6 +21,8 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
         res_t_ = inner_layers(g_.cap_t);
         open_ = g_.open;
         open_t_ = g_.open_t;
+        fed_ = g_.open_t.like();
+        fed_t_ = g_.open.like();
     }
     const std::size_t levels = static_cast<std::size_t>(g_.depth) + 1, nodes = levels * span_;
     for (auto* v : {&supply_, &demand_, &own_, &inflow_}) v->assign(nodes, 0.0);
@@ -31,8 +33,10 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
     active_.assign(levels * span_words_, 0);
     if (!g_.full && g_.depth >= 3) {
         reached_.assign(levels * span_words_, 0);
-        reaching_.assign(levels * span_words_ * g_.width[0], 0);
-        reaching_known_.assign(g_.width[0], 0);
+        // For all tokens, unless one level is so much wider than the others that this would outgrow the graph.
+        const std::size_t all = levels * span_words_ * g_.width[0];
+        reaching_of_.assign(all <= g_.edges() / 8 ? g_.width[0] : 1, -1);
+        reaching_.assign(levels * span_words_ * reaching_of_.size(), 0);
     }
     waiting_.assign(levels * span_words_, 0);
     waves_.assign(levels * slots_ * span_words_, 0);
@@ -41,6 +45,7 @@ FastSolver::FastSolver(const Graph& graph) : g_(graph), fast_(kernels()) {
     v_.res.resize(levels);
     v_.open.resize(levels);
     v_.open_at_first.resize(levels);
+    v_.fed.resize(levels);
 }
 
 // A copy of what step 3 needs: in a square graph, all edges of the first and of the last layer that a pair can use are
@@ -114,6 +119,7 @@ void FastSolver::look(int layer, int query, int token, bool flipped) {
         v_.cap_t[k] = cols.at(of);
         v_.res[k] = (flipped ? res_t_ : res_).at(of);
         v_.open[k] = (flipped ? open_t_ : open_).at(of);
+        v_.fed[k] = (flipped ? fed_t_ : fed_).at(of);
         v_.open_at_first[k] = (flipped ? g_.open_t : g_.open).at(of);
         v_.stride[k] = rows.stride(of);
         v_.stride_t[k] = cols.stride(of);
@@ -134,8 +140,10 @@ bool FastSolver::find_active(int layer, int query, int token) {
                     for (int w = 0; w < words_for(g_.width[k - 1]); ++w) reached(k - 1)[w] |= g_.open.row(k, i)[w];
     }
     if (!has(reached(0), token)) return false;
-    if (!reaching_known_[token]) {
-        reaching_known_[token] = 1;
+    int& known = reaching_of_[reaching_of_.size() > 1 ? token : 0];
+    if (known != token) {
+        known = token;
+        std::fill(reaching(token, 0), reaching(token, 0) + (g_.depth + 1) * span_words_, 0);
         add(reaching(token, 0), token);
         for (int k = 1; k <= g_.depth; ++k)
             for (int i = 0; i < g_.width[k]; ++i)

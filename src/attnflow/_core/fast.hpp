@@ -52,6 +52,7 @@ private:
         std::vector<double*> res;                  // [layer] residual capacities, equal to cap between pairs
         std::vector<Word*> open;                   // [layer] where the residual is positive
         std::vector<const Word*> open_at_first;
+        std::vector<Word*> fed;                    // [layer] who feeds a node, empty between pairs
         std::vector<int> width, stride, stride_t;  // width by level; strides by layer
     };
 
@@ -93,11 +94,12 @@ private:
     const double* col(int k, int j) const { return v_.cap_t[k] + static_cast<std::ptrdiff_t>(j) * v_.stride_t[k]; }
     double capacity(int k, int i, int j) const { return row(k, i)[j] < bound_ ? row(k, i)[j] : bound_; }
     Word* open(int k, int i) { return v_.open[k] + static_cast<std::ptrdiff_t>(i) * words(k - 1); }
-    Word* fed(int k, int j) { return fed_.data() + (static_cast<std::ptrdiff_t>(k) * span_ + j) * span_words_; }
+    Word* fed(int k, int j) { return v_.fed[k] + static_cast<std::ptrdiff_t>(j) * words(k); }
     int words(int level) const { return words_for(v_.width[level]); }
     Word* reached(int level) { return reached_.data() + static_cast<std::ptrdiff_t>(level) * span_words_; }
     Word* reaching(int token, int level) {
-        return reaching_.data() + (static_cast<std::ptrdiff_t>(token) * (g_.depth + 1) + level) * span_words_;
+        const std::ptrdiff_t at = reaching_of_.size() > 1 ? token : 0;
+        return reaching_.data() + (at * (g_.depth + 1) + level) * span_words_;
     }
     // The nodes of a level, counted as in the view, that lie on some path from source to sink.
     const Word* active(int level) const {
@@ -136,11 +138,11 @@ private:
     // For graphs with zeros: which nodes the last query reaches, which reach each token, and both for this pair.
     int reached_layer_ = 0, reached_query_ = -1;
     std::vector<Word> reached_, reaching_, active_;
-    std::vector<char> reaching_known_;
+    std::vector<int> reaching_of_;       // whose set is in each place of reaching_: one a token, or only the last one's
 
     std::vector<Hop> hops_;              // what step 2 sent over the other edges
     std::vector<Edge> changed_;          // the other edges whose residual step 3 changed
-    std::vector<Word> fed_;              // fed(k, j): the nodes i of level k with flow on (k, i) -> (k-1, j)
+    BitMatrices fed_, fed_t_;            // fed(k, j): the nodes i of level k with flow on (k, i) -> (k-1, j)
     // A step changes level and distance by one, so a node of level k is at distance k + 2 * slot.
     int slots_ = 8;
     std::vector<Word> waves_;            // [level][slot]: the nodes at that distance

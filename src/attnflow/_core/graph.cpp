@@ -21,6 +21,12 @@ void fill_bits(const Matrices& from, int k, int rows, int cols, BitMatrices& to)
 
 }  // namespace
 
+std::size_t Graph::edges() const {
+    std::size_t count = 0;
+    for (int k = 1; k <= depth; ++k) count += static_cast<std::size_t>(width[k]) * width[k - 1];
+    return count;
+}
+
 // In tiles, so that what is read and what is written both stay in cache.
 void Graph::transpose(int k) {
     constexpr int kTile = 16;

@@ -52,6 +52,7 @@ struct Graph {
     bool full = true;        // no zero capacity
     double widest = 0;       // the largest capacity
 
+    std::size_t edges() const;
     // matrices[k-1] is layer k, row-major [width[k]][width[k-1]].
     Graph(const std::vector<const double*>& matrices, const std::vector<int>& widths);
 

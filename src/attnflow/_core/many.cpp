@@ -45,9 +45,7 @@ bool many_flows(const Graph& graph, const std::vector<int>& layers, const std::v
     };
 
     // A few milliseconds of work are done here, without the cost of a thread and of waiting for it.
-    std::size_t edges = 0;
-    for (int k = 1; k <= graph.depth; ++k) edges += static_cast<std::size_t>(graph.width[k]) * graph.width[k - 1];
-    if (total * edges < (threads <= 1 ? 2000000u : 200000u)) {
+    if (total * graph.edges() < (threads <= 1 ? 2000000u : 200000u)) {
         work();
     } else {
         const int useful = static_cast<int>(std::min<std::size_t>(std::max(threads, 1), (total + kChunk - 1) / kChunk));

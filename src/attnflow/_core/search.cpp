@@ -100,7 +100,6 @@ void FastSolver::unmask() {
 
 // Who feeds whom, for the phases that may take flow back: all edges that carry any.
 void FastSolver::prepare_back() {
-    if (fed_.empty()) fed_.assign(static_cast<std::size_t>(g_.depth + 1) * span_ * span_words_, 0);
     const auto carries = [&](int k, int i, int j) {
         if (capacity(k, i, j) - left(k, i, j) > eps_) add(fed(k, j), i);
     };
@@ -143,7 +142,8 @@ void FastSolver::restore(bool back) {
     restore_hops();
     for (const Edge& e : changed_) restore_edge(e);
     changed_.clear();
-    if (back) std::memset(fed(1, 0), 0, sizeof(Word) * static_cast<std::size_t>(v_.depth) * span_ * span_words_);
+    for (int k = 1; back && k <= v_.depth; ++k)
+        std::memset(fed(k, 0), 0, sizeof(Word) * static_cast<std::size_t>(v_.width[k - 1]) * words(k));
     if (!g_.square) return;
     const int q = v_.source, t = v_.sink, n = v_.width[0], w = words(0);
     for (int k = 1; k <= v_.depth; ++k) {
