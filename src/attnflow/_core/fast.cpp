@@ -235,26 +235,25 @@ void FastSolver::find_sink_rooms() {
 bool FastSolver::columns() {
     const int top = v_.depth, q = v_.source, t = v_.sink, n = padded(v_.width[0]);
     const bool all = g_.full;
-    const auto on = [&](int level, int i) { return all || has(active(level), i); };
     for (int k = 2; k <= top; ++k) {
         if (all) std::memcpy(supply(k), row(k, q), sizeof(double) * n);
-        else if (on(k, q)) fast_.copy_where(supply(k), row(k, q), active(k - 1), n);
+        else if (on_path(k, q)) fast_.copy_where(supply(k), row(k, q), active(k - 1), n);
         else std::fill(supply(k), supply(k) + n, 0.0);
         if (g_.widest > bound_) fast_.cap(supply(k), bound_, n);
         supply(k)[q] = supply(k)[t] = 0;
     }
     for (int m = 1; m < top; ++m) {
         if (all) std::memcpy(demand(m), col(m, t), sizeof(double) * n);
-        else if (on(m - 1, t)) fast_.copy_where(demand(m), col(m, t), active(m), n);
+        else if (on_path(m - 1, t)) fast_.copy_where(demand(m), col(m, t), active(m), n);
         else std::fill(demand(m), demand(m) + n, 0.0);
         if (g_.widest > bound_) fast_.cap(demand(m), bound_, n);
         demand(m)[q] = demand(m)[t] = 0;
     }
     std::memcpy(straight_.data(), g_.column[top].data(), sizeof(double) * n);
     for (int k = 1; k <= top; ++k) {
-        source_column_[k] = on(k, q) && on(k - 1, q) ? capacity(k, q, q) : 0;
-        sink_column_[k] = q != t && on(k, t) && on(k - 1, t) ? capacity(k, t, t) : 0;
-        direct_[k] = q != t && on(k, q) && on(k - 1, t) ? capacity(k, q, t) : 0;
+        source_column_[k] = on_path(k, q) && on_path(k - 1, q) ? capacity(k, q, q) : 0;
+        sink_column_[k] = q != t && on_path(k, t) && on_path(k - 1, t) ? capacity(k, t, t) : 0;
+        direct_[k] = q != t && on_path(k, q) && on_path(k - 1, t) ? capacity(k, q, t) : 0;
     }
     find_sink_rooms();
     if (q == t) leave_source(0, source_room(0));

@@ -75,7 +75,6 @@ private:
 
     double search(double column_cut, const std::atomic<bool>& cancelled);
     void prepare();
-    void unmask();
     void prepare_back();
     void restore_edge(const Edge& edge);
     void restore_hops();
@@ -105,6 +104,7 @@ private:
     const Word* active(int level) const {
         return active_.data() + static_cast<std::ptrdiff_t>(v_.flipped ? v_.depth - level : level) * span_words_;
     }
+    bool on_path(int level, int i) const { return g_.full || !g_.square || has(active(level), i); }
     double* supply(int k) { return supply_.data() + static_cast<std::ptrdiff_t>(k) * span_; }
     double* demand(int m) { return demand_.data() + static_cast<std::ptrdiff_t>(m) * span_; }
     const double* supply(int k) const { return supply_.data() + static_cast<std::ptrdiff_t>(k) * span_; }

@@ -33,10 +33,9 @@ double FastSolver::dinic(double column_cut, bool& back, const std::atomic<bool>&
 }
 
 // What step 1 sent straight down a column it counted only as a sum; conservation gives it, level by level from the top.
-// Then the edges that steps 1 and 2 filled are closed.
+// Then the edges that steps 1 and 2 filled are closed, and those on no path, which have no residual there.
 void FastSolver::prepare() {
     if (!g_.square) return;
-    if (!g_.full) unmask();
     const int top = v_.depth, q = v_.source, t = v_.sink, n = v_.width[0];
     std::fill(inflow_.begin(), inflow_.begin() + static_cast<std::ptrdiff_t>(top) * span_, 0.0);
     for (const Hop& hop : hops_) {
@@ -58,7 +57,8 @@ void FastSolver::prepare() {
                 if (wanted[j] <= eps_) drop(out, t);
                 if (k == 1) continue;
                 const double c = capacity(k, j, j);
-                double straight = std::min(flow[j] - (std::min(into_sink[j], bound_) - wanted[j]), c);
+                const double aside = on_path(k - 1, t) && on_path(k, j) ? std::min(into_sink[j], bound_) - wanted[j] : 0;
+                double straight = std::min(flow[j] - aside, c);
                 if (straight <= eps_) straight = 0;
                 below[j] += straight;
                 own(k)[j] = c - straight;
@@ -67,7 +67,7 @@ void FastSolver::prepare() {
         }
         if (k > 1)
             for (int j = 0; j < n; ++j) {
-                below[j] += std::min(from_source[j], bound_) - more[j];
+                if (on_path(k, q) && on_path(k - 1, j)) below[j] += std::min(from_source[j], bound_) - more[j];
                 if (more[j] <= eps_) drop(from_q, j);
             }
         const auto open_if = [&](int i, int j, double residual) {
@@ -81,27 +81,10 @@ void FastSolver::prepare() {
     }
 }
 
-// Steps 1 and 2 leave out what lies on no path; in the residual graph those edges are there, and empty.
-void FastSolver::unmask() {
-    const int top = v_.depth, q = v_.source, t = v_.sink, n = v_.width[0];
-    const auto on = [&](int level, int i) { return has(active(level), i); };
-    for (int k = 1; k <= top; ++k) {
-        for (int j = 0; j < n; ++j) {
-            if (j == q || j == t) continue;
-            if (k > 1 && !(on(k, q) && on(k - 1, j))) supply(k)[j] = capacity(k, q, j);
-            if (k < top && !(on(k - 1, t) && on(k, j))) demand(k)[j] = capacity(k, j, t);
-        }
-        if (!(on(k, q) && on(k - 1, q))) source_column_[k] = capacity(k, q, q);
-        if (q == t) continue;
-        if (!(on(k, t) && on(k - 1, t))) sink_column_[k] = capacity(k, t, t);
-        if (!(on(k, q) && on(k - 1, t))) direct_[k] = capacity(k, q, t);
-    }
-}
-
 // Who feeds whom, for the phases that may take flow back: all edges that carry any.
 void FastSolver::prepare_back() {
     const auto carries = [&](int k, int i, int j) {
-        if (capacity(k, i, j) - left(k, i, j) > eps_) add(fed(k, j), i);
+        if (on_path(k, i) && on_path(k - 1, j) && capacity(k, i, j) - left(k, i, j) > eps_) add(fed(k, j), i);
     };
     for (const Hop& hop : hops_) carries(hop.edge.layer, hop.edge.from, hop.edge.to);
     for (const Edge& e : changed_) carries(e.layer, e.from, e.to);
@@ -110,18 +93,20 @@ void FastSolver::prepare_back() {
     for (int k = 1; k <= v_.depth; ++k) {
         carries(k, q, q);
         if (q != t) carries(k, q, t);
-        if (k > 1) {
+        if (k > 1 && on_path(k, q)) {
             const double *from_source = row(k, q), *more = supply(k);
             for (int j = 0; j < n; ++j)
-                if (std::min(from_source[j], bound_) - more[j] > eps_ && j != q && j != t) add(fed(k, j), q);
+                if (std::min(from_source[j], bound_) - more[j] > eps_ && j != q && j != t && on_path(k - 1, j))
+                    add(fed(k, j), q);
         }
         if (k == v_.depth) continue;
         if (q != t) carries(k, t, t);
         const double *into_sink = col(k, t), *wanted = demand(k);
         Word* feeds_sink = fed(k, t);
+        const bool sink_on_path = on_path(k - 1, t);
         for (int j = 0; j < n; ++j) {
             if (j == q || j == t) continue;
-            if (std::min(into_sink[j], bound_) - wanted[j] > eps_) add(feeds_sink, j);
+            if (sink_on_path && std::min(into_sink[j], bound_) - wanted[j] > eps_ && on_path(k, j)) add(feeds_sink, j);
             if (k > 1 && capacity(k, j, j) - own(k)[j] > eps_) add(fed(k, j), j);
         }
     }
@@ -317,7 +302,7 @@ void FastSolver::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
     }
 }
 
-// The capacity of the cut between the nodes without a distance and the others.
+// The capacity of the cut between the nodes without a distance and the others, nodes on no path left out.
 double FastSolver::labelled_cut() {
     const auto cut_off = [&](int level) { return waiting_.data() + static_cast<std::ptrdiff_t>(level) * span_words_; };
     double cut = 0;
@@ -328,11 +313,11 @@ double FastSolver::labelled_cut() {
         if (k == 1) add(labelled_.data(), v_.sink);
         else
             for (int j = 0; j < n; ++j)
-                if (!has(cut_off(k - 1), j)) add(labelled_.data(), j);
+                if (!has(cut_off(k - 1), j) && on_path(k - 1, j)) add(labelled_.data(), j);
         for (const Word w : labelled_) any |= w;
         if (!any) continue;
         for (int i = 0; i < v_.width[k]; ++i)  // at the top, only the source waits
-            if (has(cut_off(k), i)) cut += fast_.sum_where(row(k, i), labelled_.data(), padded(n));
+            if (has(cut_off(k), i) && on_path(k, i)) cut += fast_.sum_where(row(k, i), labelled_.data(), padded(n));
     }
     return cut;
 }
