@@ -39,6 +39,7 @@ def flow(
     attention it is often just the smaller of the two.
 
     A: ``[layer, query, key]``, with a batch axis in front if there is a batch, or a list of matrices that fit together.
+        Attention weights with a head axis would be read as a batch: `attention_graph` first.
     queries, tokens, layers: which to compute, an int or a list; None for all. Negative ones count from the end.
     normalize: divide each row by its sum over the tokens asked for, as the authors' code does.
     threads: how many to use; None for all cores. The result does not depend on it.

@@ -18,7 +18,8 @@ def rollout(
     An edge is read as the proportion of a state that comes along it; a path multiplies its edges, and all paths add up.
 
     A: ``[layer, query, key]`` from `attention_graph`, with a batch axis in front if there is a batch, or a list of
-        matrices that fit together. numpy in, numpy out; torch in, torch out, on its device and with its gradient.
+        matrices that fit together. Attention weights with a head axis would be read as a batch.
+        numpy in, numpy out; torch in, torch out, on its device and with its gradient.
     queries: which positions to explain; None for all. Few queries are rolled down one vector each, in O(n²) a layer
         below, without any n×n product; where that would cost more than the products, the products are made.
     start: the lowest layer that is multiplied, so 0 leads to the input tokens.
