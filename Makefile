@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/attnflow/_core/*.?pp src/attnflow/_core/*.inl)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
+  LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
+  .venv-sanitize/bin/python
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
 .PHONY: demo test lint fuzz sanitize bench wheel clean help
@@ -27,10 +30,8 @@ fuzz: $(VENV)/test.stamp
 
 # The same fuzzing, fewer graphs, and what users get wrong, under the address and undefined-behaviour sanitizers.
 sanitize: .venv-sanitize/package.stamp
-	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
-	  .venv-sanitize/bin/python tests/fuzz.py --graphs 10000
-	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
-	  .venv-sanitize/bin/python -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py
+	$(SANITIZED) tests/fuzz.py --graphs 10000
+	$(SANITIZED) -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/attnflow bench flow

@@ -83,3 +83,25 @@ def test_one_wide_level_does_not_take_memory_by_its_square() -> None:
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "(1, 1, 2)\n", done.stderr
+
+
+def test_every_instruction_set_gives_the_same_bits() -> None:
+    script = textwrap.dedent("""
+        import numpy as np, attnflow as af
+        from attnflow._core import native
+        rng = np.random.default_rng(0)
+        W = rng.dirichlet(np.full(70, 0.3), size=(6, 1, 70))
+        found = [af.flow(af.attention_graph(W), queries=range(0, 70, 9)), af.flow(np.tril(W[:, 0]), queries=[5, 69])]
+        print(native().instruction_set(), *(x.tobytes().hex() for x in found))
+    """)
+    results = {}
+    for name in ("portable", "avx2", "avx512"):
+        environment = {**os.environ, "ATTNFLOW_KERNELS": name}
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
+        )
+        used, *values = done.stdout.split()
+        results[used] = values
+    if list(results) == ["portable"]:
+        pytest.skip("this machine has neither AVX2 nor AVX-512")
+    assert all(values == results["portable"] for values in results.values())

@@ -71,7 +71,7 @@ def flow_and_steps(
     """`flow`, and how many pairs each step of the solver proved (for benchmarks)."""
     matrices, _ = graph_layers(A, infinite=True)
     if threads is None:
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = cores()
     elif isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"threads={threads!r}: expected an int of at least 1, or None for all cores")
     depth, widths = len(matrices), level_widths(matrices)
@@ -96,6 +96,11 @@ def flow_and_steps(
         results.append(values)
         steps = {name: steps.get(name, 0) + count for name, count in done.items()}
     return (np.stack(results) if batched else results[0]), steps
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class CutEdge(NamedTuple):

@@ -1,3 +1,6 @@
+#include <cstdlib>
+#include <cstring>
+
 #include "kernels.hpp"
 
 namespace attnflow {
@@ -8,13 +11,18 @@ namespace avx2 { extern const Kernels table; }
 namespace avx512 { extern const Kernels table; }
 #endif
 
+// The best that this machine has, or a lesser one if ATTNFLOW_KERNELS names it (the tests compare their results).
 static const Kernels& choose() {
+    const char* named = std::getenv("ATTNFLOW_KERNELS");
+    const auto wanted = [&](const Kernels& table) { return !named || std::strcmp(named, table.name) == 0; };
 #ifdef ATTNFLOW_X86_KERNELS
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    if (wanted(avx512::table) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
         return avx512::table;
-    if (__builtin_cpu_supports("avx2")) return avx2::table;
+    if (wanted(avx2::table) && __builtin_cpu_supports("avx2")) return avx2::table;
 #endif
+    (void)wanted;
     return portable::table;
 }
 

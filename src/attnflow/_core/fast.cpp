@@ -155,50 +155,41 @@ bool FastSolver::find_active(int layer, int query, int token) {
     return true;
 }
 
+// What a node sends (or receives) beside its own column, and within it, by way of nodes on a path; `level` is where its
+// edges lead, and `beside` what it sends beside its column where no capacity is zero.
+FastSolver::Split FastSolver::split(const double* edges, int level, int node, double beside) {
+    if (g_.full) return {beside, edges[node]};
+    Word* ends = active_.data() + static_cast<std::ptrdiff_t>(level) * span_words_;
+    const bool own = node < g_.width[level] && has(ends, node);
+    if (own) drop(ends, node);
+    beside = fast_.sum_where(edges, ends, padded(g_.width[level]));
+    if (own) add(ends, node);
+    return {beside, own ? edges[node] : 0};
+}
+
 // The narrowest cut around the query's own column: (layer, query) ... (m, query) against the rest, for every m.
 double FastSolver::source_cut(int layer, int query, int token) {
     if (g_.full && !g_.square) return g_.out[layer][query];
     double least = kUnlimited, aside = 0;
     for (int m = layer; m >= 2; --m) {
-        double beside, own;
-        if (g_.full) {
-            beside = g_.aside_out[m][query];
-            own = g_.cap.row(m, query)[query];
-        } else {
-            Word* below = active_.data() + static_cast<std::ptrdiff_t>(m - 1) * span_words_;
-            const bool on = query < g_.width[m - 1] && has(below, query);
-            if (on) drop(below, query);
-            beside = fast_.sum_where(g_.cap.row(m, query), below, padded(g_.width[m - 1]));
-            if (on) add(below, query);
-            own = on ? g_.cap.row(m, query)[query] : 0;
-        }
-        least = std::min(least, aside + (beside + own));
-        aside += beside;
-        if (own == 0) return std::min(least, aside);
+        const Split at = split(g_.cap.row(m, query), m - 1, query, g_.aside_out[m][query]);
+        least = std::min(least, aside + (at.beside + at.own));
+        aside += at.beside;
+        if (at.own == 0) return std::min(least, aside);
         if (!g_.square) return least;
     }
     return std::min(least, aside + g_.cap.row(1, query)[token]);
 }
 
+// The same around the token's column.
 double FastSolver::sink_cut(int layer, int query, int token) {
     if (g_.full && !g_.square) return g_.in[0][token];
     double least = kUnlimited, aside = 0;
     for (int m = 1; m < layer; ++m) {
-        double beside, own;
-        if (g_.full) {
-            beside = g_.aside_in[m - 1][token];
-            own = g_.cap.row(m, token)[token];
-        } else {
-            Word* above = active_.data() + static_cast<std::ptrdiff_t>(m) * span_words_;
-            const bool on = token < g_.width[m] && has(above, token);
-            if (on) drop(above, token);
-            beside = fast_.sum_where(g_.cap_t.row(m, token), above, padded(g_.width[m]));
-            if (on) add(above, token);
-            own = on ? g_.cap.row(m, token)[token] : 0;
-        }
-        least = std::min(least, aside + (beside + own));
-        aside += beside;
-        if (own == 0) return std::min(least, aside);
+        const Split at = split(g_.cap_t.row(m, token), m, token, g_.aside_in[m - 1][token]);
+        least = std::min(least, aside + (at.beside + at.own));
+        aside += at.beside;
+        if (at.own == 0) return std::min(least, aside);
         if (!g_.square) return least;
     }
     return std::min(least, aside + g_.cap.row(layer, query)[token]);

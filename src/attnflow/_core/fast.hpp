@@ -15,7 +15,8 @@
 
 namespace attnflow {
 
-// How the pairs were proven; the rest of them by a closed form.
+// Which step each attempt at a pair ended with; pairs of the first two layers have a closed form and need none. A pair is
+// tried again where its bound was too coarse, and goes to the reference where its proof is not tight.
 struct Counters {
     std::uint64_t pairs = 0, by_columns = 0, by_hops = 0, by_search = 0, by_reference = 0, phases = 0;
     Counters& operator+=(const Counters& o) {
@@ -60,6 +61,8 @@ private:
     double attempt(int layer, int query, int token, bool flipped, double bound, const std::atomic<bool>& cancelled);
     void look(int layer, int query, int token, bool flipped);
     bool find_active(int layer, int query, int token);
+    struct Split { double beside, own; };
+    Split split(const double* edges, int level, int node, double beside);
     double source_cut(int layer, int query, int token);
     double sink_cut(int layer, int query, int token);
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow._core import native
 from attnflow.bench import graphs
 from attnflow.bench.peers import PEERS, Solve
-from attnflow.flow import flow_and_steps
+from attnflow.flow import cores, flow_and_steps
 
 Floats = NDArray[np.float64]
 BITS = 24
@@ -53,11 +53,10 @@ def compare(
     queries = sorted({round(q) for q in np.linspace(0, n - 1, min(n, 64))})
     rng = np.random.default_rng(0)
     sample = [(int(rng.choice(queries)), int(rng.integers(n))) for _ in range(64)]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     rows = {"attnflow, 1 thread": Row(name, n, depth, "attnflow, 1 thread", pairs=len(queries) * n)}
-    if cores > 1:
-        rows["all"] = Row(name, n, depth, f"attnflow, {cores} threads", pairs=len(queries) * n)
+    if cores() > 1:
+        rows["all"] = Row(name, n, depth, f"attnflow, {cores()} threads", pairs=len(queries) * n)
     solvers: dict[str, Solve] = {}
     for peer in peers:
         rows[peer] = Row(name, n, depth, peer)
@@ -69,7 +68,7 @@ def compare(
     took: dict[str, list[float]] = {key: [] for key in rows}
     values, _ = flow_and_steps(A, queries, layers=-1, threads=1)
     for _ in range(rounds):
-        for key, threads in (("attnflow, 1 thread", 1), ("all", cores)):
+        for key, threads in (("attnflow, 1 thread", 1), ("all", cores())):
             if key in rows:
                 began, calls = time.perf_counter(), 0
                 while calls == 0 or time.perf_counter() - began < SHORTEST:
@@ -133,6 +132,7 @@ def run(
     slowest: int,
     say: Callable[[str], None],
 ) -> list[Row]:
+    say(f"attnflow's vector loops: {native().instruction_set()}")
     rows: list[Row] = []
     for name, A, n in bench_graphs(kinds, sizes, depths, folder):
         if isinstance(A, str):
