@@ -5,13 +5,21 @@ rollout, flow     the graph -> token attention [layer, query, input]
 max_flow          one pair, with the flow on every edge and the cut that proves it
 single_head       token attention of one head
 merge             the graph over words, spans or regions
+load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction
+TokenAttention    what comes out: values with their labels; shows and saves itself
 """
+
+from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import AttentionWarning, InputError
 from attnflow.flow import CutEdge, FlowPath, MaxFlow, flow, max_flow
 from attnflow.graph import attention_graph, merge
 from attnflow.heads import single_head
+from attnflow.result import TokenAttention
 from attnflow.rollout import rollout
+
+if TYPE_CHECKING:
+    from attnflow.capture import Model, Trace, load, wrap
 
 __version__ = "0.1.0"
 
@@ -21,10 +29,29 @@ __all__ = [
     "FlowPath",
     "InputError",
     "MaxFlow",
+    "Model",
+    "TokenAttention",
+    "Trace",
     "attention_graph",
     "flow",
+    "load",
     "max_flow",
     "merge",
     "rollout",
     "single_head",
+    "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
+    if name not in ("Model", "Trace", "load", "wrap"):
+        raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as e:
+        raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
+    from attnflow import capture
+
+    return getattr(capture, name)

@@ -1,0 +1,291 @@
+"""From the attention calls of a forward pass to the steps of the attention graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.check import Checked, Stack
+from attnflow.capture.collect import Call
+from attnflow.capture.inputs import Encoded
+from attnflow.capture.trace import Prediction, Step, Trace
+from attnflow.capture.windows import is_windowed, merging_step, unwindowed
+from attnflow.errors import InputError
+
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers")
+
+
+def layer_calls(
+    model: Any, calls: Sequence[Call], encoded: Encoded, cropped: Mapping[str, Tensor] | None = None
+) -> Stack:
+    """Which calls belong to the stack that these inputs go through, with as many calls as the model has layers."""
+    tensors = encoded.tensors if cropped is None else cropped
+    sides: dict[str, list[int]] = {"encoder": [], "decoder": [], "cross": []}
+    for number, call in enumerate(calls):
+        side = next((part for part in call.path.split(".") if part in ("encoder", "decoder")), "encoder")
+        sides["cross" if call.cross else side].append(number)
+    if sides["cross"] and sides["encoder"]:
+        config = model.config
+        _counted(
+            len(sides["encoder"]), _count(config, ("encoder_layers", "num_layers", "num_hidden_layers")), "encoder"
+        )
+        expected = _count(config, ("decoder_layers", "num_decoder_layers", "num_hidden_layers"))
+        _counted(len(sides["decoder"]), expected, "decoder")
+        _counted(len(sides["cross"]), expected, "cross-attention of the decoder")
+        return Stack(tuple(sides["encoder"]), tuple(sides["decoder"]), tuple(sides["cross"]))
+    ids = tensors.get("input_ids")
+    groups: dict[str, list[int]] = {}
+    for number, call in enumerate(calls):
+        groups.setdefault(re.sub(r"\d+", "#", call.path), []).append(number)
+    fitting = [g for g in groups.values() if _fits(calls[g[0]], None if ids is None else int(ids.shape[1]))]
+    if not fitting:
+        shapes = sorted({tuple(c.mean.shape[1:]) for c in calls if c.mean is not None})
+        raise InputError(
+            f"its attention has shapes {', '.join(f'{q}×{k}' for q, k in shapes)}"
+            + (f" for {ids.shape[1]} tokens" if ids is not None else "")
+            + ": expected one square matrix of all positions a layer"
+        )
+    main = fitting[-1]
+    _counted(len(main), _expected(model.config, calls[main[0]].path), "model")
+    return Stack(tuple(main))
+
+
+def _fits(call: Call, tokens: int | None) -> bool:
+    if call.mean is None:
+        return call.scores is not None and call.scores.queries == call.scores.keys == (tokens or call.scores.keys)
+    queries, keys = call.mean.shape[-2:]
+    return bool(queries == keys and (tokens is None or keys == tokens))
+
+
+def _count(config: Any, names: Sequence[str]) -> int | None:
+    for name in names:
+        found = getattr(config, name, None)
+        if isinstance(found, int) and found > 0:
+            return found
+    return None
+
+
+def _expected(config: Any, path: str) -> int | None:
+    """The number of layers that the configuration gives for the stack at this path."""
+    if config is None:
+        return None
+    for word, name in (
+        ("vision", "vision_config"),
+        ("text", "text_config"),
+        ("language", "text_config"),
+        ("audio", "audio_config"),
+    ):
+        if word in path and getattr(config, name, None) is not None:
+            config = getattr(config, name)
+            break
+    depths = getattr(config, "depths", None)
+    if depths is not None:
+        return sum(int(d) for d in depths)
+    return _count(config, LAYERS)
+
+
+def _counted(seen: int, expected: int | None, what: str) -> None:
+    if expected is not None and seen != expected:
+        raise InputError(
+            f"{seen} attention calls were seen and the {what} has {expected} layers: the others mix positions without "
+            "attention, or in code that cannot be watched"
+        )
+
+
+def assemble(
+    model: Any,
+    calls: Sequence[Call],
+    encoded: Encoded,
+    number: int,
+    checked: Checked,
+    missing: str,
+    provenance: Mapping[str, Any],
+    prediction: Prediction | None,
+) -> Trace:
+    """The trace of text ``number`` of a batch."""
+    stack = layer_calls(model, calls, encoded, _widest(calls, encoded))
+    if stack.cross:
+        return _encoder_decoder(calls, stack, encoded, number, missing, provenance, prediction)
+    first = calls[stack.main[0]]
+    if is_windowed(model.model, first):
+        steps, ends = _windowed(model.model, [calls[i] for i in stack.main], encoded)
+        labelled = label_positions(model, encoded, len(encoded.tokens))
+    else:
+        assert first.mean is not None
+        n = int(encoded.tensors["input_ids"].shape[1]) if "input_ids" in encoded.tensors else int(first.mean.shape[-1])
+        steps = [Step(_completed(calls[i].mean, number, n, missing)) for i in stack.main]
+        ends = list(range(len(steps)))
+        labelled = label_positions(model, encoded, n)
+    weights = {}
+    for layer, i in enumerate(stack.main):
+        heads = calls[i].heads
+        if heads is not None:  # of windows, all of them: [window, head, query, key]
+            n = len(labelled.tokens)
+            weights[layer] = heads if is_windowed(model.model, first) else heads[number, :, :n, :n]
+    special = labelled.special[:1] == (True,)
+    return Trace(
+        tokens=labelled.tokens,
+        special=labelled.special,
+        word_ids=labelled.word_ids,
+        word_texts=labelled.word_texts,
+        text=labelled.text,
+        steps=tuple(steps),
+        ends=tuple(ends),
+        default_query=len(labelled.tokens) - 1 if checked.causal else 0 if special else None,
+        provenance=provenance,
+        prediction=prediction,
+        grid=labelled.grid,
+        weights=weights,
+    )
+
+
+def _widest(calls: Sequence[Call], encoded: Encoded) -> Mapping[str, Tensor]:
+    """In a padded batch the calls are as wide as the longest text."""
+    ids = encoded.tensors.get("input_ids")
+    if ids is None:
+        return encoded.tensors
+    widths = [
+        int(c.mean.shape[-1]) for c in calls if c.mean is not None and not c.cross and c.mean.shape[-1] >= ids.shape[1]
+    ]
+    return {**encoded.tensors, "input_ids": ids.new_zeros(1, min(widths, default=int(ids.shape[1])))}
+
+
+def _completed(mean: Tensor | None, number: int, n: int, missing: str) -> Tensor:
+    """The matrix of one text without its padding, with the mass that went to a sink treated as asked."""
+    assert mean is not None
+    matrix = mean[number, :n, :n].clone() if mean.shape[1] > n else mean[number]
+    if missing == "keep":
+        return matrix
+    total = matrix.sum(-1, keepdim=True)
+    if missing == "normalize":
+        return matrix / torch.where(total == 0, 1, total)
+    return matrix + torch.diag_embed((1 - total[:, 0]).clamp(min=0))
+
+
+def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
+    """Labels for positions that no tokenizer named: patches with the tokens before them, frames, plain numbers."""
+    from attnflow.capture.inputs import labelled
+
+    if len(encoded.tokens) == n and encoded.word_ids:
+        return encoded
+    if encoded.grid is not None:
+        extra = n - encoded.grid[0] * encoded.grid[1]
+        if extra >= 0:
+            registers = int(
+                getattr(getattr(model.config, "vision_config", None) or model.config, "num_register_tokens", 0) or 0
+            )
+            names = (
+                ["[CLS]", *(f"[REG{i}]" for i in range(1, extra))]
+                if registers
+                else ["[CLS]", "[DIST]", *map(str, range(extra))]
+            )
+            return replace(
+                labelled(encoded.tensors, [*names[:extra], *encoded.tokens], [True] * extra + [False] * (n - extra)),
+                grid=encoded.grid,
+            )
+    wave = encoded.tensors.get("input_values")
+    if wave is not None:
+        seconds = wave.shape[-1] / 16000 / n
+        return labelled(encoded.tensors, [f"{i * seconds:.2f}s" for i in range(n)])
+    if "input_features" in encoded.tensors:
+        return labelled(encoded.tensors, [f"{i * 0.02:.2f}s" for i in range(n)])
+    return labelled(encoded.tensors, [str(i) for i in range(n)])
+
+
+def _windowed(model: Any, calls: Sequence[Call], encoded: Encoded) -> tuple[list[Step], list[int]]:
+    if encoded.grid is None:
+        raise InputError("the patch grid of this windowed model is unknown: its configuration names no patch_size")
+    grid, stage = encoded.grid, None
+    steps: list[Step] = []
+    ends: list[int] = []
+    for call in calls:
+        here = next(int(part) for part in call.path.split(".") if part.isdigit())
+        if stage is not None and here != stage:
+            step, grid = merging_step(grid, call.mean)
+            steps.append(step)
+        stage = here
+        steps.append(Step(unwindowed(model, call, grid)))
+        ends.append(len(steps) - 1)
+    return steps, ends
+
+
+def _encoder_decoder(
+    calls: Sequence[Call],
+    stack: Stack,
+    encoded: Encoded,
+    number: int,
+    missing: str,
+    provenance: Mapping[str, Any],
+    prediction: Prediction | None,
+) -> Trace:
+    """One graph over source and target: encoder layers, then self- and cross-attention of each decoder layer.
+
+    While one side is computed the other is carried along unchanged. All decoder layers look at the last encoder states.
+    Kept heads are [head, target, source and target], the mean of both attentions as in `Trace.raw`.
+    """
+    first, above = calls[stack.main[0]].mean, calls[stack.decoder[0]].mean
+    assert first is not None and above is not None
+    ids = encoded.tensors.get("input_ids")
+    s, t = int(ids.shape[1]) if ids is not None else int(first.shape[-1]), int(above.shape[-1])
+    source = label_positions(None, encoded, s) if ids is None else encoded
+    target = encoded.target
+    n = s + t
+
+    def over_both(block: Tensor, rows: slice, columns: slice, carried: range) -> Step:
+        matrix = torch.eye(n, dtype=block.dtype, device=block.device)
+        matrix[rows] = 0
+        matrix[rows, columns] = block
+        return Step(matrix, carried)
+
+    sources, targets = slice(0, s), slice(s, n)
+    alone = [_completed(calls[i].mean, number, s, missing) for i in stack.main]
+    steps = [over_both(block, sources, sources, range(s, n)) for block in alone]
+    ends: list[int] = []
+    weights: dict[int, Tensor] = {}
+    for own, other in zip(stack.decoder, stack.cross, strict=True):
+        cross = calls[other].mean
+        assert cross is not None
+        steps.append(over_both(_completed(calls[own].mean, number, t, missing), targets, targets, range(s)))
+        steps.append(over_both(cross[number][:t, :s], targets, sources, range(s)))
+        ends.append(len(steps) - 1)
+        self_heads, cross_heads = calls[own].heads, calls[other].heads
+        if self_heads is not None and cross_heads is not None:
+            weights[len(ends) - 1] = torch.cat([cross_heads[number, :, :, :s], self_heads[number]], -1) / 2
+    named = target if target is not None and len(target.tokens) == t else None
+    tokens = named.tokens if named else tuple(str(i) for i in range(t))
+    special = named.special if named else (False,) * t
+    word_ids = named.word_ids if named else tuple(range(t))
+    texts = named.word_texts if named else tokens
+    shifted = tuple(None if w is None else w + len(source.word_texts) for w in word_ids)
+    lone = Trace(
+        tokens=source.tokens,
+        special=source.special,
+        word_ids=source.word_ids,
+        word_texts=source.word_texts,
+        text=source.text,
+        steps=tuple(Step(block) for block in alone),
+        ends=tuple(range(len(alone))),
+        default_query=None,
+        provenance=provenance,
+    )
+    return Trace(
+        tokens=(*source.tokens, *tokens),
+        special=(*source.special, *special),
+        word_ids=(*source.word_ids, *shifted),
+        word_texts=(*source.word_texts, *texts),
+        text=source.text,
+        steps=tuple(steps),
+        ends=tuple(ends),
+        default_query=t - 1,
+        provenance=provenance,
+        prediction=prediction,
+        parts=("source",) * s + ("target",) * t,
+        first_query=s,
+        weights=weights,
+        encoder=lone,
+    )

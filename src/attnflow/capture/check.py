@@ -1,0 +1,158 @@
+"""The self-check on first use of a model: nothing is shown that was not compared with the model without hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow._arrays import indices
+from attnflow.capture.collect import Call, Collector
+from attnflow.errors import InputError
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The calls of one trace by number: a single stack, or an encoder and a decoder with cross-attention."""
+
+    main: tuple[int, ...]
+    decoder: tuple[int, ...] = ()
+    cross: tuple[int, ...] = ()
+
+    def calls_of(self, layers: Iterable[int]) -> frozenset[int]:
+        """The calls that layers of the model stand for."""
+        if not self.cross:
+            return frozenset(self.main[l] for l in indices(layers, len(self.main), "layer"))
+        wanted = indices(layers, len(self.cross), "layer")
+        return frozenset(i for l in wanted for i in (self.decoder[l], self.cross[l]))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the self-check found.
+
+    route: how attention is captured. difference: of the outputs, hooked against not; 0.0 is equal to the bit.
+    blocks: whether the attention is softmax(scale·QKᵀ + mask) as we compute it, so that it can be had for some queries at a
+    time. causal: whether changing the last token leaves all earlier outputs as they are. sinks: whether rows sum to less
+    than one by the model's design. padding: whether a padded batch gives what single texts give. calls: how many attention
+    calls a forward pass makes; stack: which are whose. heads, positions: the most of any call. reducers: see `routes`.
+    """
+
+    route: str
+    difference: float
+    blocks: bool
+    causal: bool
+    sinks: bool
+    padding: bool | None
+    calls: int
+    reducers: Mapping[str, int]
+    stack: Stack
+    heads: int
+    positions: int
+
+
+def float_outputs(out: Any) -> list[Tensor]:
+    """All floating-point tensors of a model's output but its attentions and caches, in order."""
+    found: list[Tensor] = []
+
+    def visit(x: Any, name: str) -> None:
+        if "attentions" in name or name == "past_key_values":
+            return
+        if isinstance(x, Tensor):
+            if x.is_floating_point():
+                found.append(x.detach())
+        elif isinstance(x, Mapping):
+            for key, value in x.items():
+                visit(value, str(key))
+        elif isinstance(x, list | tuple):
+            for value in x:
+                visit(value, name)
+
+    visit(out, "")
+    return found
+
+
+def largest_difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    if len(a) != len(b) or any(x.shape != y.shape for x, y in zip(a, b, strict=False)):
+        return float("inf")
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        if x.numel():
+            gap = (x.double() - y.double()).abs()
+            # equal infinities differ by nan, and so do nans at the same place: a masked logit is both
+            worst = max(worst, float(torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, gap).max()))
+    return worst if worst == worst else float("inf")
+
+
+def tolerance(model: Any, outputs: Sequence[Tensor]) -> float:
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    scale = max([1.0, *(float(x.double().abs().nan_to_num(0, 0, 0).max()) for x in outputs if x.numel())])
+    return TOLERANCE.get(dtype, 2e-5) * scale
+
+
+def check_rows(calls: Sequence[Call], dtype: torch.dtype) -> None:
+    """That weights are numbers from 0 to 1 whose rows sum to one, or to less where the layer has a sink."""
+    slack = 2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-4
+    for number, call in enumerate(calls):
+        if call.mean is None:
+            continue
+        sums = call.mean.sum(-1)
+        if not bool(torch.isfinite(call.mean).all()) or float(call.mean.min()) < 0:
+            raise InputError(f"attention call {number} ({call.path}) gives weights that are negative or not numbers")
+        low, high = float(sums.min()), float(sums.max())
+        if high > 1 + slack or (low < 1 - slack and not call.has_sinks):
+            raise InputError(
+                f"rows of attention call {number} ({call.path}) sum to {low:.3g} to {high:.3g}, not to one: this is not "
+                "the attention that the model used"
+            )
+
+
+def check_future(calls: Sequence[Call]) -> None:
+    for number, call in enumerate(calls):
+        if call.mean is not None and not call.cross and call.mean.shape[-1] == call.mean.shape[-2]:
+            ahead = float(call.mean.triu(1).max())
+            if ahead > 0:
+                raise InputError(
+                    f"attention call {number} ({call.path}) gives {ahead:.3g} to a later position, but the outputs of this "
+                    "model do not depend on later positions: this is not the attention that the model used"
+                )
+
+
+def compare_heads(a: Collector, b: Collector, dtype: torch.dtype) -> bool:
+    """Whether two captures gave the same weights, head by head."""
+    slack = 2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-5
+    if len(a.calls) != len(b.calls):
+        return False
+    for x, y in zip(a.calls, b.calls, strict=True):
+        if x.heads is None or y.heads is None or x.heads.shape != y.heads.shape:
+            return False
+        if float((x.heads - y.heads).abs().max()) > slack:
+            return False
+    return True
+
+
+def is_causal(
+    run: Callable[[Mapping[str, Tensor]], Any], tensors: Mapping[str, Tensor], name: str, vocabulary: int
+) -> bool:
+    """Whether outputs of the first half stay the same when all tokens of the second half change."""
+    ids = tensors[name]
+    half = ids.shape[1] // 2
+    if not half:
+        return False
+    changed = ids.clone()
+    changed[:, half:] = (changed[:, half:] + 1 + vocabulary // 2) % max(vocabulary, 2)
+    before, after = float_outputs(run(tensors)), float_outputs(run({**tensors, name: changed}))
+    told = False
+    for x, y in zip(before, after, strict=True):
+        if x.dim() == 3 and x.shape[1] == ids.shape[1]:
+            told = True
+            gap = (x[:, :half].double() - y[:, :half].double()).abs().nan_to_num(0, 0, 0)
+            scale = float(x[:, :half].double().abs().nan_to_num(0, 0, 0).max())
+            if float(gap.max()) > 8 * torch.finfo(x.dtype).eps * scale:
+                return False
+    return told

@@ -1,0 +1,277 @@
+"""The attention of a running forward pass, handed to whoever listens: a `Collector` in a context variable.
+
+Without a collector every hook does what the model did before, so a wrapped model can serve other callers at the same time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from attnflow.capture.scores import LazyMask, Scores, scores_of
+
+PREFIX = "attnflow_"
+"""Names under which our function stands in the attention interface: the prefix and the implementation it stands for."""
+
+
+@dataclass
+class Call:
+    """One attention call of the forward pass.
+
+    mean: heads reduced, [batch, query, key]. heads: all of them, [batch, head, query, key], where they were asked for.
+    scores: the operands, where only those are kept.
+    """
+
+    path: str
+    cross: bool
+    head_count: int
+    has_sinks: bool
+    mean: Tensor | None = None
+    heads: Tensor | None = None
+    scores: Scores | None = None
+
+
+@dataclass
+class Collector:
+    """What to keep of the attention calls, and what was kept.
+
+    mode: "whole", the model's own eager attention, all heads of a layer at once; "blocks", our softmax for some queries at
+        a time; "operands", queries and keys only.
+    reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
+    """
+
+    mode: str = "whole"
+    reduce: str | list[int] = "mean"
+    keep_heads: bool | frozenset[int] = False
+    offload: bool = False
+    paths: dict[int, str] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+
+    def wants_heads(self) -> bool:
+        return self.keep_heads if isinstance(self.keep_heads, bool) else len(self.calls) in self.keep_heads
+
+    def add(self, module: Any, weights: Tensor, has_sinks: bool = False) -> None:
+        """A whole layer: weights [batch, head, query, key]."""
+        kept = weights.detach().float() if self.wants_heads() else None
+        mean = reduce_heads(weights.detach(), self.reduce)
+        self.calls.append(Call(*self._named(module), int(weights.shape[1]), has_sinks, mean, kept))
+
+    def add_blocks(self, module: Any, scores: Scores, value: Tensor | None) -> Tensor | None:
+        """A layer in blocks of queries; with ``value`` also the output of the attention, [batch, query, head, size]."""
+        batch, heads, queries, _ = scores.query.shape
+        mean = scores.query.new_zeros(batch, queries, scores.keys, dtype=torch.float32)
+        kept = mean.new_zeros(batch, heads, queries, scores.keys) if self.wants_heads() else None
+        out = None if value is None else value.new_empty(batch, queries, heads, value.shape[-1])
+        groups = 1 if value is None else heads // value.shape[1]
+        for start, stop in scores.blocks():
+            weights = scores.weights(start, stop).detach()
+            keys = weights.shape[-1]
+            mean[:, start:stop, :keys] = reduce_heads(weights, self.reduce)
+            if kept is not None:
+                kept[:, :, start:stop, :keys] = weights
+            if out is not None and value is not None:
+                rows = weights.to(value.dtype).reshape(batch, heads // groups, groups * (stop - start), keys)
+                mixed = torch.matmul(rows, value[:, :, :keys]).reshape(batch, heads, stop - start, -1)
+                out[:, start:stop] = mixed.transpose(1, 2)
+        self.calls.append(Call(*self._named(module), heads, scores.sinks is not None, mean, kept))
+        return out
+
+    def add_fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        """The weights behind a call of `scaled_dot_product_attention`."""
+        q, k = (x if x.dim() == 4 else x.reshape(-1, 1, *x.shape[-2:]) for x in (query, key))
+        # is_causal there is aligned at the first query, which differs from ours only where there are fewer queries.
+        mask = attn_mask
+        if is_causal and q.shape[2] != k.shape[2]:
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        if mask is not None and mask.dim() == 3:
+            mask = mask[:, None]
+        factor = q.shape[-1] ** -0.5 if scale is None else scale
+        scores = Scores(q, k, factor, mask, is_causal and mask is None)
+        if self.mode == "operands":
+            self.add_operands(None, scores)
+        else:
+            self.add_blocks(None, scores, None)
+
+    def add_operands(self, module: Any, scores: Scores) -> None:
+        self.calls.append(
+            Call(*self._named(module), int(scores.query.shape[1]), scores.sinks is not None, scores=scores)
+        )
+
+    def _named(self, module: Any) -> tuple[str, bool]:
+        path = self.paths.get(id(module), "") if module is not None else (_path.get() or ("",))[-1]
+        kind = f"{path} {type(module).__name__ if module is not None else ''}".lower()
+        return path, any(word in kind for word in ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn"))
+
+
+_collector: ContextVar[Collector | None] = ContextVar("attnflow_collector", default=None)
+_path: ContextVar[tuple[str, ...]] = ContextVar("attnflow_path", default=())
+
+
+@contextmanager
+def collecting(collector: Collector) -> Iterator[Collector]:
+    token = _collector.set(collector)
+    try:
+        yield collector
+    finally:
+        _collector.reset(token)
+
+
+def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
+    """[batch, head, query, key] -> [batch, query, key] in float32."""
+    if how == "mean":
+        return weights.mean(1, dtype=torch.float32)
+    if isinstance(how, list):
+        return weights[:, how].mean(1, dtype=torch.float32)
+    extreme = (weights.amax(1) if how == "max" else weights.amin(1)).float()
+    total = extreme.sum(-1, keepdim=True)
+    return extreme / torch.where(total == 0, 1, total)
+
+
+def eager_function(module: Any) -> Any:
+    """The attention that the model's own file writes out, or None."""
+    return getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
+
+
+def register(original: str) -> str:
+    """Puts our attention and mask functions into transformers' interfaces, in front of ``original``; returns the name."""
+    from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    name = PREFIX + original
+    if name in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        return name
+
+    def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Any:
+        collector = _collector.get()
+        if collector is None:
+            function = ALL_ATTENTION_FUNCTIONS.get_interface(original, eager_function(module))
+            return function(module, query, key, value, mask, **kwargs)
+        if collector.mode == "whole":
+            out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)
+            collector.add(module, weights, getattr(module, "sinks", None) is not None)
+            return out, None
+        scores = scores_of(module, query, key, mask, **kwargs)
+        if collector.mode == "blocks":
+            return collector.add_blocks(module, scores, value), None
+        from attnflow.capture.linear import attention_output
+
+        out, kept = attention_output(scores, value, collector.offload)
+        collector.add_operands(module, kept)
+        return out, None
+
+    def mask(*args: Any, **kwargs: Any) -> Any:
+        collector = _collector.get()
+        if collector is None:
+            function = ALL_MASK_ATTENTION_FUNCTIONS.get(original)
+            return None if function is None else function(*args, **kwargs)
+        if collector.mode == "whole":
+            return masking_utils.eager_mask(*args, **kwargs)
+        return lazy_mask(*args, **kwargs)
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, mask)
+    return name
+
+
+def lazy_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Any = None,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    device: Any = "cpu",
+    **kwargs: Any,
+) -> LazyMask:
+    """The mask that transformers would make, as a rule: the arguments are those of its mask functions."""
+    from transformers.masking_utils import and_masks, causal_mask_function, padding_mask_function, prepare_padding_mask
+
+    rule = causal_mask_function if mask_function is None else mask_function
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    padded = padding is not None and not bool(padding.all())
+    if padded:
+        rule = and_masks(rule, padding_mask_function(padding))
+    local = local_size is not None and local_size < kv_length
+    plain, window = None, None
+    if allow_is_causal_skip and not padded and int(q_offset) == int(kv_offset) == 0 and q_length == kv_length:
+        plain, window = (None, local_size) if local else ("causal", None)
+    elif allow_is_bidirectional_skip and not padded and not local:
+        plain = "full"
+    found = LazyMask(
+        rule, batch_size, q_length, kv_length, int(q_offset), int(kv_offset), plain, window, torch.device(device)
+    )
+    return found if window is None or _slides(found, window) else replace(found, window=None)
+
+
+def _slides(mask: LazyMask, window: int) -> bool:
+    """Whether it is the sliding window it could be: chunked attention has a local size too."""
+    keys = torch.arange(mask.keys, device=mask.device)
+    for q in {0, window - 1, window, mask.queries // 2, (window * 3) // 2, mask.queries - 1}:
+        if q < mask.queries and not bool((mask.block(q, q + 1)[0, 0, 0] == ((keys <= q) & (keys > q - window))).all()):
+            return False
+    return True
+
+
+class Intercept(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
+    """Sees the fused attention of plain PyTorch: `scaled_dot_product_attention` and `multi_head_attention_forward`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        collector = _collector.get()
+        if collector is not None and func is torch.nn.functional.scaled_dot_product_attention:
+            out = func(*args, **kwargs)
+            collector.add_fused(*args, **kwargs)
+            return out
+        if collector is not None and func is torch.nn.functional.multi_head_attention_forward:
+            asked, averaged = kwargs.get("need_weights", True), kwargs.get("average_attn_weights", True)
+            out, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
+            collector.add(None, weights if weights.dim() == 4 else weights[None])
+            return out, (weights.mean(-3) if averaged else weights) if asked else None
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def inside(model: torch.nn.Module) -> Iterator[None]:
+    """While active, `_path` names the innermost module that runs: what plain PyTorch's functions cannot tell."""
+
+    def enter(path: str) -> Any:
+        def hook(module: Any, args: Any) -> None:
+            if _collector.get() is not None:
+                _path.set((*_path.get(), path))
+
+        return hook
+
+    def leave(module: Any, args: Any, out: Any) -> None:
+        if _collector.get() is not None:
+            _path.set(_path.get()[:-1])
+
+    token = _path.set(())
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(enter(path)).remove)
+            stack.callback(module.register_forward_hook(leave).remove)
+        yield
+    _path.reset(token)

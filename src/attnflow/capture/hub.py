@@ -1,0 +1,179 @@
+"""Loading models as the hub's users expect: an id or a path, caches and offline mode respected, nothing unpickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnflow.capture.model import Model
+from attnflow.errors import InputError
+
+DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
+
+
+def load(
+    model: str | Path,
+    *,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    safetensors: bool = True,
+    gguf_file: str | None = None,
+) -> Model:
+    """A model from the Hugging Face hub or a folder, with its tokenizer or processor, ready to be traced.
+
+    model: a folder that ``save_pretrained`` wrote, or the id of a model on the hub; caches and ``HF_HUB_OFFLINE`` are
+        respected. The class is the one that its configuration names, so heads for classes or words come along.
+    revision: branch, tag or commit on the hub.
+    device: such as "cpu", "cuda", "cuda:1" or "mps"; the first GPU if there is one, by default.
+    dtype: "auto" takes what the checkpoint was saved in; or "float32", "float16", "bfloat16", "float64".
+    trust_remote_code: run code that comes with the model. False unless you have read that code.
+    safetensors: True takes safetensors only. False also takes PyTorch files, through torch's weights-only reader.
+    gguf_file: the name of a GGUF file in the folder or repository.
+    """
+    import torch
+    from transformers.utils import logging
+
+    if not isinstance(model, str | Path) or not str(model):
+        raise InputError(
+            f"model={model!r}: expected a folder or a hub id, such as 'bert-base-uncased'; wrap() takes a model object"
+        )
+    if dtype not in DTYPES:
+        raise InputError(f"dtype={dtype!r}: expected one of {', '.join(map(repr, DTYPES))}")
+    place = _device(torch, device)
+    name = str(model)
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if gguf_file is not None:
+        options["gguf_file"] = gguf_file
+    elif Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise InputError(f"the folder {name!r} has no config.json: expected a folder that save_pretrained wrote")
+    elif Path(name).is_file():
+        raise InputError(f"{name!r} is a file: expected the folder of a model, or a hub id")
+    elif not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise InputError(
+            f"there is no folder {name!r}: expected the folder of a model, or a hub id such as 'bert-base-uncased'"
+        )
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        found, processor, config = _fetch(name, options, dtype, safetensors)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    return Model(found.to(place), processor, name, revision or getattr(config, "_commit_hash", None))
+
+
+def _fetch(name: str, options: dict[str, Any], dtype: str, safetensors: bool) -> tuple[Any, Any, Any]:
+    import transformers
+    from transformers import AutoConfig, AutoModel
+
+    try:
+        config = AutoConfig.from_pretrained(name, **options)
+        cls = _class_of(transformers, config, options["trust_remote_code"])
+        given = {k: v for k, v in options.items() if k != "trust_remote_code" or cls.__name__.startswith("Auto")}
+        if not cls.__name__.startswith("Auto") and not cls._can_set_attn_implementation():
+            given["attn_implementation"] = "eager"
+        if "gguf_file" not in given:
+            given["use_safetensors"] = True if safetensors else None
+        wanted = dtype if dtype == "auto" else _dtype(dtype)
+        found = cls.from_pretrained(name, config=config, dtype=wanted, **given)
+        if cls is AutoModel and not found._can_set_attn_implementation():
+            found = cls.from_pretrained(name, config=config, dtype=wanted, **given, attn_implementation="eager")
+        return found, _processor(transformers, name, config, options), config
+    except (OSError, ValueError, ImportError, KeyError) as e:
+        raise _explained(name, options, e) from e
+
+
+def _class_of(transformers: Any, config: Any, trust: bool) -> Any:
+    for architecture in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, architecture):
+            return getattr(transformers, architecture)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if (
+        not trust
+        and config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        and not getattr(config, "architectures", None)
+    ):
+        return getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
+    return transformers.AutoModel
+
+
+def _processor(transformers: Any, name: str, config: Any, options: dict[str, Any]) -> Any:
+    """The tokenizer, or whatever the model's inputs need; None where the repository has none."""
+    order: tuple[str, ...] = ("AutoProcessor", "AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor")
+    if not any(
+        hasattr(config, part) for part in ("vision_config", "audio_config", "patch_size", "num_mel_bins", "conv_dim")
+    ):
+        order = ("AutoTokenizer",)
+    for kind in order:
+        try:
+            return getattr(transformers, kind).from_pretrained(name, **options)
+        except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError):
+            continue
+    return None
+
+
+def _device(torch: Any, device: str | None) -> Any:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
+        choices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        raise InputError(f"device={device!r} is not here: expected one of {', '.join(map(repr, choices))}") from None
+    return place
+
+
+def _dtype(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)
+
+
+def _explained(name: str, options: dict[str, Any], error: BaseException) -> InputError:
+    """One sentence for what went wrong below."""
+    from huggingface_hub import errors as hub
+
+    causes: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in causes:
+        causes.append(at)
+        at = at.__cause__ or at.__context__
+    kinds = tuple(type(c) for c in causes)
+
+    def among(*types: type) -> bool:
+        return any(issubclass(k, types) for k in kinds)
+
+    text = " ".join(str(c) for c in causes)
+    if among(hub.GatedRepoError):
+        return InputError(f"the model {name!r} is gated: accept its terms on the hub and log in with 'hf auth login'")
+    if among(hub.RevisionNotFoundError):
+        return InputError(
+            f"the model {name!r} has no revision {options['revision']!r}: expected a branch, a tag or a commit"
+        )
+    offline = among(hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, ConnectionError)
+    if offline or "couldn't connect" in text.lower() or "offline mode" in text.lower():
+        return InputError(
+            f"the model {name!r} is not in the cache and the hub cannot be reached: connect to the network (or unset "
+            "HF_HUB_OFFLINE), or give the path of a folder"
+        )
+    if among(hub.RepositoryNotFoundError) or "not a valid model identifier" in text:
+        return InputError(
+            f"there is no model {name!r} on the hub, or it is private: check the id, or log in with 'hf auth login'"
+        )
+    if "trust_remote_code" in text:
+        return InputError(f"the model {name!r} brings its own code: read that code, then give trust_remote_code=True")
+    if "safetensors" in text:
+        return InputError(
+            f"the model {name!r} has no safetensors weights: convert it, or give safetensors=False to read its "
+            "PyTorch files through torch's weights-only reader"
+        )
+    return InputError(f"the model {name!r} cannot be loaded: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")

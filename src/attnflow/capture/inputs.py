@@ -1,0 +1,244 @@
+"""What a user gives, as the tensors a model takes and the labels a person reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnflow.errors import InputError
+
+# Letters, digits and marks with inner apostrophes and hyphens; one character where a script writes no spaces; one sign.
+WORD = re.compile(
+    r"[\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]|"
+    r"(?:(?![\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff])\w)+"
+    r"(?:['’\-](?:(?![\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff])\w)+)*|[^\w\s]"
+)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One input: tensors for a batch of one, and a label for each position.
+
+    word_ids: the word of each position, None for special tokens. special: class, separator, register and padding tokens.
+    grid: rows and columns of the patches of an image, which are the last positions.
+    """
+
+    tensors: dict[str, Tensor]
+    tokens: tuple[str, ...] = ()
+    special: tuple[bool, ...] = ()
+    word_ids: tuple[int | None, ...] = ()
+    word_texts: tuple[str, ...] = ()
+    text: str = ""
+    grid: tuple[int, int] | None = None
+    target: Encoded | None = field(default=None)
+
+
+def labelled(
+    tensors: dict[str, Tensor], tokens: Sequence[str], special: Sequence[bool] | None = None, **more: Any
+) -> Encoded:
+    """Positions that are each a word of their own: patches, frames, ids without a tokenizer."""
+    marks = tuple(special) if special is not None else (False,) * len(tokens)
+    ids: list[int | None] = []
+    for mark in marks:
+        ids.append(None if mark else sum(i is not None for i in ids))
+    words = tuple(t for t, mark in zip(tokens, marks, strict=True) if not mark)
+    return Encoded(tensors, tuple(tokens), marks, tuple(ids), words, **more)
+
+
+def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, target: bool = False) -> Encoded:
+    """A text, or a pair of texts, through the tokenizer."""
+    parts = (text,) if isinstance(text, str) else text
+    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 2 or not all(isinstance(p, str) for p in parts):
+        raise InputError(f"text is {_kind(text)}: expected a string, or a pair of strings (text, second text)")
+    if tokenizer is None:
+        raise InputError(
+            "this model was wrapped without a tokenizer: give wrap(model, tokenizer), or a dict of tensors"
+        )
+    options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False}
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    if fast:
+        options["return_offsets_mapping"] = True
+    given = {"text_target": parts[0]} if target else {"text": parts[0]}
+    if len(parts) == 2:
+        given["text_pair"] = parts[1]
+    found = tokenizer(**given, **options)
+    ids = list(found["input_ids"])
+    marks = [bool(mark) for mark in found["special_tokens_mask"]]
+    if all(marks):
+        raise InputError(f"the text {' '.join(parts)!r:.60} is empty: expected at least one word")
+    if limit is not None and len(ids) > limit:
+        if not truncate:
+            raise InputError(
+                f"the text has {len(ids)} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
+                f"to keep the first {limit} tokens"
+            )
+        options |= {"truncation": True, "max_length": limit}
+        found = tokenizer(**given, **options)
+        ids, marks = list(found["input_ids"]), [bool(mark) for mark in found["special_tokens_mask"]]
+    raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
+    if fast:
+        sequence = found.sequence_ids(0)
+        offsets = [tuple(o) for o in found["offset_mapping"]]
+        tokens, word_ids, words = _by_offsets(parts, raw, marks, offsets, sequence)
+    else:
+        tokens, word_ids, words = _by_marks(raw, marks)
+    names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in found]
+    tensors = {name: torch.tensor([found[name]]) for name in dict.fromkeys(["input_ids", *names])}
+    return Encoded(tensors, tokens, tuple(marks), word_ids, words, " ".join(parts))
+
+
+Labels = tuple[tuple[str, ...], tuple[int | None, ...], tuple[str, ...]]
+
+
+def _by_offsets(
+    parts: tuple[str, ...], raw: list[str], marks: list[bool], offsets: list[Any], sequence: list[int | None]
+) -> Labels:
+    """Words of the text itself, not of the tokenizer: those differ between WordPiece, byte-level BPE and SentencePiece.
+
+    A token that covers several words (") ." as one piece) joins them.
+    """
+    spans = [[m.span() for m in WORD.finditer(part)] for part in parts]
+    tokens: list[str] = []
+    touched: list[tuple[int, int, int] | None] = []  # part, first word, last word
+    for piece, mark, (start, stop), part in zip(raw, marks, offsets, sequence, strict=True):
+        if mark or part is None:
+            tokens.append(piece)
+            touched.append(None)
+            continue
+        seen = parts[part][start:stop]
+        tokens.append(piece if piece.startswith("##") or not seen.strip() else seen.strip())
+        inside = [w for w, (a, b) in enumerate(spans[part]) if a < stop and b > start]
+        touched.append((part, inside[0], inside[-1]) if inside else (part, -1, -1))
+    word_ids: list[int | None] = []
+    texts: list[str] = []
+    last: tuple[int, int] | None = None  # part and last word of the current group
+    begin = 0
+    for place, covers in enumerate(touched):
+        if covers is None:
+            word_ids.append(None)
+            last = None
+            continue
+        part, first, final = covers
+        continues = last is not None and last[0] == part and first != -1 and first <= last[1]
+        if not continues and not (first == -1 and last is not None and offsets[place][0] == offsets[place][1]):
+            texts.append("")
+            begin = spans[part][first][0] if first != -1 else offsets[place][0]
+        end = spans[part][final][1] if final != -1 else offsets[place][1]
+        texts[-1] = parts[part][begin:end].strip() or tokens[place]
+        word_ids.append(len(texts) - 1)
+        last = (part, final)
+    return tuple(tokens), tuple(word_ids), tuple(texts)
+
+
+def _by_marks(raw: list[str], marks: list[bool]) -> Labels:
+    """Words by the marks that tokenizers put on pieces, where there are no offsets: ▁ and Ġ begin a word, ## continues."""
+    wordpiece = any(piece.startswith("##") for piece in raw)
+    begins = any(piece[:1] in "▁Ġ" for piece in raw if piece)
+    tokens: list[str] = []
+    word_ids: list[int | None] = []
+    texts: list[str] = []
+    fresh = True
+    for piece, mark in zip(raw, marks, strict=True):
+        shown = piece if mark or wordpiece else piece.lstrip("▁Ġ") or piece
+        tokens.append(shown)
+        if mark:
+            word_ids.append(None)
+            fresh = True
+            continue
+        new = not piece.startswith("##") if wordpiece else piece[:1] in "▁Ġ" or not begins
+        bare = piece.removeprefix("##") if wordpiece else piece.lstrip("▁Ġ")
+        if new or fresh or not re.match(r"\w", bare):
+            texts.append("")
+        texts[-1] += bare
+        word_ids.append(len(texts) - 1)
+        fresh = bool(bare) and not re.match(r"\w", bare)
+    return tuple(tokens), tuple(word_ids), tuple(texts)
+
+
+def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> Encoded:
+    """An image (PIL, array [height, width, 3], path, or a tensor of pixel values) as patches."""
+    if isinstance(image, str | Path):
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            image = Image.open(image).convert("RGB")
+        except FileNotFoundError:
+            raise InputError(f"there is no image {str(image)!r}: expected the path of a picture") from None
+        except (UnidentifiedImageError, IsADirectoryError, OSError):
+            raise InputError(f"{str(image)!r} cannot be read as an image: expected a PNG or JPEG file") from None
+    if isinstance(image, Tensor) and image.dim() in (3, 4):
+        tensors = {"pixel_values": image if image.dim() == 4 else image[None]}
+    elif processor is None:
+        raise InputError(
+            "this model was wrapped without an image processor: give wrap(model, processor), or pixel values as a tensor "
+            "[channel, height, width]"
+        )
+    else:
+        try:
+            found = processor(images=image, return_tensors="pt")
+        except (ValueError, TypeError, AttributeError) as e:
+            raise InputError(
+                f"the image cannot be prepared ({e}): expected a PIL image or an array [height, width, 3]"
+            ) from None
+        tensors = {"pixel_values": found["pixel_values"]}
+    height, width = tensors["pixel_values"].shape[-2:]
+    if patch is None:
+        return Encoded(tensors)
+    grid = (int(height) // patch[0], int(width) // patch[1])
+    return Encoded(tensors, tuple(f"{r},{c}" for r in range(grid[0]) for c in range(grid[1])), grid=grid)
+
+
+def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Encoded:
+    """A waveform (one row of numbers) through the feature extractor."""
+    try:
+        wave = np.asarray(audio, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"audio is {_kind(audio)}: expected one row of numbers, the waveform") from None
+    if wave.ndim != 1 or not wave.size:
+        raise InputError(f"audio has shape {wave.shape}: expected one row of numbers, the waveform")
+    if processor is None:
+        if name != "input_values":
+            raise InputError("this model was wrapped without a feature extractor: give wrap(model, processor)")
+        return Encoded({name: torch.from_numpy(wave)[None]})
+    rate = rate or getattr(processor, "sampling_rate", None)
+    extractor = getattr(processor, "feature_extractor", processor)
+    found = extractor(wave, sampling_rate=rate, return_tensors="pt")
+    return Encoded({name: found[name]})
+
+
+def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Tensor]:
+    """Tensors of several inputs as one batch, padded on the right, with the mask that says so."""
+    names = list(inputs[0])
+    if any(list(x) != names for x in inputs):
+        raise InputError("the inputs of one batch differ in their tensors: trace them one at a time")
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        rows = [x[name] for x in inputs]
+        longest = max(row.shape[1] for row in rows)
+        fill = pad_id if name == "input_ids" else 0
+        if rows[0].dim() == 2 and rows[0].dtype in (torch.int64, torch.int32):
+            rows = [torch.nn.functional.pad(row, (0, longest - row.shape[1]), value=fill) for row in rows]
+        elif any(row.shape != rows[0].shape for row in rows):
+            raise InputError(f"the inputs of one batch differ in the shape of {name}: trace them one at a time")
+        tensors[name] = torch.cat(rows)
+    if "input_ids" in tensors:
+        lengths = torch.tensor([x["input_ids"].shape[1] for x in inputs])
+        tensors["attention_mask"] = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).long()
+    return tensors
+
+
+def _kind(x: Any) -> str:
+    return (
+        f"an array of shape {tuple(x.shape)}"
+        if hasattr(x, "shape")
+        else repr(x)
+        if x is None
+        else f"a {type(x).__name__}"
+    )

@@ -1,0 +1,476 @@
+"""A model that can be traced: any attention model that transformers or plain PyTorch runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture import check, inputs, routes
+from attnflow.capture.assemble import assemble, layer_calls
+from attnflow.capture.collect import Collector
+from attnflow.capture.inputs import Encoded
+from attnflow.capture.predict import prediction
+from attnflow.capture.trace import Trace
+from attnflow.errors import InputError
+
+WHOLE_BYTES = 8 << 20
+"""Up to this size all heads of a layer are computed at once by the model's own code; above it, in blocks where possible."""
+
+PROBE_TOKENS = 96
+"""The self-check runs on at most so many tokens of the first text."""
+
+MISSING = ("keep", "normalize", "self")
+
+
+def wrap(model: Any, processor: Any = None, *, name: str | None = None) -> Model:
+    """A model from transformers or plain PyTorch, ready to be traced.
+
+    model: any module. It is put into evaluation mode; a transformers model gets our function in front of its attention
+        implementation, which does nothing unless a trace is running.
+    processor: its tokenizer, image processor or feature extractor, or a processor with several of these.
+    name: how results name the model; by default where it was loaded from.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: expected a torch module; load() takes a path or a hub id")
+    return Model(model, processor, name)
+
+
+class Model:
+    """A wrapped model. `trace` runs it once and returns what attention did; several threads may do so at a time."""
+
+    def __init__(self, model: Any, processor: Any = None, name: str | None = None, revision: str | None = None) -> None:
+        self.model = model.eval()
+        self.processor = processor
+        self.tokenizer = getattr(processor, "tokenizer", None) or (
+            processor if hasattr(processor, "convert_ids_to_tokens") else None
+        )
+        self.config = getattr(model, "config", None)
+        self.name = name or getattr(self.config, "_name_or_path", "") or type(model).__name__
+        self.revision = revision or getattr(self.config, "_commit_hash", None)
+        self.checked: dict[str, check.Checked] = {}
+        self.checked_linear: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {type(self.model).__name__})"
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+
+    def trace(
+        self,
+        text: Any,
+        *,
+        target: str | None = None,
+        heads: str | Iterable[int] = "mean",
+        keep_heads: bool | Iterable[int] = False,
+        missing: str = "keep",
+        truncate: bool = False,
+        memory: str = "graph",
+        queries: Sequence[int] | None = None,
+        layers: Sequence[int] | None = None,
+        offload: bool = False,
+        sampling_rate: int | None = None,
+    ) -> Any:
+        """Runs the model once and returns a `Trace`; for a list of texts, one batch and a list of traces.
+
+        text: a text; a pair of texts as a tuple; an image (PIL, array, path or pixel values) or a waveform for models
+            that take those; or a dict of tensors, as the model's forward takes them.
+        target: for encoder-decoders, the text that the decoder writes; if not given, the model's own greedy answer.
+        heads: how heads are reduced: "mean", "max", "min" or a list of heads.
+        keep_heads: True or a list of layers, for which all heads stay in ``trace.weights``.
+        missing: for models with attention sinks, whose rows sum to less than one: "keep" them so, "normalize" divides
+            by the sum, "self" gives the rest to the position itself.
+        truncate: cut texts that are longer than the model takes, instead of refusing them.
+        memory: "graph" keeps one matrix a layer. "linear" keeps queries and keys only, and explains ``queries`` at
+            ``layers`` by raw attention and rollout: for contexts whose matrices would not fit.
+        queries, layers: for memory="linear": which positions and layers to explain; the last of each by default.
+        offload: for memory="linear" on a GPU: keep queries and keys in host memory.
+        sampling_rate: of a waveform, in Hz.
+        """
+        if missing not in MISSING:
+            raise InputError(f"missing={missing!r}: expected one of {', '.join(map(repr, MISSING))}")
+        if memory not in ("graph", "linear"):
+            raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
+        if memory == "graph" and (queries is not None or layers is not None or offload):
+            raise InputError(
+                'queries, layers and offload are for memory="linear"; here, give query= to raw(), rollout() or flow()'
+            )
+        if self.model.training:
+            raise InputError(
+                "the model is in training mode, where dropout changes the weights: call model.eval() first"
+            )
+        many = isinstance(text, list)
+        if many and not text:
+            return []
+        items = text if many else [text]
+        if many and target is not None:
+            raise InputError("target goes with one text: trace encoder-decoders one text at a time")
+        encoded = [self._encode(item, target, truncate, sampling_rate) for item in items]
+        reduce = heads if isinstance(heads, str) else [int(h) for h in heads]
+        if isinstance(reduce, str) and reduce not in ("mean", "max", "min"):
+            raise InputError(f'heads={heads!r}: expected "mean", "max", "min" or a list of heads')
+        if memory == "linear":
+            from attnflow.capture.long import trace_linear
+
+            if many:
+                raise InputError('memory="linear" takes one text at a time')
+            return trace_linear(self, encoded[0], reduce, queries, layers, offload)
+        keep = keep_heads if isinstance(keep_heads, bool) else frozenset(int(l) for l in keep_heads)
+        found = self._trace(encoded, reduce, keep, missing)
+        return found if many else found[0]
+
+    def _trace(
+        self, encoded: list[Encoded], reduce: str | list[int], keep: bool | frozenset[int], missing: str
+    ) -> list[Trace]:
+        checked = self.verify(encoded[0])
+        if len(encoded) > 1 and (
+            checked.padding is False or "input_ids" not in encoded[0].tensors or encoded[0].target is not None
+        ):
+            return [t for e in encoded for t in self._trace([e], reduce, keep, missing)]
+        tensors = (
+            inputs.batched([e.tensors for e in encoded], self._pad_id())
+            if len(encoded) > 1
+            else dict(encoded[0].tensors)
+        )
+        lengths = [e.tensors["input_ids"].shape[1] for e in encoded] if "input_ids" in tensors else []
+        mode = "blocks" if checked.blocks and self._layer_bytes(tensors, checked) > WHOLE_BYTES else "whole"
+        collector = Collector(mode, reduce, keep if isinstance(keep, bool) else checked.stack.calls_of(keep))
+        out = self._run(tensors, collector, checked, last=lengths)
+        traces = []
+        for number, e in enumerate(encoded):
+            told = self._provenance(checked, mode, reduce, missing)
+            said = prediction(self, out, e, number, lengths)
+            traces.append(assemble(self, collector.calls, e, number, checked, missing, told, said))
+        return traces
+
+    def verify(self, encoded: Encoded) -> check.Checked:
+        """The self-check, on the first use of this kind of input; later calls return what it found."""
+        kind = ",".join(sorted(encoded.tensors))
+        if kind in self.checked:
+            return self.checked[kind]
+        refusals = []
+        for route in routes.routes_for(self.model):
+            try:
+                self.checked[kind] = self._verify(encoded, route)
+                return self.checked[kind]
+            except InputError as e:
+                refusals.append(f"{route}: {e}")
+        raise InputError(f"{type(self.model).__name__} cannot be explained by its attention. " + "; ".join(refusals))
+
+    def _verify(self, encoded: Encoded, route: str) -> check.Checked:
+        tensors = self._cropped(encoded.tensors)
+        expected = check.float_outputs(self._forward(tensors))
+        routes.prepare(self.model, route)
+        asked = self._asked(route)
+        reducers = (
+            routes.find_reducers(self.model, lambda: self._forward(tensors, **asked)) if route == routes.EAGER else {}
+        )
+        whole = Collector("whole", "mean", True)
+        out = routes.capture(self.model, route, lambda: self._forward(tensors, **asked), whole, reducers)
+        outputs = check.float_outputs(out)
+        difference = check.largest_difference(outputs, expected)
+        if not difference <= check.tolerance(self.model, expected):
+            raise InputError(f"the outputs of the hooked model differ from the model's own by {difference:.3g}")
+        if not whole.calls:
+            raise InputError("no attention was seen: the model mixes positions in another way, or in code of its own")
+        check.check_rows(whole.calls, self.dtype)
+        stack = layer_calls(self, whole.calls, encoded, cropped=tensors)
+        causal = False
+        if "input_ids" in tensors and "decoder_input_ids" not in tensors:
+            more = {"output_hidden_states": True} if self._accepts("output_hidden_states") else {}
+            causal = check.is_causal(
+                lambda given: self._forward(given, **more), tensors, "input_ids", self._vocabulary()
+            )
+            if causal:
+                check.check_future(
+                    [c for c in whole.calls if c.mean is not None and c.mean.shape[-1] == tensors["input_ids"].shape[1]]
+                )
+        blocks = route == routes.FUSED
+        if route == routes.INTERFACE:
+            blocks = self._blocks_agree(tensors, whole, expected)
+        padding = self._padding_agrees(tensors, route, reducers, whole)
+        sinks = any(call.has_sinks for call in whole.calls)
+        heads = max(call.head_count for call in whole.calls)
+        positions = max(int(call.mean.shape[-1]) for call in whole.calls if call.mean is not None)
+        return check.Checked(
+            route, difference, blocks, causal, sinks, padding, len(whole.calls), reducers, stack, heads, positions
+        )
+
+    def _blocks_agree(self, tensors: Mapping[str, Tensor], whole: Collector, expected: list[Tensor]) -> bool:
+        collector = Collector("blocks", "mean", True)
+        try:
+            out = routes.capture(self.model, routes.INTERFACE, lambda: self._forward(tensors), collector)
+        except Exception:  # whatever a model file does with a mask that is a rule: then it is not for blocks
+            return False
+        close = check.largest_difference(check.float_outputs(out), expected) <= check.tolerance(self.model, expected)
+        return close and check.compare_heads(whole, collector, self.dtype)
+
+    def _padding_agrees(
+        self, tensors: Mapping[str, Tensor], route: str, reducers: Mapping[str, int], whole: Collector
+    ) -> bool | None:
+        """Whether a text that is padded beside a longer one gives the same weights, and none to the padding."""
+        if "input_ids" not in tensors or tensors["input_ids"].shape[1] < 2:
+            return None
+        n = tensors["input_ids"].shape[1]
+        longer = {
+            k: torch.cat([v, v[:, :1].repeat(1, 3)], 1) if v.dim() == 2 and v.shape[1] == n else v
+            for k, v in tensors.items()
+        }
+        try:
+            both = (
+                inputs.batched([longer, dict(tensors)], self._pad_id()) if "decoder_input_ids" not in tensors else None
+            )
+            if both is None:
+                return None
+            collector = Collector("whole", "mean", False)
+            asked = self._asked(route)
+            routes.capture(self.model, route, lambda: self._forward(self._placed(both), **asked), collector, reducers)
+        except (ValueError, RuntimeError, IndexError):
+            return False
+        slack = 2e-2 if self.dtype in (torch.float16, torch.bfloat16) else 1e-4
+        for single, call in zip(whole.calls, collector.calls, strict=False):
+            if single.mean is None or call.mean is None or call.mean.shape[0] != 2 or call.mean.shape[-1] != n + 3:
+                continue
+            leaked = float(call.mean[1, :n, n:].max())
+            if leaked > 1e-6:
+                raise InputError(
+                    f"{call.path or 'a layer'} gives {leaked:.3g} to padding: the mask did not reach the attention"
+                )
+            if float((call.mean[1, :n, :n] - single.mean[0]).abs().max()) > slack:
+                return False
+        return True
+
+    def _run(
+        self, tensors: Mapping[str, Tensor], collector: Collector, checked: check.Checked, last: Sequence[int] = ()
+    ) -> Any:
+        asked = self._asked(checked.route)
+        if last and self._accepts("logits_to_keep"):
+            asked["logits_to_keep"] = torch.tensor(sorted({n - 1 for n in last}), device=self.device)
+        out = routes.capture(
+            self.model, checked.route, lambda: self._forward(tensors, **asked), collector, checked.reducers
+        )
+        if len(collector.calls) != checked.calls:
+            raise InputError(
+                f"the model made {len(collector.calls)} attention calls and {checked.calls} when it was checked: "
+                "its layers depend on the input, and such a model cannot be explained"
+            )
+        return out
+
+    def _forward(self, tensors: Mapping[str, Tensor], **more: Any) -> Any:
+        placed = self._placed(tensors)
+        if self._accepts("use_cache"):
+            more.setdefault("use_cache", False)
+        function = self._tower(placed)
+        if function is not self.model:
+            more = {}
+        with torch.no_grad():
+            if "input" in placed and self.config is None:
+                return function(placed.pop("input"), **placed)
+            return function(**placed, **more)
+
+    def _tower(self, tensors: Mapping[str, Tensor]) -> Any:
+        """Of a two-tower model the one that takes these inputs, else the model."""
+        if "pixel_values" in tensors and "input_ids" not in tensors and hasattr(self.model, "get_image_features"):
+            return self.model.get_image_features
+        if "input_ids" in tensors and "pixel_values" not in tensors and hasattr(self.model, "get_text_features"):
+            return self.model.get_text_features
+        return self.model
+
+    def _placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        placed = {}
+        for name, x in tensors.items():
+            placed[name] = x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
+        return placed
+
+    def _asked(self, route: str) -> dict[str, Any]:
+        return {"output_attentions": True} if route == routes.EAGER else {}
+
+    def _accepts(self, name: str) -> bool:
+        return name in inspect.signature(self.model.forward).parameters
+
+    def _cropped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        names = (
+            "input_ids",
+            "attention_mask",
+            "token_type_ids",
+            "decoder_input_ids",
+            "position_ids",
+            "decoder_attention_mask",
+        )
+        return {k: v[:, :PROBE_TOKENS] if k in names else v for k, v in tensors.items()}
+
+    def _vocabulary(self) -> int:
+        text = getattr(self.config, "text_config", None) or self.config
+        return int(getattr(text, "vocab_size", 0) or 2)
+
+    def _pad_id(self) -> int:
+        for found in (getattr(self.tokenizer, "pad_token_id", None), getattr(self.config, "pad_token_id", None)):
+            if isinstance(found, int) and found >= 0:
+                return found
+        return 0
+
+    def _layer_bytes(self, tensors: Mapping[str, Tensor], checked: check.Checked) -> int:
+        main = tensors.get("input_ids")
+        rows, n = (1, checked.positions) if main is None else main.shape
+        return int(rows) * checked.heads * int(n) ** 2 * 4
+
+    def limit(self) -> int | None:
+        """How many tokens the model takes, or None where nothing says so."""
+        found = []
+        stated = getattr(self.tokenizer, "model_max_length", None)
+        if isinstance(stated, int) and stated < 10**9:
+            found.append(stated)
+        text = getattr(self.config, "text_config", None) or self.config
+        positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+        relative = (
+            hasattr(text, "relative_attention_num_buckets") or getattr(text, "position_biased_input", True) is False
+        )
+        if isinstance(positions, int) and positions > 0 and not relative:
+            # RoBERTa and its kin count positions from the padding id on.
+            offset = self._position_offset()
+            found.append(positions - offset)
+        return min(found) if found else None
+
+    def _position_offset(self) -> int:
+        for module in self.model.modules():
+            table = getattr(module, "position_embeddings", None)
+            if isinstance(table, torch.nn.Embedding) and table.padding_idx is not None:
+                return int(table.padding_idx) + 1
+        return 0
+
+    def _provenance(self, checked: check.Checked, mode: str, reduce: str | list[int], missing: str) -> dict[str, Any]:
+        import attnflow
+
+        told: dict[str, Any] = {
+            "model": self.name,
+            "revision": self.revision,
+            "class": type(self.model).__name__,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "captured": checked.route
+            + (", in blocks of queries" if mode == "blocks" or checked.route == routes.FUSED else ""),
+            "heads": reduce,
+            "torch": str(torch.__version__),
+            "attnflow": attnflow.__version__,
+        }
+        if self.config is not None:
+            import transformers
+
+            told["transformers"] = transformers.__version__
+        if checked.sinks:
+            told["missing"] = missing
+        return told
+
+    def _encode(self, given: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
+        if isinstance(given, Mapping):
+            return self._given_tensors(given)
+        main = getattr(self.model, "main_input_name", "input")
+        both = hasattr(self.model, "get_text_features") and hasattr(self.model, "get_image_features")
+        if main == "pixel_values" or (both and not isinstance(given, str | tuple)):
+            return inputs.encode_image(getattr(self.processor, "image_processor", self.processor), given, self._patch())
+        if main in ("input_values", "input_features"):
+            encoded = inputs.encode_audio(self.processor, given, main, rate)
+            return (
+                self._with_target(encoded, target, truncate)
+                if getattr(self.config, "is_encoder_decoder", False)
+                else encoded
+            )
+        if isinstance(given, Tensor):
+            return self._given_tensors({main: given if given.dim() > 1 else given[None]})
+        encoded = inputs.encode_text(self.tokenizer, given, self.limit(), truncate)
+        if "token_type_ids" in encoded.tensors and not self._accepts("token_type_ids"):
+            del encoded.tensors["token_type_ids"]
+        if getattr(self.config, "is_encoder_decoder", False):
+            return self._with_target(encoded, target, truncate)
+        if target is not None:
+            raise InputError("target is for encoder-decoder models, and this is none: leave it out")
+        return encoded
+
+    def _given_tensors(self, given: Mapping[str, Any]) -> Encoded:
+        tensors = {}
+        for name, x in given.items():
+            tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
+            tensors[str(name)] = tensor
+        ids = tensors.get("input_ids")
+        if ids is None:
+            return self._with_grid(Encoded(tensors))
+        if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
+            raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
+        encoded = self._named(ids[0].tolist(), tensors)
+        target = tensors.get("decoder_input_ids")
+        return encoded if target is None else replace(encoded, target=self._named(target[0].tolist(), {}))
+
+    def _named(self, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
+        if self.tokenizer is None:
+            return inputs.labelled(tensors, [str(i) for i in ids])
+        special = set(self.tokenizer.all_special_ids)
+        pieces = [str(p) for p in self.tokenizer.convert_ids_to_tokens(ids)]
+        marks = [i in special for i in ids]
+        tokens, word_ids, texts = inputs._by_marks(pieces, marks)
+        return Encoded(
+            tensors, tokens, tuple(marks), word_ids, texts, self.tokenizer.decode([i for i in ids if i not in special])
+        )
+
+    def _with_grid(self, encoded: Encoded) -> Encoded:
+        if "pixel_values" not in encoded.tensors:
+            return encoded
+        return replace(
+            inputs.encode_image(None, encoded.tensors["pixel_values"], self._patch()), tensors=encoded.tensors
+        )
+
+    def _patch(self) -> tuple[int, int] | None:
+        vision = getattr(self.config, "vision_config", None) or self.config
+        size = getattr(vision, "patch_size", None) or getattr(
+            getattr(self.model, "patch_embed", None), "patch_size", None
+        )
+        if size is None:
+            return None
+        return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+    def _with_target(self, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
+        """The decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
+        start = getattr(self.config, "decoder_start_token_id", None)
+        if start is None:
+            generation = getattr(self.model, "generation_config", None)
+            start = getattr(generation, "decoder_start_token_id", None)
+        start = self._pad_id() if start is None else int(start)
+        if target is None:
+            if not hasattr(self.model, "generate") or not getattr(self.model, "can_generate", lambda: False)():
+                raise InputError(
+                    "this encoder-decoder cannot write a target by itself: give target=, the text for its decoder"
+                )
+            with torch.no_grad():
+                written = self.model.generate(
+                    **self._placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
+                )
+            ids = [int(i) for i in written[0].tolist()]
+            ids = ids if ids[:1] == [start] else [start, *ids]
+            ends = getattr(self.config, "eos_token_id", None)
+            while len(ids) > 1 and (ids[-1] == self._pad_id() or ids[-1] == ends):
+                ids.pop()
+            side = self._named(ids, {})
+        else:
+            wanted = inputs.encode_text(self.tokenizer, target, self.limit(), truncate, target=True)
+            ids = [start, *wanted.tensors["input_ids"][0].tolist()]
+            keep = len(ids) - 1 if wanted.special[-1] else len(ids)
+            label = self._named([start], {}).tokens[0]
+            side = Encoded(
+                {},
+                (label, *wanted.tokens)[:keep],
+                (True, *wanted.special)[:keep],
+                (None, *wanted.word_ids)[:keep],
+                wanted.word_texts,
+                wanted.text,
+            )
+            ids = ids[:keep]
+        return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)

@@ -1,0 +1,133 @@
+"""The ways to see a model's attention. Each runs the model once and fills a collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.collect import Call, Collector, Intercept, collecting, inside, reduce_heads, register
+from attnflow.errors import InputError
+
+INTERFACE = "attention interface"
+EAGER = "eager attention"
+FUSED = "fused attention"
+"""How attention was captured, as results record it: through transformers' attention interface; from what the model returns
+under eager attention; by watching PyTorch's fused attention functions."""
+
+Run = Callable[[], Any]
+
+
+def is_pretrained(model: Any) -> bool:
+    """Whether it is a transformers model."""
+    return hasattr(model, "config") and hasattr(model, "set_attn_implementation")
+
+
+def routes_for(model: Any) -> list[str]:
+    """What can be tried, best first."""
+    if not is_pretrained(model):
+        return [FUSED]
+    if model._can_set_attn_implementation():
+        return [INTERFACE, EAGER] if model.config._attn_implementation == "eager" else [INTERFACE, FUSED]
+    return [EAGER] if model.config._attn_implementation == "eager" else [FUSED]
+
+
+def prepare(model: Any, route: str) -> None:
+    """Puts our function before the model's own attention implementation, where that is the route."""
+    if route != INTERFACE:
+        return
+    from attnflow.capture.collect import PREFIX
+
+    original = model.config._attn_implementation
+    if not original.startswith(PREFIX):
+        model.set_attn_implementation(register(original))
+
+
+def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Mapping[str, int] | None = None) -> Any:
+    """Runs the model with the collector listening; returns its output."""
+    if route == INTERFACE:
+        collector.paths = {id(m): path for path, m in model.named_modules()}
+        with collecting(collector):
+            return run()
+    if route == FUSED:
+        with collecting(collector), inside(model), Intercept():
+            return run()
+    return _with_attentions(model, run, collector, reducers or {})
+
+
+def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mapping[str, int]) -> Any:
+    """Under eager attention the model returns the weights; ``reducers`` says which module makes them at which place of its
+    output, so that heads are reduced as soon as a layer is done."""
+    kept: dict[int, Tensor] = {}
+    counts: dict[int, int] = {}
+
+    def reducing(place: int) -> Callable[[Any, Any, Any], Any]:
+        def hook(module: Any, args: Any, out: Any) -> Any:
+            weights = out[place]
+            mean = reduce_heads(weights, collector.reduce)[:, None]
+            if collector.keep_heads is True or (collector.keep_heads and len(counts) in collector.keep_heads):
+                kept[id(mean)] = weights
+            counts[id(mean)] = int(weights.shape[1])
+            return (*out[:place], mean, *out[place + 1 :])
+
+        return hook
+
+    with ExitStack() as stack:
+        for path, place in reducers.items():
+            stack.callback(model.get_submodule(path).register_forward_hook(reducing(place)).remove)
+        with collecting(collector):
+            out = run()
+    for name, cross in (
+        ("attentions", False),
+        ("encoder_attentions", False),
+        ("decoder_attentions", False),
+        ("cross_attentions", True),
+    ):
+        for number, weights in enumerate(out.get(name) or () if hasattr(out, "get") else ()):
+            part = name.removesuffix("s").removesuffix("attention").strip("_").replace("cross", "decoder")
+            path = f"{part}.{number}.{'cross_attention' if cross else 'attention'}".lstrip(".")
+            if not isinstance(weights, Tensor) or weights.dim() != 4:
+                raise InputError(f"attention {number} that the model returns is not [batch, head, query, key]")
+            if id(weights) in counts:
+                collector.calls.append(
+                    Call(path, cross, counts[id(weights)], False, weights[:, 0], kept.get(id(weights)))
+                )
+            else:
+                mean = reduce_heads(weights.detach(), collector.reduce)
+                heads = weights.detach().float() if collector.wants_heads() else None
+                collector.calls.append(Call(path, cross, int(weights.shape[1]), False, mean, heads))
+    return out
+
+
+def find_reducers(model: Any, run: Run) -> dict[str, int]:
+    """Which module first makes each tensor of the returned attentions, and at which place of its output."""
+    made: dict[int, tuple[str, int]] = {}
+    alive: list[Any] = []  # ids are only good while the tensors live
+
+    def watching(path: str) -> Callable[[Any, Any, Any], None]:
+        def hook(module: Any, args: Any, out: Any) -> None:
+            if type(out) is tuple:
+                for place, x in enumerate(out):
+                    if isinstance(x, Tensor) and x.dim() == 4:
+                        alive.append(x)
+                        made.setdefault(id(x), (path, place))
+
+        return hook
+
+    with ExitStack() as stack, torch.no_grad():
+        for path, module in model.named_modules():
+            if path:
+                stack.callback(module.register_forward_hook(watching(path)).remove)
+        out = run()
+    wanted = [
+        w
+        for name in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+        for w in out.get(name) or ()
+    ]
+    found = [made.get(id(w)) for w in wanted]
+    if not wanted or any(f is None for f in found) or len({f for f in found if f}) != len(wanted):
+        return {}
+    return dict(f for f in found if f is not None)

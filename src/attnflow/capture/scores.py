@@ -1,0 +1,151 @@
+"""softmax(scale·QKᵀ + bias + mask), computed for some queries at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK_BYTES = 4 << 20
+"""How large the weights of one block of queries may be: all heads × queries × keys. Blocks this size stay in cache."""
+
+
+@dataclass(frozen=True)
+class LazyMask:
+    """Which keys a query may see, as a rule instead of a matrix.
+
+    rule: ``rule(batch, head, query, key)`` over index tensors, as in transformers' masking module.
+    plain: what a fused kernel needs no matrix for: "causal", "full", or None for everything else.
+    window: the width of the causal sliding window, where that is all there is besides causality.
+    """
+
+    rule: Callable[..., Tensor]
+    batch: int
+    queries: int
+    keys: int
+    query_offset: int
+    key_offset: int
+    plain: str | None
+    window: int | None
+    device: torch.device
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """True where visible: [batch, 1, stop - start, key]."""
+        b = torch.arange(self.batch, device=self.device)[:, None, None, None]
+        h = torch.zeros(1, dtype=torch.long, device=self.device)[None, :, None, None]
+        q = (torch.arange(start, stop, device=self.device) + self.query_offset)[None, None, :, None]
+        k = (torch.arange(self.keys, device=self.device) + self.key_offset)[None, None, None, :]
+        return self.rule(b, h, q, k).expand(self.batch, -1, stop - start, self.keys)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The operands of one attention call, from which any rows of its weights can be had.
+
+    query: [batch, head, query, size]. key: [batch, key head, key, size], with as many heads or a divisor of them.
+    mask: additive float, boolean (True is visible), a rule, or None.
+    causal: whether a query sees only what is not after it, where ``mask`` is None; the last query sees the last key.
+    bias: additive, for position biases. softcap: c in c·tanh(s / c). sinks: one logit a head, in the denominator only.
+    lse: the logarithm of each row's denominator, [batch, head, query], where the forward pass gave it.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float
+    mask: Tensor | LazyMask | None = None
+    causal: bool = False
+    bias: Tensor | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    lse: Tensor | None = None
+
+    @property
+    def queries(self) -> int:
+        return int(self.query.shape[2])
+
+    @property
+    def keys(self) -> int:
+        return int(self.key.shape[2])
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of queries whose weights take about BLOCK_BYTES."""
+        row = self.query.shape[0] * self.query.shape[1] * self.keys * 4
+        step = max(1, min(self.queries, BLOCK_BYTES // row))
+        for start in range(0, self.queries, step):
+            yield start, min(start + step, self.queries)
+
+    def visible(self, stop: int) -> int:
+        """How many keys the queries before ``stop`` can see at most: later columns of their block are zero."""
+        if self.causal or (isinstance(self.mask, LazyMask) and (self.mask.plain == "causal" or self.mask.window)):
+            return max(1, min(self.keys, stop + self.keys - self.queries))
+        return self.keys
+
+    def weights(self, start: int, stop: int) -> Tensor:
+        """Rows ``start:stop`` of the attention weights in float32: [batch, head, stop - start, visible(stop)]."""
+        keys = self.visible(stop)
+        batch, heads, _, size = self.query.shape
+        groups = heads // self.key.shape[1]
+        # All query heads of a key head are one taller matrix: no key is copied.
+        rows = self.query[:, :, start:stop].reshape(batch, heads // groups, groups * (stop - start), size)
+        s = torch.matmul(rows, self.key[:, :, :keys].transpose(2, 3))
+        s = s.reshape(batch, heads, stop - start, keys).float().mul_(self.scale)
+        if self.softcap is not None:
+            s = s.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.bias is not None:
+            s += self.bias[..., start:stop, :keys]
+        mask = self._mask(start, stop)
+        if mask is not None:
+            mask = mask[..., :keys]
+            if mask.dtype == torch.bool:
+                s.masked_fill_(~mask, torch.finfo(self.query.dtype).min)
+            else:
+                s += mask
+        if self.sinks is None:
+            return torch.softmax(s, dim=-1)
+        sinks = self.sinks.float().reshape(1, -1, 1, 1).expand(batch, heads, stop - start, 1)
+        return torch.softmax(torch.cat([s, sinks], dim=-1), dim=-1)[..., :-1]
+
+    def _mask(self, start: int, stop: int) -> Tensor | None:
+        if isinstance(self.mask, LazyMask):
+            return None if self.mask.plain == "full" else self.mask.block(start, stop)
+        if self.mask is not None:
+            return self.mask if self.mask.shape[-2] == 1 else self.mask[..., start:stop, :]
+        if not self.causal:
+            return None
+        q = torch.arange(start, stop, device=self.query.device)[:, None] + self.keys - self.queries
+        return torch.arange(self.keys, device=self.query.device)[None, :] <= q
+
+    def transposed(self, rows: Tensor) -> Tensor:
+        """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key]. Nothing n×n is made."""
+        out = rows.new_zeros(rows.shape[0], rows.shape[1], self.keys)
+        for start, stop in self.blocks():
+            r = rows[:, :, start:stop]
+            if bool((r == 0).all()):
+                continue
+            keys = self.visible(stop)
+            weights = self.weights(start, stop)  # [batch, head, query, key]
+            flat = weights.reshape(weights.shape[0], -1, keys)  # [batch, head·query, key]
+            repeated = r.repeat(1, 1, weights.shape[1])  # the same r for every head
+            out[:, :, :keys] += torch.matmul(repeated, flat) / weights.shape[1]
+        return out
+
+
+def scores_of(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | LazyMask | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> Scores:
+    """What transformers hands to an attention function, as `Scores`. There, no mask means that everything is visible."""
+    scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else float(scaling)
+    sinks = getattr(module, "sinks", None)
+    sinks = None if sinks is None else sinks.detach()
+    return Scores(query, key, scale, mask, bias=position_bias, softcap=softcap, sinks=sinks)

@@ -1,0 +1,281 @@
+"""What one forward pass gave: tokens, prediction, and attention as the steps of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnflow._arrays import indices, positions, to_numpy
+from attnflow.errors import InputError
+from attnflow.flow import flow as flow_of
+from attnflow.graph import merge
+from attnflow.heads import single_head
+from attnflow.receptive import check_mode, relative
+from attnflow.result import TokenAttention
+from attnflow.rollout import rollout as rollout_of
+
+Query = int | str | Iterable[int | str] | None
+
+
+class Prediction(NamedTuple):
+    """What the model said: "class", "next token" or "masked token", with the likeliest answers and their probabilities."""
+
+    kind: str
+    top: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer of the attention graph before the residual connection is added.
+
+    weights: [query, key] over all positions of the level above and the level below. carried: the positions that only pass
+    through here (the source while a decoder layer runs); their rows are one-hot. residual: whether there is a residual
+    connection; merging patches has none.
+    """
+
+    weights: Tensor
+    carried: range = range(0)
+    residual: bool = True
+
+    def graph(self, residual: float) -> Tensor:
+        if not self.residual or residual == 0:
+            return self.weights
+        return (1 - residual) * self.weights + residual * torch.eye(*self.weights.shape, device=self.weights.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A forward pass, ready to be explained.
+
+    tokens, special, word_ids, word_texts, text: the inputs. parts: "source" and "target" of each in encoder-decoders.
+    steps: the graph; ends: for each layer of the model, the number of its last step.
+    first_query: where the explained positions begin among all: the first of the target in an encoder-decoder.
+    default_query: the position that is explained if none is named.
+    weights: heads of the layers for which they were kept, [head, query, key]. encoder: the source by itself.
+    """
+
+    tokens: tuple[str, ...]
+    special: tuple[bool, ...]
+    word_ids: tuple[int | None, ...]
+    word_texts: tuple[str, ...]
+    text: str
+    steps: tuple[Step, ...] = field(repr=False)
+    ends: tuple[int, ...] = field(repr=False)
+    default_query: int | None
+    provenance: Mapping[str, Any] = field(repr=False)
+    prediction: Prediction | None = None
+    parts: tuple[str, ...] = ()
+    first_query: int = 0
+    grid: tuple[int, int] | None = None
+    weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
+    encoder: Trace | None = field(default=None, repr=False)
+    word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
+
+    @property
+    def layer_count(self) -> int:
+        return len(self.ends)
+
+    def graph(self, residual: float = 0.5) -> Any:
+        """The attention graph as numpy: [layer, query, key], or a list of matrices where sizes differ."""
+        matrices = [to_numpy(step.graph(residual)) for step in self.steps]
+        return np.stack(matrices) if len({m.shape for m in matrices}) == 1 else matrices
+
+    def raw(self, query: Query = None, layer: int | Iterable[int] | None = None) -> TokenAttention:
+        """Raw attention: the weights of each layer, heads reduced, no residual connection.
+
+        Where a layer has two attentions (a decoder over source and target), the mean of both.
+        """
+        layers, rows = self._wanted(query, layer)
+        found = []
+        for l in layers:
+            below = self.ends[l - 1] + 1 if l else 0
+            own = [s for s in self.steps[below : self.ends[l] + 1] if s.residual]
+            mean = torch.stack([step.weights[rows] for step in own]).mean(0)
+            for step in reversed([s for s in self.steps[: self.ends[l]] if not s.residual]):
+                if step.weights.shape[0] == mean.shape[1]:
+                    mean = mean @ step.weights
+            found.append(to_numpy(mean))
+        return self._result("raw", np.stack(found), layers, rows, {"layer": layer})
+
+    def rollout(
+        self,
+        query: Query = None,
+        layer: int | Iterable[int] | None = None,
+        residual: float = 0.5,
+        receptive_field: str | None = None,
+    ) -> TokenAttention:
+        """Attention rollout (Eq. 1). receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`."""
+        layers, rows = self._wanted(query, layer)
+
+        def method(weights: Sequence[Tensor]) -> Any:
+            matrices = [
+                replace(s, weights=w).graph(residual).double() for s, w in zip(self.steps, weights, strict=True)
+            ]
+            return to_numpy(rollout_of(matrices, queries=rows, layers=[self.ends[l] for l in layers]))
+
+        values = self._relative(method, receptive_field)
+        recipe = {"layer": layer, "residual": residual, "receptive_field": receptive_field}
+        return self._result("rollout", values, layers, rows, recipe)
+
+    def flow(
+        self,
+        query: Query = None,
+        layer: int | Iterable[int] | None = None,
+        residual: float = 0.5,
+        receptive_field: str | None = None,
+        normalize: bool = False,
+    ) -> TokenAttention:
+        """Attention flow: the exact maximum flow to each input. normalize: each row divided by its sum."""
+        layers, rows = self._wanted(query, layer)
+
+        def method(weights: Sequence[Tensor]) -> Any:
+            matrices = []
+            for s, w in zip(self.steps, weights, strict=True):
+                matrix = to_numpy(replace(s, weights=w).graph(residual))
+                for i in s.carried:  # what only passes through limits nothing
+                    matrix[i, i] = np.inf
+                matrices.append(matrix)
+            return flow_of(matrices, queries=rows, layers=[self.ends[l] for l in layers], normalize=normalize)
+
+        values = self._relative(method, receptive_field)
+        recipe = {"layer": layer, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
+        return self._result("flow", values, layers, rows, recipe)
+
+    def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
+        """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""
+        layers, rows = self._wanted(query, layer)
+        top = layers[0]
+        if top not in self.weights:
+            raise InputError(
+                f"the heads of layer {layer} were not kept: trace again with keep_heads=True or keep_heads=[{top}]"
+            )
+        if len(self.steps) != len(self.ends) or self.parts:
+            raise InputError("one head at a time needs a model with one stack of equal layers")
+        stacked = [to_numpy(step.weights)[None] for step in self.steps[:top]]
+        values = single_head([*stacked, to_numpy(self.weights[top])], top, head, method, rows)
+        return self._result(method, values[None], layers, rows, {"layer": layer, "head": head}, words=False)
+
+    def words(self) -> Trace:
+        """The same over words: what a word attends to is the mean over its subwords, what it receives is their sum.
+
+        Special tokens stay by themselves. The graph is merged, so rollout and flow are solved on words.
+        """
+        groups: dict[Any, list[int]] = {}
+        for position, word in enumerate(self.word_ids):
+            part = self.parts[position] if self.parts else ""
+            groups.setdefault(("alone", position) if word is None else (part, word), []).append(position)
+        members = list(groups.values())
+        if len({s.weights.shape for s in self.steps}) > 1:
+            raise InputError(
+                "words need one position a token at every layer, and the layers of this model differ in size"
+            )
+        merged = merge(torch.stack([s.weights.double() for s in self.steps]), members)
+        place = {position: g for g, group in enumerate(members) for position in group}
+        starts = [group[0] for group in members]
+        carried = [_range(s.carried, place) for s in self.steps]
+        texts = tuple(
+            self.tokens[i] if self.word_ids[i] is None else self.word_texts[self.word_ids[i] or 0] for i in starts
+        )
+        numbers: list[int | None] = []
+        for i in starts:
+            numbers.append(None if self.word_ids[i] is None else sum(n is not None for n in numbers))
+        return replace(
+            self,
+            tokens=texts,
+            special=tuple(self.special[i] for i in starts),
+            word_ids=tuple(numbers),
+            word_texts=tuple(t for t, i in zip(texts, starts, strict=True) if self.word_ids[i] is not None),
+            steps=tuple(replace(s, weights=w, carried=c) for s, w, c in zip(self.steps, merged, carried, strict=True)),
+            default_query=None
+            if self.default_query is None
+            else place[self.first_query + self.default_query] - place[self.first_query],
+            parts=tuple(self.parts[i] for i in starts) if self.parts else (),
+            first_query=place[self.first_query],
+            weights={},
+            encoder=None if self.encoder is None else self.encoder.words(),
+            word_groups=tuple(tuple(g) for g in members),
+        )
+
+    def query_positions(self, query: Query) -> list[int]:
+        """Positions among the queries: an int, a token's text, several of them, "all", or None for the natural one."""
+        count = self.steps[self.ends[-1]].weights.shape[0] - self.first_query
+        if query is None:
+            if self.default_query is None:
+                return list(range(count))
+            return [self.default_query]
+        if isinstance(query, str):
+            if query == "all":
+                return list(range(count))
+            labels = self.tokens[self.first_query :]
+            found = [i for i, token in enumerate(labels) if token == query]
+            if not found:
+                shown = ", ".join(map(repr, dict.fromkeys(labels[:40]))) + (", …" if len(labels) > 40 else "")
+                raise InputError(
+                    f'query {query!r} is not a token of this text: expected a position, "all", or one of {shown}'
+                )
+            if len(found) > 1:
+                raise InputError(f"query {query!r} stands at positions {', '.join(map(str, found))}: give one of these")
+            return found
+        if isinstance(query, Iterable):
+            return [i for q in query for i in self.query_positions(q)]
+        return indices(query, count, "query")
+
+    def _wanted(self, query: Query, layer: int | Iterable[int] | None) -> tuple[list[int], list[int]]:
+        """Layers, and rows of the steps' matrices."""
+        if layer is not None:
+            layer = positions(layer, "layer")
+        sizes = [self.steps[end].weights.shape[0] for end in self.ends]
+        layers = indices(layer, len(self.ends), "layer")
+        if layer is None:
+            layers = [l for l in layers if sizes[l] == sizes[-1]]
+        if not layers:
+            raise InputError(f"layer={layer!r}: expected at least one, from 0 to {len(self.ends) - 1}")
+        if len({sizes[l] for l in layers}) > 1:
+            raise InputError(
+                f"the layers asked for have {[sizes[l] for l in layers]} positions: ask for layers of one size"
+            )
+        if sizes[layers[0]] == sizes[-1]:
+            rows = [self.first_query + i for i in self.query_positions(query)]
+        else:  # merged positions below the last ones have no names
+            rows = indices(None if query == "all" else query, sizes[layers[0]], "query")  # type: ignore[arg-type]
+        return layers, rows
+
+    def _relative(self, method: Any, mode: str | None) -> Any:
+        check_mode(mode)
+        if mode is not None and (self.parts or any(not s.residual for s in self.steps)):
+            raise InputError("receptive_field is for models with one stack of equal layers; leave it out here")
+        return relative(method, [s.weights for s in self.steps], mode)
+
+    def _result(
+        self, method: str, values: Any, layers: list[int], rows: list[int], recipe: dict[str, Any], words: bool = True
+    ) -> TokenAttention:
+        told = {k: v for k, v in recipe.items() if k not in ("layer",) and v is not None and v is not False}
+        queries = tuple(r - self.first_query for r in rows)
+        same = self.steps[self.ends[layers[0]]].weights.shape[0] == len(self.tokens)
+        return TokenAttention(
+            values=values,
+            method=method,
+            layers=tuple(layers),
+            queries=queries,
+            query_tokens=tuple(self.tokens[r] if same else str(r) for r in rows),
+            tokens=self.tokens,
+            word_ids=self.word_ids,
+            word_texts=self.word_texts,
+            special=self.special,
+            text=self.text,
+            parts=self.parts,
+            grid=self.grid,
+            provenance={**self.provenance, **told},
+            source=self if words else None,
+            recipe=recipe,
+        )
+
+
+def _range(carried: range, place: Mapping[int, int]) -> range:
+    found = sorted({place[i] for i in carried})
+    return range(found[0], found[-1] + 1) if found else range(0)

@@ -1,0 +1,67 @@
+"""Shifted windows (Swin): attention inside windows, as one matrix over the grid; patches merged between stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.collect import Call
+from attnflow.capture.trace import Step
+from attnflow.errors import InputError
+
+
+def is_windowed(model: Any, call: Call) -> bool:
+    """Whether the call belongs to a block that says its window and shift."""
+    block = _block(model, call)
+    return hasattr(block, "shift_size") and hasattr(block, "window_size")
+
+
+def _block(model: Any, call: Call) -> Any:
+    parts = call.path.split(".")
+    last = max((i for i, part in enumerate(parts) if part.isdigit()), default=None)
+    try:
+        return None if last is None else model.get_submodule(".".join(parts[: last + 1]))
+    except AttributeError:  # a path that names a layer and no module
+        return None
+
+
+def unwindowed(model: Any, call: Call, grid: tuple[int, int]) -> Tensor:
+    """[window, query, key] -> [query, key] over the whole grid; zero between windows.
+
+    What a window gives to the padding at the edge of the grid is no patch's, so such rows sum to less than one.
+    """
+    assert call.mean is not None
+    block = _block(model, call)
+    size, shift = int(block.window_size), int(block.shift_size)
+    rows, columns = grid
+    window = round(call.mean.shape[-1] ** 0.5)
+    if window != size:
+        raise InputError(f"{call.path} has windows of {window}×{window} positions, its block says {size}×{size}")
+    high, wide = -(-rows // size) * size, -(-columns // size) * size
+    place = torch.full((high, wide), -1, dtype=torch.long)
+    place[:rows, :columns] = torch.arange(rows * columns).reshape(rows, columns)
+    if shift:
+        place = torch.roll(place, (-shift, -shift), (0, 1))
+    windows = place.reshape(high // size, size, wide // size, size).transpose(1, 2).reshape(-1, size * size)
+    if windows.shape[0] != call.mean.shape[0]:
+        raise InputError(
+            f"{call.path} has {call.mean.shape[0]} windows, a grid of {rows}×{columns} gives {windows.shape[0]}"
+        )
+    matrix = call.mean.new_zeros(rows * columns + 1, rows * columns + 1)  # the last one takes the padding
+    index = windows.to(call.mean.device)
+    matrix[index[:, :, None].expand_as(call.mean), index[:, None, :].expand_as(call.mean)] = call.mean
+    return matrix[:-1, :-1]
+
+
+def merging_step(grid: tuple[int, int], like: Tensor | None) -> tuple[Step, tuple[int, int]]:
+    """Four neighbours become one position, each with the same share."""
+    assert like is not None
+    rows, columns = grid
+    smaller = (-(-rows // 2), -(-columns // 2))
+    r = torch.arange(rows)[:, None].expand(rows, columns).reshape(-1)
+    c = torch.arange(columns)[None, :].expand(rows, columns).reshape(-1)
+    matrix = like.new_zeros(smaller[0] * smaller[1], rows * columns)
+    matrix[((r // 2) * smaller[1] + c // 2).to(like.device), torch.arange(rows * columns, device=like.device)] = 1
+    return Step(matrix / matrix.sum(-1, keepdim=True), residual=False), smaller

@@ -1,0 +1,69 @@
+"""Receptive-field normalisation: token attention beside what uniform attention under the same mask would give.
+
+Under a causal mask early tokens are seen by every later query and along more paths, so rollout and flow favour them
+whatever the model does. The paper names the remedy (section 6) and leaves it open; these are three ways to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attnflow._arrays import Array, is_tensor
+from attnflow.errors import InputError
+
+MODES = ("ratio", "difference", "layer")
+
+
+def check_mode(mode: str | None) -> None:
+    if mode is not None and mode not in MODES:
+        raise InputError(f"receptive_field={mode!r}: expected one of {', '.join(map(repr, MODES))}, or None for none")
+
+
+def uniform(layer: Array) -> Array:
+    """Attention that sees the same positions and prefers none: ``U[q, k] = [W[q, k] > 0] / number of keys that q sees``.
+
+    >>> import numpy as np
+    >>> uniform(np.array([[1.0, 0.0], [0.9, 0.1]])).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    seen = (layer > 0).to(layer.dtype) if is_tensor(layer) else (layer > 0).astype(layer.dtype)
+    count = seen.sum(-1)[..., None]
+    return seen / (count + (count == 0))
+
+
+def layerwise(layer: Array) -> Array:
+    """Each key's weight divided by what uniform attention sends to that key; then rows sum to what they did.
+
+    ``W'[q, k] ∝ W[q, k] / Σ_q' U[q', k]``, with U from `uniform`.
+
+    >>> import numpy as np
+    >>> layerwise(np.array([[1.0, 0.0], [0.5, 0.5]])).tolist()
+    [[1.0, 0.0], [0.25, 0.75]]
+    """
+    received = uniform(layer).sum(-2)[..., None, :]
+    scaled = layer / (received + (received == 0))
+    total = scaled.sum(-1)[..., None]
+    return scaled * (layer.sum(-1)[..., None] / (total + (total == 0)))
+
+
+def relative(method: Callable[[Sequence[Array]], Array], layers: Sequence[Array], mode: str | None) -> Any:
+    """Token attention of attention weights ``layers``, relative to their receptive field.
+
+    ``method`` takes the weights of all layers to token attention T; it adds the residual connection itself. With
+    U = ``method`` of the `uniform` weights:
+
+    None: ``T``.
+    "ratio": ``T / U``. One means: as much as the mask alone explains. 0 where U is 0.
+    "difference": ``T - U``, signed: what the model adds to the mask.
+    "layer": ``method`` of the `layerwise` weights: each layer is corrected by itself, before anything is propagated.
+    """
+    check_mode(mode)
+    if mode is None:
+        return method(layers)
+    if mode == "layer":
+        return method([layerwise(layer) for layer in layers])
+    values, field = method(layers), method([uniform(layer) for layer in layers])
+    if mode == "difference":
+        return values - field
+    return values / (field + (field == 0)) * (field > 0)

@@ -1,0 +1,659 @@
+"""TokenAttention: a labelled array [layer, query, input] that shows itself, saves itself and merges its own words."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnflow._arrays import as_array, is_tensor, positions
+from attnflow.errors import InputError
+
+FORMAT = "attnflow.TokenAttention"
+VERSION = 1
+LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
+          "grid", "provenance")  # fmt: skip
+# cividis: even steps of lightness, and the same picture with and without colour-blindness
+RAMP = np.array(
+    [
+        (0, 32, 77), (0, 51, 111), (57, 72, 107), (87, 92, 109), (112, 113, 115),
+        (138, 135, 121), (166, 157, 117), (196, 181, 108), (228, 207, 91), (255, 234, 70),
+    ]
+)  # fmt: skip
+
+FloatArray = np.ndarray[Any, Any]
+
+
+class Score(NamedTuple):
+    """One input of one row: its token, its place among the inputs and its value."""
+
+    token: str
+    position: int
+    value: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenAttention:
+    """How much of each hidden state comes from each input: ``values[layer, query, input]`` with the names of its axes.
+
+    values: float32 or float64, finite; read-only from here on.
+    method: "raw", "rollout", "flow" or what else the numbers are.
+    layers: the model's layer numbers of axis 0, counted from 0; people see them as L1, L2, ...
+    queries, query_tokens: the positions of axis 1 in the sequence of queries, and their tokens.
+    tokens: of the inputs (axis 2), as shown to people.
+    word_ids, word_texts: for each input the number of its word in word_texts, None where it is in no word.
+    special: for each input, whether it is a special token.
+    text: what the model read.
+    parts: for each input the name of its part ("source" or "target"); empty where there is one part only.
+    grid: (rows, columns) of image patches, which are the last rows · columns inputs.
+    provenance: where the numbers come from, as JSON would hold it.
+    source, recipe: the trace that made it and the arguments it was called with, for `words`; neither is saved.
+
+    >>> cls = TokenAttention(
+    ...     values=[[[0.1, 0.5, 0.2, 0.2]]], method="flow", layers=[5], queries=[0], query_tokens=["[CLS]"],
+    ...     tokens=["[CLS]", "key", "cab", "##inet"], word_ids=[None, 0, 1, 1], word_texts=["key", "cabinet"],
+    ...     special=[True, False, False, False], text="key cabinet",
+    ... )
+    >>> cls
+    TokenAttention(flow, 1 layer × 1 query × 4 inputs, 'key cabinet')
+    >>> cls.top(2)
+    [Score(token='key', position=1, value=0.5), Score(token='cab', position=2, value=0.2)]
+    >>> cls.without_special().normalized().row("[CLS]", layer=5).round(3)
+    array([0.556, 0.222, 0.222])
+    """
+
+    values: FloatArray
+    method: str
+    layers: tuple[int, ...]
+    queries: tuple[int, ...]
+    query_tokens: tuple[str, ...]
+    tokens: tuple[str, ...]
+    word_ids: tuple[int | None, ...]
+    word_texts: tuple[str, ...]
+    special: tuple[bool, ...]
+    text: str
+    parts: tuple[str, ...] = ()
+    grid: tuple[int, int] | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    source: Any = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        values = _checked_values(self.values)
+        n_layers, n_queries, n_inputs = values.shape
+        checked: dict[str, Any] = {
+            "values": values,
+            "method": _text(self.method, "method"),
+            "layers": _numbers(self.layers, "layers", n_layers, "layers"),
+            "queries": _numbers(self.queries, "queries", n_queries, "queries"),
+            "query_tokens": _texts(self.query_tokens, "query_tokens", n_queries, "queries"),
+            "tokens": _texts(self.tokens, "tokens", n_inputs, "inputs"),
+            "word_texts": _texts(self.word_texts, "word_texts"),
+            "special": _flags(self.special, n_inputs),
+            "text": _text(self.text, "text"),
+            "parts": _texts(self.parts, "parts"),
+            "grid": _checked_grid(self.grid, n_inputs),
+            "provenance": _as_json(self.provenance),
+            "recipe": dict(self.recipe),
+        }
+        checked["word_ids"] = _word_ids(self.word_ids, n_inputs, len(checked["word_texts"]))
+        if checked["parts"]:
+            _check_length(checked["parts"], "parts", n_inputs, "inputs")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        sizes = zip(self.values.shape, ("layer", "query", "input"), ("layers", "queries", "inputs"), strict=True)
+        shape = " × ".join(f"{n} {one if n == 1 else many}" for n, one, many in sizes)
+        shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
+        return f"TokenAttention({self.method}, {shape}, {shown!r})"
+
+    def __rich__(self) -> Any:
+        from attnflow.view.terminal import plain, render
+
+        # whoever prints it names no query, and an error out of a REPL's display helps nobody
+        return render(self) if len(self.queries) == 1 else plain(repr(self))
+
+    def show(self, query: int | str | None = None, layer: int = -1, *, file: Any = None) -> None:
+        """Print one row in the terminal, or into a file; query and layer are those of `row`."""
+        from rich.console import Console
+
+        from attnflow.view.terminal import render
+
+        Console(file=file).print(render(self, query, layer))
+
+    def where(self, query: int | str | None = None, layer: int = -1) -> tuple[int, int]:
+        """The indices on axes 0 and 1 of `values` that a layer and a query stand for; arguments as in `row`."""
+        return _layer_index(self.layers, layer), _query_index(self.queries, self.query_tokens, query)
+
+    def row(self, query: int | str | None = None, layer: int = -1) -> FloatArray:
+        """What each input gives to one query at one layer: ``values[layer, query]``.
+
+        query: its position, one of `queries` (negative ones count from the end of `queries`), or its token's text.
+            May be left out where there is only one.
+        layer: the model's layer number, one of `layers`; negative ones count from the end of `layers`.
+        """
+        row: FloatArray = self.values[self.where(query, layer)]
+        return row
+
+    def top(self, k: int = 5, query: int | str | None = None, layer: int = -1) -> list[Score]:
+        """The k inputs with the highest values, highest first and equal ones by position; query and layer as in `row`."""
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise InputError(f"k={k!r}: expected an int of at least 1, the number of inputs wanted")
+        row = self.row(query, layer)
+        order = np.argsort(-row, kind="stable")[:k]
+        return [Score(self.tokens[i], i, float(row[i])) for i in order.tolist()]
+
+    def words(self) -> TokenAttention:
+        """The same over words instead of subwords, computed anew on the graph whose subwords are merged.
+
+        ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]`` comes before rollout and flow, so that their values
+        cannot be merged afterwards; raw attention can, and is where the trace is gone. Whatever of `without_special` and
+        `normalized` was done is done again.
+        """
+        if self.grid is not None:
+            raise InputError(
+                f"words() of an image of {self.grid[0]} × {self.grid[1]} patches: expected text; use on_grid()"
+            )
+        if self.provenance.get("unit") == "word":
+            return self
+        if self.source is None:
+            return _merged(self)
+        trace = self.source.words()
+        result: TokenAttention = getattr(trace, self.method)(**{**self.recipe, "query": _word_queries(self, trace)})
+        result = replace(result, provenance={**result.provenance, "unit": "word"})
+        for step in self.provenance.get("steps", ()):
+            result = {"without_special": result.without_special, "normalized": result.normalized}[step]()
+        return result
+
+    def without_special(self) -> TokenAttention:
+        """Without the special tokens among the inputs; queries stay, and rows keep what is left of their sum.
+
+        Follow it by `normalized` for shares of what is left. Positions count the inputs that stay.
+        """
+        keep = [i for i, special in enumerate(self.special) if not special]
+        if not keep:
+            raise InputError(f"all {len(self.tokens)} inputs are special tokens: expected at least one that is not")
+        return replace(
+            self,
+            values=self.values[:, :, keep],
+            tokens=tuple(self.tokens[i] for i in keep),
+            word_ids=tuple(self.word_ids[i] for i in keep),
+            special=(False,) * len(keep),
+            parts=tuple(self.parts[i] for i in keep) if self.parts else (),
+            provenance=_with_step(self.provenance, "without_special"),
+        )
+
+    def normalized(self) -> TokenAttention:
+        """Each row divided by its sum: ``values[l, q, t] / Σ_u values[l, q, u]``. Rows of zeros stay as they are."""
+        if (self.values < 0).any():
+            raise InputError(
+                f"normalized() of {self.method}, which has negative values: expected values of at least 0, "
+                "because shares of a sum with both signs mean nothing"
+            )
+        total = self.values.sum(axis=-1, keepdims=True)
+        return replace(
+            self,
+            values=self.values / np.where(total == 0, 1, total),
+            provenance=_with_step(self.provenance, "normalized"),
+        )
+
+    def on_grid(self) -> FloatArray:
+        """The values of an image's patches in their places: ``[layer, query, row, column]``."""
+        if self.grid is None:
+            raise InputError("this result has no grid: expected one of an image; text is read with row() and top()")
+        rows, columns = self.grid
+        return self.values[:, :, -rows * columns :].reshape(*self.values.shape[:2], rows, columns)
+
+    def overlay(self, image: Any, query: int | str | None = None, layer: int = -1, alpha: float = 0.6) -> FloatArray:
+        """The map of the patches over the image, uint8 ``[height, width, 3]``: lowest value dark blue, highest yellow.
+
+        image: what the model saw, after cropping: a PIL image, or an array ``[height, width]`` or ``[height, width, 3]``
+            of uint8 or of floats from 0 to 1. Its size is free.
+        query, layer: as in `row`.
+        alpha: how much of the map is seen, from 0 (image only) to 1 (map only).
+        """
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number) or not 0 <= alpha <= 1:
+            raise InputError(f"alpha={alpha!r}: expected a number from 0 (image only) to 1 (map only)")
+        patches = self.on_grid()[self.where(query, layer)]
+        pixels = _pixels(image)
+        height, width = pixels.shape[:2]
+        # [height, row] @ [row, column] @ [column, width]
+        smooth = _stretch(patches.shape[0], height) @ patches @ _stretch(patches.shape[1], width).T
+        mixed = (1 - float(alpha)) * pixels + float(alpha) * colours(shares(smooth))
+        return np.rint(mixed).astype(np.uint8)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but source and recipe, as a .json file holds it."""
+        return {**_labels(self), "values": self.values.tolist()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
+
+        .csv and .parquet are one row a value, with layers counted from 1. .parquet needs pyarrow.
+        """
+        path = Path(path)
+        write = _of_extension(WRITERS, path)
+        # beside the target, because a rename is atomic only within one file system
+        beside = path.with_name(f".attnflow-{os.urandom(6).hex()}.tmp")
+        try:
+            write(self, beside)
+            beside.replace(path)
+        except OSError as e:
+            raise InputError(f"cannot write {str(path)!r}: {e.strerror or e}") from None
+        finally:
+            with contextlib.suppress(OSError):  # gone already, or never there
+                beside.unlink()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TokenAttention:
+        """Read what `save` wrote, to the last bit; source and recipe are gone."""
+        path = Path(path)
+        read = _of_extension(READERS, path)
+        damaged = InputError(f"{str(path)!r} is damaged or is something else: expected a whole file written by save()")
+        try:
+            labels, values = read(path)
+        except (InputError, MemoryError):
+            raise
+        except FileNotFoundError:
+            raise InputError(f"{str(path)!r} does not exist: expected a file written by save()") from None
+        except Exception as e:  # zip, csv, JSON and parquet readers share no base class for what a garbled file raises
+            if isinstance(e, OSError) and e.strerror:
+                raise InputError(f"cannot read {str(path)!r}: {e.strerror}") from None
+            raise damaged from None
+        try:
+            return cls(**labels, values=values)
+        except InputError:
+            raise damaged from None
+
+
+def shares(x: FloatArray) -> FloatArray:
+    """From 0 at the lowest value to 1 at the highest; all 0 where all are equal.
+
+    >>> shares(np.array([2.0, 3.0, 4.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    x = x.astype(np.float64)
+    spread = x.max() - x.min()
+    scaled: FloatArray = (x - x.min()) / spread if spread > 0 else np.zeros_like(x)
+    return scaled
+
+
+def colours(x: FloatArray) -> FloatArray:
+    """RGB from 0 to 255 on a last axis, for numbers from 0 to 1, along a ramp that colour-blind people read as well.
+
+    >>> colours(np.array([0.0, 1.0])).tolist()
+    [[0.0, 32.0, 77.0], [255.0, 234.0, 70.0]]
+    """
+    at = np.linspace(0, 1, len(RAMP))
+    return np.stack([np.interp(x, at, channel) for channel in RAMP.T], axis=-1)
+
+
+def _stretch(n: int, size: int) -> FloatArray:
+    """[size, n]: linear interpolation from the centres of n patches to the centres of `size` pixels."""
+    at = (np.arange(size) + 0.5) * n / size - 0.5
+    return np.stack([np.interp(at, np.arange(n), unit) for unit in np.eye(n)], axis=1)
+
+
+def _pixels(image: Any) -> FloatArray:
+    """[height, width, 3] from 0 to 255."""
+    # a PIL image with a palette would come out as the numbers of its colours
+    try:
+        pixels = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the image is a {type(image).__name__} that is no array: expected an array or a PIL image"
+        ) from None
+    if pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or 0 in pixels.shape:
+        raise InputError(
+            f"the image has shape {pixels.shape}: expected [height, width] or [height, width, 3], or a PIL image"
+        )
+    if pixels.dtype.kind == "f" and pixels.min() >= 0 and pixels.max() <= 1:
+        pixels = pixels * 255.0
+    elif pixels.dtype != np.uint8:
+        found = f" from {pixels.min():.4g} to {pixels.max():.4g}" if pixels.dtype.kind in "iuf" else ""
+        raise InputError(f"the image holds {pixels.dtype}{found}: expected uint8, or floats from 0 to 1")
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+    return pixels.astype(np.float64)
+
+
+def _layer_index(layers: tuple[int, ...], layer: int) -> int:
+    if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
+        raise InputError(f"layer={layer!r} is not a layer: expected one int, for example -1 for the last one")
+    if layer in layers:
+        return layers.index(int(layer))
+    if -len(layers) <= layer < 0:
+        return int(layer) + len(layers)
+    known = _some(f"{number} (L{number + 1})" for number in layers)
+    raise InputError(f"layer {layer} is not in this result: expected one of {known}, or {-len(layers)} to -1")
+
+
+def _query_index(queries: tuple[int, ...], tokens: tuple[str, ...], query: int | str | None) -> int:
+    if query is None and len(queries) == 1:
+        return 0
+    if isinstance(query, str):
+        found = [i for i, token in enumerate(tokens) if token == query]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            places = _some(str(queries[i]) for i in found)
+            raise InputError(f"query {query!r} is at {len(found)} positions: give one of them as an int, {places}")
+    elif isinstance(query, int | np.integer) and not isinstance(query, bool):
+        if query in queries:
+            return queries.index(int(query))
+        if -len(queries) <= query < 0:
+            return int(query) + len(queries)
+    known = _some(f"{position} {token!r}" for position, token in zip(queries, tokens, strict=True))
+    if query is None:
+        raise InputError(f"this result has {len(queries)} queries: give one, by position or token, of {known}")
+    raise InputError(
+        f"query {query!r} is not in this result: expected a position or a token of {known}, or {-len(queries)} to -1"
+    )
+
+
+def _some(names: Iterable[str], limit: int = 12) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(listed[:limit]) + more
+
+
+def _with_step(provenance: Mapping[str, Any], step: str) -> dict[str, Any]:
+    return {**provenance, "steps": [*provenance.get("steps", ()), step]}
+
+
+def _word_queries(result: TokenAttention, trace: Any) -> list[int]:
+    """The words that the queries are in, each once, as positions among the queries of the trace over words."""
+    of = {position: number for number, group in enumerate(trace.word_groups) for position in group}
+    # in an encoder-decoder the groups begin with the source, and the queries with the target
+    before, before_words = (getattr(t, "first_query", 0) for t in (result.source, trace))
+    return list(dict.fromkeys(of[query + before] - before_words for query in result.queries))
+
+
+def _merged(result: TokenAttention) -> TokenAttention:
+    """The values themselves over words: exact where nothing was computed from them, or where no word has two tokens."""
+    by_word: dict[object, list[int]] = {}
+    for i, word in enumerate(result.word_ids):
+        by_word.setdefault(("alone", i) if word is None else word, []).append(i)
+    groups = list(by_word.values())
+    at = {position: i for i, position in enumerate(result.queries)}
+    own = not result.parts and all(
+        query < len(result.tokens) and result.tokens[query] == token
+        for query, token in zip(result.queries, result.query_tokens, strict=True)
+    )
+    exact = result.method == "raw" or all(len(group) == 1 for group in groups)
+    if not (exact and own) or result.provenance.get("steps"):
+        raise InputError(
+            f"this {result.method} result does not hold the trace it was computed from (what is read from a file never "
+            "does): subwords must be merged into words before rollout and flow are computed, so call .words() before "
+            ".save()"
+        )
+    of = {i: g for g, group in enumerate(groups) for i in group}
+    asked = list(dict.fromkeys(of[query] for query in result.queries))
+    for g in asked:
+        present = [i for i in groups[g] if i in at]
+        if len(present) < len(groups[g]):
+            raise InputError(
+                f"the word {result.word_texts[result.word_ids[present[0]] or 0]!r} is at positions {groups[g]}, and only "
+                f"{present} are queries of this result: expected all, because the row of a word is the mean of theirs"
+            )
+    first = [group[0] for group in groups]
+    tokens = [result.tokens[i] if (w := result.word_ids[i]) is None else result.word_texts[w] for i in first]
+    columns = np.stack([result.values[:, :, group].sum(axis=2) for group in groups], axis=2)
+    return replace(
+        result,
+        values=np.stack([columns[:, [at[i] for i in groups[g]]].mean(axis=1) for g in asked], axis=1),
+        queries=tuple(asked),
+        query_tokens=tuple(tokens[g] for g in asked),
+        tokens=tuple(tokens),
+        word_ids=tuple(result.word_ids[i] for i in first),
+        special=tuple(all(result.special[i] for i in group) for group in groups),
+        provenance={**result.provenance, "unit": "word"},
+    )
+
+
+def _checked_values(given: Any) -> FloatArray:
+    values = as_array(given, "values")
+    if is_tensor(values):
+        values = values.detach().cpu().numpy()
+    if values.ndim != 3 or 0 in values.shape:
+        raise InputError(f"values have shape {values.shape}: expected [layer, query, input], each at least 1")
+    if not np.isfinite(values).all():
+        at = np.argwhere(~np.isfinite(values))[0]
+        raise InputError(f"values are {values[tuple(at)]} at {at.tolist()}: expected finite numbers")
+    if values.flags.writeable or values.base is not None:
+        values = values.copy()  # whoever holds the given one may still write to it
+        values.flags.writeable = False
+    checked: FloatArray = values
+    return checked
+
+
+def _sequence(given: Any, name: str, kind: str) -> list[Any]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InputError(f"{name}={given!r}: expected a sequence of {kind}")
+    return list(given)
+
+
+def _check_length(found: Sequence[Any], name: str, size: int, axis: str) -> None:
+    if len(found) != size:
+        raise InputError(f"{name} has {len(found)} entries, but values has {size} {axis}: expected one for each")
+
+
+def _text(given: Any, name: str) -> str:
+    if not isinstance(given, str):
+        raise InputError(f"{name} is a {type(given).__name__}: expected a str")
+    # two surrogates side by side are one character to every file format: make them one here, so that files read back equal
+    return given if given.isascii() else given.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def _texts(given: Any, name: str, size: int | None = None, axis: str = "") -> tuple[str, ...]:
+    found = _sequence(given, name, "texts")
+    if size is not None:
+        _check_length(found, name, size, axis)
+    return tuple(_text(text, f"{name}[{i}]") for i, text in enumerate(found))
+
+
+def _numbers(given: Any, name: str, size: int, axis: str) -> tuple[int, ...]:
+    found = positions(_sequence(given, name, "ints"), name)
+    _check_length(found, name, size, axis)
+    if len(set(found)) < len(found) or min(found) < 0:
+        raise InputError(f"{name}={_some(str(n) for n in found)}: expected ints of at least 0, each once")
+    return tuple(found)
+
+
+def _flags(given: Any, size: int) -> tuple[bool, ...]:
+    found = _sequence(given, "special", "bools")
+    _check_length(found, "special", size, "inputs")
+    if not all(isinstance(flag, int | np.integer | np.bool_) and flag in (0, 1) for flag in found):
+        raise InputError("special has entries other than True and False: expected one bool for each input")
+    return tuple(bool(flag) for flag in found)
+
+
+def _word_ids(given: Any, size: int, words: int) -> tuple[int | None, ...]:
+    found = _sequence(given, "word_ids", "ints and None")
+    _check_length(found, "word_ids", size, "inputs")
+    numbers = positions([i for i in found if i is not None], "word_ids")
+    for number in numbers:
+        if not 0 <= number < words:
+            raise InputError(
+                f"word_ids has {number}, but there are {words} word_texts: expected None, or 0 to {words - 1}"
+            )
+    left = iter(numbers)
+    return tuple(None if i is None else next(left) for i in found)
+
+
+def _checked_grid(given: Any, size: int) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    grid = tuple(positions(given, "grid"))
+    if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > size:
+        raise InputError(f"grid={given!r}: expected (rows, columns) of at most {size} patches, as many as inputs")
+    return grid
+
+
+def _as_json(provenance: Any) -> dict[str, Any]:
+    """As it will be read back from a file: tuples are lists, keys are strings."""
+    if not isinstance(provenance, Mapping):
+        raise InputError(f"provenance is a {type(provenance).__name__}: expected a dict that JSON can hold")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(provenance), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InputError(
+            f"provenance cannot be written as JSON ({e}): expected plain values, lists and dicts"
+        ) from None
+    return plain
+
+
+def _of_extension(table: Mapping[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:
+    try:
+        return table[path.suffix.lower()]
+    except KeyError:
+        raise InputError(
+            f"{str(path)!r} has the extension {path.suffix!r}: expected one of {', '.join(table)}"
+        ) from None
+
+
+def _labels(result: TokenAttention) -> dict[str, Any]:
+    """All but the values, as JSON holds it."""
+    held = {name: getattr(result, name) for name in LABELS}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
+    return {"format": FORMAT, "version": VERSION, **plain, "dtype": str(result.values.dtype)}
+
+
+def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[str, Any], np.dtype[Any]]:
+    """What a file holds for TokenAttention, except the values, and the type of those."""
+    document = text if isinstance(text, dict) else json.loads(text)
+    if document["format"] != FORMAT:
+        raise ValueError("another format")
+    if document["version"] > VERSION:
+        from attnflow import __version__
+
+        raise InputError(
+            f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
+            "update attnflow"
+        )
+    if document["dtype"] not in ("float32", "float64"):
+        raise ValueError("another dtype")
+    return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
+
+
+def _write_json(result: TokenAttention, path: Path) -> None:
+    path.write_text(json.dumps(result.to_dict()) + "\n", encoding="ascii")
+
+
+def _read_json(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    labels, dtype = _read_labels(document, path)
+    return labels, np.array(document["values"], dtype=dtype)
+
+
+def _write_npz(result: TokenAttention, path: Path) -> None:
+    with path.open("wb") as file:  # a path would get .npz appended
+        np.savez_compressed(file, values=result.values, meta=np.array(json.dumps(_labels(result))))
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        labels, dtype = _read_labels(str(archive["meta"]), path)
+        return labels, archive["values"].astype(dtype)
+
+
+def _table_text(text: str) -> str:
+    """What other programs can read: UTF-8 has no lone surrogates, and many readers stop at NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
+    """The columns of the long table before the value: the axis each belongs to, and its entries along that axis."""
+    n = len(result.tokens)
+    return {
+        "layer": (0, [number + 1 for number in result.layers]),
+        "query": (1, list(result.queries)),
+        "query_token": (1, [_table_text(token) for token in result.query_tokens]),
+        "input": (2, list(range(n))),
+        "token": (2, [_table_text(token) for token in result.tokens]),
+        "word": (2, list(result.word_ids)),
+        "special": (2, list(result.special)),
+        "part": (2, [_table_text(part) for part in result.parts] or [""] * n),
+    }
+
+
+def _placed(
+    labels: Mapping[str, Any], dtype: np.dtype[Any], cells: Iterable[tuple[int, int, int, float]]
+) -> FloatArray:
+    """[layer, query, input] from rows in any order; what is missing stays NaN, which TokenAttention refuses."""
+    layers = {number + 1: i for i, number in enumerate(labels["layers"])}
+    queries = {position: i for i, position in enumerate(labels["queries"])}
+    values = np.full((len(layers), len(queries), len(labels["tokens"])), np.nan, dtype)
+    for layer, query, i, value in cells:
+        values[layers[layer], queries[query], i] = value
+    return values
+
+
+def _write_csv(result: TokenAttention, path: Path) -> None:
+    columns = _columns(result)
+    columns["special"] = 2, [str(special).lower() for special in result.special]
+    places = np.indices(result.values.shape).reshape(3, -1).tolist()
+    cells = [map(entries.__getitem__, places[axis]) for axis, entries in columns.values()]
+    meta = itertools.chain([json.dumps(_labels(result))], itertools.repeat(""))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow((*columns, "value", "meta"))
+        writer.writerows(zip(*cells, result.values.ravel().tolist(), meta, strict=False))  # meta never ends
+
+
+def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    # the reader refuses long fields, and the labels of long texts are one; raised only, so that threads do not interfere
+    csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    # in any row, should somebody have sorted the table
+    labels, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
+    if rows[-1]["meta"] is None:
+        raise ValueError("the last row is cut")
+    cells = ((int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"])) for row in rows)
+    return labels, _placed(labels, dtype, cells)
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise InputError(
+            ".parquet needs pyarrow, which is not installed: pip install 'attnflow[corpus]', or use .json, .npz or .csv"
+        ) from None
+
+
+def _write_parquet(result: TokenAttention, path: Path) -> None:
+    pa, parquet = _pyarrow()
+    places = np.indices(result.values.shape).reshape(3, -1)
+    # a text without any word would leave its column without a type
+    kinds = {"word": pa.int64()}
+    columns = {
+        name: pa.array(entries, kinds.get(name)).take(pa.array(places[axis]))
+        for name, (axis, entries) in _columns(result).items()
+    }
+    table = pa.table({**columns, "value": result.values.ravel()})
+    parquet.write_table(table.replace_schema_metadata({b"attnflow": json.dumps(_labels(result)).encode()}), path)
+
+
+def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    _, parquet = _pyarrow()
+    with path.open("rb") as file:
+        table = parquet.ParquetFile(file).read()
+    labels, dtype = _read_labels(table.schema.metadata[b"attnflow"], path)
+    cells = zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True)
+    return labels, _placed(labels, dtype, cells)
+
+
+WRITERS = {".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet}
+READERS = {".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}

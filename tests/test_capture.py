@@ -1,0 +1,495 @@
+"""Capture on every architecture: the same weights as eager attention, outputs as they were, checked on first use."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import ARCHITECTURES, LLAMA, POSITIONS, TEXT, Architecture, hf, ids, source_and_target, text, wave
+
+import attnflow as af
+from attnflow.capture import model as model_module
+from attnflow.capture.check import float_outputs, largest_difference
+from attnflow.capture.routes import EAGER, FUSED, INTERFACE
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+transformers.utils.logging.set_verbosity_error()
+
+every = pytest.mark.parametrize("a", ARCHITECTURES, ids=lambda a: a.name)
+texts = pytest.mark.parametrize("a", [a for a in ARCHITECTURES if "input_ids" in a.inputs()], ids=lambda a: a.name)
+
+
+def built(a: Architecture) -> Any:
+    """As load() would: eager where the model does not go through the interface."""
+    model = a.build()
+    if hasattr(model, "set_attn_implementation") and not model._can_set_attn_implementation():
+        model = a.build("eager")
+    return model
+
+
+def returned(out: Any) -> list[torch.Tensor]:
+    """The attentions that a model returns, in the order of layers; of an encoder-decoder the encoder's."""
+    return list(out.get("attentions") or out.get("encoder_attentions") or ())
+
+
+@every
+def test_weights_equal_eager(a: Architecture) -> None:
+    if not a.returns:
+        pytest.skip("the model does not return its attention; see the tests of windows, towers and plain PyTorch")
+    trace = af.wrap(built(a)).trace(a.inputs(), keep_heads=True)
+    reference = a.build("eager")
+    with torch.no_grad():
+        attentions = returned(reference(**a.inputs(), output_attentions=True))
+    kept = trace.encoder.steps if trace.encoder else None
+    assert len(attentions) == len(kept or trace.weights)
+    for layer, expected in enumerate(attentions):
+        if kept is not None:
+            assert torch.equal(kept[layer].weights, expected[0].float().mean(0))
+        else:
+            assert torch.equal(trace.weights[layer], expected[0].float())
+
+
+@every
+def test_outputs_stay(a: Architecture) -> None:
+    """Wrapped and tracing against untouched: to the bit where eager runs in both; to the bit always when not tracing."""
+    model = built(a)
+    wrapped = af.wrap(model)
+    tower = wrapped._tower(a.inputs())
+    inputs = dict(a.inputs())
+    given = (inputs.pop("input"),) if "input" in inputs else ()
+    with torch.no_grad():
+        before = float_outputs(tower(*given, **inputs))
+        wrapped.trace(a.inputs())
+        after = float_outputs(tower(*given, **inputs))
+    assert largest_difference(before, after) == 0
+    eager = af.wrap(a.build("eager"))
+    eager.trace(a.inputs())
+    (checked,) = eager.checked.values()
+    assert checked.difference == 0
+
+
+@every
+def test_views_agree_with_the_paper(a: Architecture) -> None:
+    trace = af.wrap(built(a)).trace(a.inputs())
+    rolled, flowed = trace.rollout(query="all", layer=-1).values, trace.flow(query="all", layer=-1).values
+    assert (rolled <= flowed + 1e-9).all()
+    sums = rolled.sum(-1)
+    if a.name == "gpt-oss":
+        assert (sums < 1 - 1e-3).any()
+    else:
+        np.testing.assert_allclose(sums, 1, atol=1e-5)
+    assert trace.raw(query="all", layer=-1).values.shape == rolled.shape
+
+
+@every
+def test_blocks_equal_whole(a: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped = af.wrap(built(a))
+    whole = wrapped.trace(a.inputs(), keep_heads=True)
+    (checked,) = wrapped.checked.values()
+    assert checked.blocks == (checked.route != EAGER)
+    if not checked.blocks:
+        pytest.skip("this model's attention is computed by its own code only")
+    monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
+    blocks = wrapped.trace(a.inputs(), keep_heads=True)
+    assert "blocks" in blocks.provenance["captured"]
+    for x, y in zip(whole.steps, blocks.steps, strict=True):
+        torch.testing.assert_close(x.weights, y.weights, atol=2e-6, rtol=0)
+    for layer in whole.weights:
+        torch.testing.assert_close(whole.weights[layer], blocks.weights[layer], atol=2e-6, rtol=0)
+
+
+@texts
+def test_padding_changes_nothing(a: Architecture) -> None:
+    if a.kind == "encoder-decoder":
+        pytest.skip("encoder-decoders are traced one text at a time")
+    wrapped = af.wrap(built(a))
+    inputs = [{"input_ids": ids(n, n), "attention_mask": torch.ones(1, n, dtype=torch.long)} for n in (5, 12, 1, 9)]
+    batch = wrapped.trace(inputs)
+    for given, together in zip(inputs, batch, strict=True):
+        alone = wrapped.trace(given)
+        assert alone.tokens == together.tokens
+        np.testing.assert_allclose(together.graph(), alone.graph(), atol=1e-6)
+
+
+@texts
+def test_linear_equals_graph(a: Architecture) -> None:
+    wrapped = af.wrap(built(a))
+    graph = wrapped.trace(a.inputs())
+    if a.kind == "encoder-decoder" or not next(iter(wrapped.checked.values())).blocks:
+        with pytest.raises(af.InputError, match='memory="graph"'):
+            wrapped.trace(a.inputs(), memory="linear")
+        return
+    linear = wrapped.trace(a.inputs(), memory="linear", queries=[0, 5, -1], layers=[-1, 0])
+    same = {"query": [0, 5, -1], "layer": [-1, 0]}
+    np.testing.assert_allclose(linear.raw().values, graph.raw(**same).values, atol=1e-6)
+    for mode in (None, "ratio", "difference"):
+        if mode and a.name == "ModernBERT":
+            continue  # its local layers see both ways, a mask whose uniform step is not known without matrices
+        np.testing.assert_allclose(
+            linear.rollout(receptive_field=mode).values, graph.rollout(**same, receptive_field=mode).values, atol=2e-5
+        )
+    with pytest.raises(af.InputError, match="flow needs one matrix a layer"):
+        linear.flow()
+
+
+def test_routes() -> None:
+    found = {}
+    for a in ARCHITECTURES:
+        wrapped = af.wrap(built(a))
+        wrapped.trace(a.inputs())
+        found[a.name] = next(iter(wrapped.checked.values())).route
+    eager = {"DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"}
+    assert {name for name, route in found.items() if route == EAGER} == eager
+    plain = {a.name for a in ARCHITECTURES if a.kind == "plain"}
+    assert {name for name, route in found.items() if route == FUSED} == plain
+    assert all(route == INTERFACE for name, route in found.items() if name not in eager | plain)
+
+
+def test_causality_is_found() -> None:
+    for a in ARCHITECTURES:
+        if a.kind in ("encoder", "decoder"):
+            wrapped = af.wrap(built(a))
+            trace = wrapped.trace(a.inputs())
+            assert next(iter(wrapped.checked.values())).causal == (a.kind == "decoder"), a.name
+            assert (trace.default_query == 10) == (a.kind == "decoder")
+            if a.kind == "decoder":
+                assert np.triu(trace.graph(), 1).max() == 0
+
+
+def test_falcon_with_fused_attention() -> None:
+    """Built with SDPA its returned weights see the future; ours come from what the fused function was given."""
+    falcon = next(a for a in ARCHITECTURES if a.name == "Falcon")
+    wrapped = af.wrap(falcon.build("sdpa"))
+    trace = wrapped.trace(text())
+    assert trace.provenance["captured"].startswith(FUSED)
+    np.testing.assert_allclose(trace.graph(), af.wrap(falcon.build("eager")).trace(text()).graph(), atol=1e-5)
+
+
+def test_plain_pytorch_weights() -> None:
+    """Against the definition, from the layers' own parameters."""
+    vit = next(a for a in ARCHITECTURES if a.name.startswith("ViT in plain"))
+    model = vit.build()
+    trace = af.wrap(model).trace(vit.inputs(), keep_heads=True)
+    with torch.no_grad():
+        x = model.patches(vit.inputs()["pixel_values"]).flatten(2).transpose(1, 2)
+        x = torch.cat([model.cls, x], 1)
+        for layer, block in enumerate(model.blocks):
+            q, k, _ = block.qkv(block.norm(x))[0].reshape(17, 3, 4, 8).permute(1, 2, 0, 3)
+            torch.testing.assert_close(trace.weights[layer], torch.softmax(q @ k.transpose(1, 2) / 8**0.5, -1))
+            x = block(x)
+    encoder = next(a for a in ARCHITECTURES if a.name == "nn.TransformerEncoder")
+    module = encoder.build()
+    states = encoder.inputs()["input"]
+    weights = af.wrap(module).trace(encoder.inputs(), keep_heads=True).weights
+    with torch.no_grad():
+        for layer, block in enumerate(module.layers):
+            _, expected = block.self_attn(states, states, states, need_weights=True, average_attn_weights=False)
+            torch.testing.assert_close(weights[layer], expected[0])
+            states = block(states)
+
+
+def test_nn_transformer_is_one_graph() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Transformer(32, 4, 2, 3, 48, batch_first=True).eval()
+    trace = af.wrap(module).trace({"src": torch.randn(1, 6, 32), "tgt": torch.randn(1, 4, 32)})
+    assert trace.parts == ("source",) * 6 + ("target",) * 4
+    assert len(trace.ends) == 3 and len(trace.steps) == 2 + 2 * 3
+    np.testing.assert_allclose(trace.rollout().values.sum(-1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["T5", "BART", "Marian"])
+def test_encoder_decoder_against_the_definition(name: str) -> None:
+    """Rollout over source and target, from the returned weights by hand, one decoder layer after the other."""
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    trace = af.wrap(a.build()).trace(source_and_target())
+    with torch.no_grad():
+        out = a.build("eager")(**source_and_target(), output_attentions=True)
+    r = 0.5
+    source = np.eye(11)
+    for layer in out.encoder_attentions:
+        source = ((1 - r) * layer[0].double().mean(0).numpy() + r * np.eye(11)) @ source
+    from_source, from_target = np.zeros((7, 11)), np.eye(7)
+    for own, cross in zip(out.decoder_attentions, out.cross_attentions, strict=True):
+        mix = (1 - r) * own[0].double().mean(0).numpy() + r * np.eye(7)
+        from_source, from_target = mix @ from_source, mix @ from_target
+        from_source = (1 - r) * cross[0].double().mean(0).numpy() @ source + r * from_source
+        from_target = r * from_target
+    found = trace.rollout(query="all", layer=-1)
+    np.testing.assert_allclose(found.values[0], np.concatenate([from_source, from_target], 1), atol=1e-6)
+    assert found.parts == ("source",) * 11 + ("target",) * 7
+    flowed = trace.flow(query="all", layer=-1).values
+    assert np.isfinite(flowed).all() and (flowed >= found.values - 1e-6).all()
+    assert trace.encoder is not None
+    np.testing.assert_allclose(trace.encoder.rollout(query="all", layer=-1).values[0], source, atol=1e-6)
+
+
+def test_encoder_decoder_flow_counts_the_encoder_once() -> None:
+    """What passes through is not a bottleneck, and a source state gives no more than its row in all decoder layers together."""
+    trace = af.wrap(next(a for a in ARCHITECTURES if a.name == "BART").build()).trace(source_and_target())
+    values = trace.flow(query="all", layer=-1).values[0]
+    assert values[:, :11].max() <= trace.graph()[0][:11, :11].sum(0).max() + 1e-9
+    earlier = values[6, 11:17]
+    column = trace.graph()[2][11:, 11:17].sum(0)  # what all target positions take from each at the first decoder layer
+    assert (earlier <= column + 1e-9).all() and (earlier > 0).all()
+
+
+def test_windows_against_the_library() -> None:
+    """Each window's weights stand where transformers' own partition of a shifted grid puts them."""
+    from transformers.models.swin.modeling_swin import window_partition
+
+    a = next(a for a in ARCHITECTURES if a.name == "Swin")
+    trace = af.wrap(a.build()).trace(a.inputs(), keep_heads=True)
+    attention = [s for s in trace.steps if s.residual]
+    assert [s.weights.shape[0] for s in trace.steps] == [256, 256, 64, 64, 64]
+    for layer, (side, shift) in enumerate([(16, 0), (16, 2), (8, 0), (8, 2)]):
+        grid = torch.arange(side * side).reshape(1, side, side, 1)
+        windows = window_partition(torch.roll(grid, (-shift, -shift), (1, 2)), 4).reshape(-1, 16)
+        expected = torch.zeros(side * side, side * side)
+        for w, places in enumerate(windows):
+            for i, q in enumerate(places):
+                expected[q, places] = trace.weights[layer][w, :, i].mean(0)
+        torch.testing.assert_close(attention[layer].weights, expected)
+    merging = next(s for s in trace.steps if not s.residual)
+    assert merging.weights[0].nonzero().flatten().tolist() == [0, 1, 16, 17]
+    assert trace.rollout().values.shape == (2, 64, 256)
+    assert trace.raw(layer=0).values.shape == (1, 256, 256)
+    np.testing.assert_allclose(trace.raw(layer=-1).values.sum(-1), 1, atol=1e-5)
+
+
+def test_vision_labels() -> None:
+    expected = {"ViT": 1, "DeiT": 2, "DINOv2 with registers": 4, "BEiT": 1, "CLIP, image": 1, "Swin": 0}
+    for a in ARCHITECTURES:
+        if a.name in expected:
+            trace = af.wrap(a.build()).trace(a.inputs())
+            assert sum(trace.special) == expected[a.name]
+            assert trace.grid == ((16, 16) if a.name == "Swin" else (4, 4))
+            result = trace.rollout(query=0, layer=-1)
+            assert result.on_grid().shape == (1, 1, *trace.grid)
+            assert result.overlay(np.zeros((64, 64, 3), np.uint8), query=0).shape == (64, 64, 3)
+    registers = next(a for a in ARCHITECTURES if a.name.startswith("DINOv2"))
+    assert af.wrap(registers.build()).trace(registers.inputs()).tokens[:5] == (
+        "[CLS]",
+        "[REG1]",
+        "[REG2]",
+        "[REG3]",
+        "0,0",
+    )
+
+
+def test_audio_positions_are_times() -> None:
+    a = next(a for a in ARCHITECTURES if a.name == "wav2vec2")
+    trace = af.wrap(a.build()).trace(wave()["input_values"][0].numpy())
+    assert trace.tokens[0] == "0.00s" and len(trace.tokens) == 39
+    with pytest.raises(af.InputError, match=r"audio has shape \(2, 3\): expected one row of numbers"):
+        af.wrap(a.build()).trace(np.zeros((2, 3)))
+
+
+def test_whisper() -> None:
+    build = hf(
+        "WhisperForConditionalGeneration", vocab_size=120, d_model=32, encoder_layers=2, decoder_layers=2, num_mel_bins=8,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=20,
+        max_target_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    features = torch.randn(1, 8, 40, generator=torch.Generator().manual_seed(0))
+    trace = af.wrap(build()).trace({"input_features": features, "decoder_input_ids": ids(6)})
+    assert trace.parts == ("source",) * 20 + ("target",) * 6
+    with torch.no_grad():
+        out = build("eager")(input_features=features, decoder_input_ids=ids(6), output_attentions=True)
+    for step, expected in zip(trace.encoder.steps, out.encoder_attentions, strict=True):
+        assert torch.equal(step.weights, expected[0].mean(0))
+
+
+def test_sinks_are_a_choice() -> None:
+    a = next(a for a in ARCHITECTURES if a.name == "gpt-oss")
+    wrapped = af.wrap(a.build())
+    kept, normal, own = (wrapped.trace(text(), missing=m).graph(0) for m in ("keep", "normalize", "self"))
+    assert kept.sum(-1).max() < 0.99
+    np.testing.assert_allclose(normal, kept / kept.sum(-1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(own - kept, np.eye(11) * (1 - kept.sum(-1, keepdims=True)), atol=1e-6)
+    assert wrapped.trace(text(), missing="self").provenance["missing"] == "self"
+
+
+def test_heads_are_reduced_as_asked() -> None:
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    heads = wrapped.trace(text(), keep_heads=True).weights
+    for how in ("mean", "max", "min", [1, 3]):
+        expected = af.attention_graph([heads[l].numpy() for l in range(3)], heads=how, residual=0)
+        np.testing.assert_allclose(wrapped.trace(text(), heads=how).graph(0), expected, atol=1e-6)
+    assert set(wrapped.trace(text(), keep_heads=[1, -1]).weights) == {1, 2}
+    assert not wrapped.trace(text()).weights
+
+
+def test_one_head() -> None:
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    trace = wrapped.trace(text(), keep_heads=True)
+    weights = np.stack([trace.weights[l].numpy() for l in range(3)])
+    for method in ("rollout", "flow"):
+        expected = af.single_head(weights, layer=1, head=2, method=method, queries=0)
+        np.testing.assert_allclose(trace.single_head(1, 2, method, query=0).values[0], expected, atol=1e-6)
+    with pytest.raises(af.InputError, match="the heads of layer 1 were not kept: trace again with keep_heads"):
+        wrapped.trace(text()).single_head(1, 2)
+
+
+def test_blocks_never_hold_a_layer_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4 heads and 300 tokens no tensor as large as heads × n × n, nor even two of n × n, is made."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 100_000)
+    n, largest = 300, 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for x in out if isinstance(out, tuple | list) else [out]:
+                if isinstance(x, torch.Tensor):
+                    largest = max(largest, x.untyped_storage().nbytes() // 4)
+            return out
+
+    for cls, options in (("BertModel", {**POSITIONS, "max_position_embeddings": n}), ("LlamaForCausalLM", LLAMA)):
+        wrapped = af.wrap(hf(cls, **options)())
+        given = {"input_ids": ids(n)}
+        wrapped.trace(given)
+        largest = 0
+        with Watch():
+            wrapped.trace(given)
+        assert n * n <= largest < 2 * n * n
+
+
+def test_a_shared_model_serves_others_meanwhile() -> None:
+    """Threads that trace, and threads that just run the model, each get what they would get alone."""
+    model = hf("LlamaForCausalLM", **LLAMA)()
+    plain = hf("LlamaForCausalLM", **LLAMA)()
+    wrapped = af.wrap(model)
+    given = [{"input_ids": ids(n, n)} for n in range(3, 11)]
+    wrapped.trace(given[0])
+    alone = [wrapped.trace(x).graph() for x in given]
+    with torch.no_grad():
+        outputs = [plain(**x).logits for x in given]
+    wrong: list[str] = []
+
+    def tracing(start: int) -> None:
+        for i in range(start, start + 12):
+            if not np.array_equal(wrapped.trace(given[i % 8]).graph(), alone[i % 8]):
+                wrong.append(f"trace {i}")
+
+    def running(start: int) -> None:
+        for i in range(start, start + 12):
+            with torch.no_grad():
+                if not torch.equal(model(**given[i % 8]).logits, outputs[i % 8]):
+                    wrong.append(f"run {i}")
+
+    threads = [threading.Thread(target=f, args=(s,)) for s in range(3) for f in (tracing, running)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def refuses(model: Any, sentence: str, given: Any = None) -> None:
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(model).trace(text() if given is None else given)
+
+
+def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-check can fail: each of its conditions, broken on purpose."""
+    from transformers.models.llama import modeling_llama
+
+    honest = modeling_llama.eager_attention_forward
+
+    def other_output(*args: Any, **kwargs: Any) -> Any:
+        out, weights = honest(*args, **kwargs)
+        return out * 1.1, weights
+
+    def not_stochastic(*args: Any, **kwargs: Any) -> Any:
+        out, weights = honest(*args, **kwargs)
+        return out, weights * 1.5
+
+    def sees_the_future(*args: Any, **kwargs: Any) -> Any:
+        out, weights = honest(*args, **kwargs)
+        return out, torch.full_like(weights, 1 / weights.shape[-1])
+
+    for lie, sentence in (
+        (other_output, "the outputs of the hooked model differ from the model's own by"),
+        (not_stochastic, "sum to 1.5 to 1.5, not to one"),
+        (sees_the_future, "to a later position, but the outputs of this model do not depend on later positions"),
+    ):
+        monkeypatch.setattr(modeling_llama, "eager_attention_forward", lie)
+        wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
+        with pytest.raises(af.InputError, match=sentence):
+            wrapped._verify(wrapped._encode(text(), None, False, None), INTERFACE)
+
+
+def test_padding_that_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap of an attention function without a mask function: padding would silently take part."""
+    import transformers.masking_utils as masks
+
+    monkeypatch.setattr(masks, "eager_mask", lambda *args, **kwargs: None)
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    with pytest.raises(af.InputError, match="to padding: the mask did not reach the attention"):
+        wrapped._verify(wrapped._encode(text(), None, False, None), INTERFACE)
+
+
+def test_models_that_are_refused() -> None:
+    mamba = hf("MambaForCausalLM", vocab_size=120, hidden_size=32, num_hidden_layers=2, state_size=4)
+    refuses(mamba(), "MambaForCausalLM cannot be explained by its attention.*no attention was seen")
+    jamba = hf(
+        "JambaForCausalLM", **{**LLAMA, "num_hidden_layers": 4}, attn_layer_period=4, attn_layer_offset=2,
+        expert_layer_period=4, num_experts=2, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4,
+    )  # fmt: skip
+    refuses(
+        jamba(), "1 attention calls were seen and the model has 4 layers: the others mix positions without attention"
+    )
+    longformer = hf("LongformerModel", **{**TEXT, "max_position_embeddings": 80}, attention_window=4, pad_token_id=1)
+    refuses(longformer("eager"), "LongformerModel cannot be explained by its attention.*expected one square matrix")
+    refuses(torch.nn.Linear(3, 3), "no attention was seen", {"input": torch.zeros(1, 3)})
+
+
+def test_training_mode_is_refused() -> None:
+    model = hf("BertModel", **POSITIONS)()
+    wrapped = af.wrap(model)
+    model.train()
+    with pytest.raises(
+        af.InputError, match="the model is in training mode, where dropout changes the weights: call model.eval"
+    ):
+        wrapped.trace(text())
+
+
+def test_provenance() -> None:
+    told = af.wrap(hf("BertModel", **POSITIONS)(), name="mine").trace(text()).rollout(residual=0.3).provenance
+    assert told["model"] == "mine" and told["class"] == "BertModel" and told["dtype"] == "float32"
+    assert told["captured"] == "attention interface" and told["heads"] == "mean" and told["residual"] == 0.3
+    assert told["attnflow"] == af.__version__ and told["transformers"] == transformers.__version__
+
+
+def test_half_precision() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)().to(dtype))
+        half = wrapped.trace(text())
+        assert half.provenance["dtype"] == str(dtype).removeprefix("torch.")
+        np.testing.assert_allclose(
+            half.graph(), af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(text()).graph(), atol=2e-2
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"missing": "x"}, "missing='x': expected one of 'keep', 'normalize', 'self'"),
+        ({"memory": "x"}, 'memory=\'x\': expected "graph" or "linear"'),
+        ({"heads": "median"}, 'heads=\'median\': expected "mean", "max", "min" or a list of heads'),
+        ({"queries": [0]}, 'queries, layers and offload are for memory="linear"'),
+        ({"memory": "linear", "heads": "max"}, "takes the mean over heads"),
+        ({"memory": "linear", "queries": [99]}, "query 99 does not exist: there are 11"),
+        ({"memory": "linear", "layers": [3]}, "layer 3 does not exist: there are 3"),
+    ],
+)
+def test_options(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(text(), **options)
