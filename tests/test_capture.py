@@ -94,6 +94,7 @@ def test_blocks_equal_whole(a: Architecture, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("this model's attention is computed by its own code only")
     monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
     blocks = wrapped.trace(a.inputs(), keep_heads=True)
     assert "blocks" in blocks.provenance["captured"]
     for x, y in zip(whole.steps, blocks.steps, strict=True):
@@ -116,7 +117,10 @@ def test_padding_changes_nothing(a: Architecture) -> None:
 
 
 @texts
-def test_linear_equals_graph(a: Architecture) -> None:
+def test_linear_equals_graph(a: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
+    monkeypatch.setattr("attnflow.capture.scores.FEW", 3)
     wrapped = af.wrap(built(a))
     graph = wrapped.trace(a.inputs())
     if a.kind == "encoder-decoder" or not next(iter(wrapped.checked.values())).blocks:
@@ -340,6 +344,7 @@ def test_blocks_never_hold_a_layer_of_heads(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 100_000)
     n, largest = 300, 0
 
     class Watch(TorchDispatchMode):
@@ -469,14 +474,16 @@ def test_provenance() -> None:
     assert told["attnflow"] == af.__version__ and told["transformers"] == transformers.__version__
 
 
-def test_half_precision() -> None:
-    for dtype in (torch.bfloat16, torch.float16):
-        wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)().to(dtype))
-        half = wrapped.trace(text())
-        assert half.provenance["dtype"] == str(dtype).removeprefix("torch.")
-        np.testing.assert_allclose(
-            half.graph(), af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(text()).graph(), atol=2e-2
-        )
+@pytest.mark.parametrize("name", ["BERT", "Llama", "Mixtral", "T5, encoder alone"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision(name: str, dtype: torch.dtype) -> None:
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    wrapped = af.wrap(a.build().to(dtype))
+    half = wrapped.trace(text())
+    (checked,) = wrapped.checked.values()
+    assert half.provenance["dtype"] == str(dtype).removeprefix("torch.")
+    assert checked.blocks and checked.causal == (a.kind == "decoder")
+    np.testing.assert_allclose(half.graph(), af.wrap(a.build()).trace(text()).graph(), atol=2e-2)
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,8 @@ def show(
     elif output is None:
         if len(result.queries) > 1:
             raise InputError(
-                "this model has no class token, so there is no query to show by default: give --query, a position from 0 to "
-                f"{len(result.queries) - 1} or a token, or --json for all of them"
+                "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
+                f"to {len(result.queries) - 1} or a token, or --json for all of them"
             )
         if trace.prediction is not None:
             answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
@@ -254,3 +254,57 @@ def bench_growth(
     console.print(times, memory)
     for name, value in found["exponents"].items():
         console.print(f"exponent of {name}: " + ("too few points" if value is None else f"{value:.2f}"))
+
+
+@bench.command("capture")
+def bench_capture(
+    lengths: Annotated[str, typer.Option(help="Tokens.")] = "512,2048,4096",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Memory and time of a trace beside transformers' output_attentions, on 12 layers of 12 heads. Needs Linux."""
+    from attnflow.bench import capture
+
+    _quiet()
+    rows = capture.run(_numbers(lengths, "lengths"), rounds, progress)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    memory = Table(
+        "tokens", "output_attentions", "trace, whole", "×", "trace, blocks", "×", title="peak above the model, MB"
+    )
+    times = Table("tokens", "eager forward", "trace, whole", "×", "trace, blocks", "×", title="seconds")
+    for row in rows:
+        memory.add_row(
+            str(row.tokens), f"{row.output_attentions_mb:,.0f}", f"{row.whole_mb:,.0f}", f"{row.less_whole:.1f} less",
+            f"{row.blocks_mb:,.0f}", f"{row.less_blocks:.1f} less",
+        )  # fmt: skip
+        times.add_row(
+            str(row.tokens), f"{row.eager_s:.2f}", f"{row.whole_s:.2f}", f"{row.whole_s / row.eager_s:.2f}",
+            f"{row.blocks_s:.2f}", f"{row.blocks_s / row.eager_s:.2f}",
+        )  # fmt: skip
+    Console().print(memory, times)
+
+
+@bench.command("long")
+def bench_long(
+    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
+    lengths: Annotated[str, typer.Option(help="Tokens.")] = "1024,2048,4096,8192",
+    as_json: AsJson = False,
+) -> None:
+    """A decoder's long context explained on the CPU with memory="linear": time, and peak memory. Needs Linux."""
+    from attnflow.bench import capture
+
+    _quiet()
+    rows = capture.long(_numbers(lengths, "lengths"), model, gguf, progress)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("tokens", "forward, s", "explained, s", "×", "peak, MB", "one matrix a layer would be, MB")
+    for row in rows:
+        table.add_row(
+            f"{row['tokens']:,.0f}", f"{row['forward_s']:.1f}", f"{row['explained_s']:.1f}",
+            f"{row['explained_s'] / row['forward_s']:.2f}", f"{row['peak_mb']:,.0f}", f"{row['matrices_mb']:,.0f}",
+        )  # fmt: skip
+    Console().print(table)

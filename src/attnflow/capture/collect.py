@@ -44,7 +44,7 @@ class Collector:
     """What to keep of the attention calls, and what was kept.
 
     mode: "whole", the model's own eager attention, all heads of a layer at once; "blocks", our softmax for some queries at
-        a time; "operands", queries and keys only.
+        a time; "operands", queries and keys only; "compare", both of the first, of which only the ``worst`` gap is kept.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
     """
 
@@ -54,6 +54,7 @@ class Collector:
     offload: bool = False
     paths: dict[int, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
+    worst: float = 0.0
 
     def wants_heads(self) -> bool:
         return self.keep_heads if isinstance(self.keep_heads, bool) else len(self.calls) in self.keep_heads
@@ -170,6 +171,13 @@ def register(original: str) -> str:
             collector.add(module, weights, getattr(module, "sinks", None) is not None)
             return out, None
         scores = scores_of(module, query, key, mask, **kwargs)
+        if collector.mode == "compare":
+            dense = mask.dense(query.dtype) if isinstance(mask, LazyMask) else mask
+            out, weights = eager_function(module)(module, query, key, value, dense, **kwargs)
+            ours = scores.weights(0, scores.queries)
+            gap = (weights[..., : ours.shape[-1]] - ours).abs().max()
+            collector.worst = max(collector.worst, float(gap))
+            return out, None
         if collector.mode == "blocks":
             return collector.add_blocks(module, scores, value), None
         from attnflow.capture.linear import attention_output

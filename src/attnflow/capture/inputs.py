@@ -14,12 +14,10 @@ from torch import Tensor
 
 from attnflow.errors import InputError
 
-# Letters, digits and marks with inner apostrophes and hyphens; one character where a script writes no spaces; a run of one sign.
-WORD = re.compile(
-    r"[\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]|"
-    r"(?:(?![\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff])\w)+"
-    r"(?:['’\-](?:(?![\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff])\w)+)*|([^\w\s])\1*"
-)
+_UNSPACED = r"\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff"  # scripts without spaces
+_LETTER = rf"(?:(?![{_UNSPACED}])\w)"
+# One character of a script without spaces; letters and digits with inner apostrophes and hyphens; a run of one sign.
+WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:['’\-]{_LETTER}+)*|([^\w\s])\1*")
 
 
 @dataclass(frozen=True)

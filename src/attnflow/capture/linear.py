@@ -37,7 +37,7 @@ def step(scores: Scores, rows: Tensor) -> Tensor:
     device = rows.device
     if scores.query.device != device:
         scores = replace(scores, query=scores.query.to(device), key=scores.key.to(device))
-    if rows.is_cuda and _has_triton() and not _irregular(scores):
+    if rows.is_cuda and _has_triton() and not _irregular(scores) and not scores.few(rows):
         from attnflow.capture import kernels
 
         causal = scores.causal or (isinstance(scores.mask, LazyMask) and scores.mask.plain != "full")

@@ -10,8 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_BYTES = 4 << 20
-"""How large the weights of one block of queries may be: all heads × queries × keys. Blocks this size stay in cache."""
+BLOCK_BYTES = 1 << 20
+"""How large the weights of one block of queries may be, all heads × queries × keys, where half of n×n is less than that."""
+
+BLOCK_BYTES_AT_MOST = 32 << 20
+"""And where it is more: long contexts get no larger blocks than this."""
+
+FEW = 16
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class LazyMask:
         q = (torch.arange(start, stop, device=self.device) + self.query_offset)[None, None, :, None]
         k = (torch.arange(self.keys, device=self.device) + self.key_offset)[None, None, None, :]
         return self.rule(b, h, q, k).expand(self.batch, -1, stop - start, self.keys)
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """The additive matrix that eager attention takes."""
+        seen = self.block(0, self.queries)
+        return torch.where(seen, torch.zeros((), dtype=dtype, device=self.device), torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True)
@@ -72,9 +82,10 @@ class Scores:
         return int(self.key.shape[2])
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of queries whose weights take about BLOCK_BYTES."""
+        """Ranges of queries whose weights take half as much as the matrix with the heads reduced, or BLOCK_BYTES."""
         row = self.query.shape[0] * self.query.shape[1] * self.keys * 4
-        step = max(1, min(self.queries, BLOCK_BYTES // row))
+        room = max(BLOCK_BYTES, min(self.queries * self.keys * 2, BLOCK_BYTES_AT_MOST))
+        step = max(1, min(self.queries, room // row))
         for start in range(0, self.queries, step):
             yield start, min(start + step, self.queries)
 
@@ -91,8 +102,11 @@ class Scores:
         groups = heads // self.key.shape[1]
         # All query heads of a key head are one taller matrix: no key is copied.
         rows = self.query[:, :, start:stop].reshape(batch, heads // groups, groups * (stop - start), size)
-        s = torch.matmul(rows, self.key[:, :, :keys].transpose(2, 3))
-        s = s.reshape(batch, heads, stop - start, keys).float().mul_(self.scale)
+        wide = self.query.dtype in (torch.float32, torch.float64)
+        if wide:  # scaling the short side saves a pass; half precision is scaled where the model does it
+            rows = rows * self.scale
+        s = torch.matmul(rows, self.key[:, :, :keys].transpose(2, 3)).reshape(batch, heads, stop - start, keys)
+        s = s if wide else s.float().mul_(self.scale)
         if self.softcap is not None:
             s = s.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
@@ -122,16 +136,24 @@ class Scores:
     def transposed(self, rows: Tensor) -> Tensor:
         """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key]. Nothing n×n is made."""
         out = rows.new_zeros(rows.shape[0], rows.shape[1], self.keys)
-        for start, stop in self.blocks():
+        for start, stop in self._touched(rows):
             r = rows[:, :, start:stop]
-            if bool((r == 0).all()):
-                continue
-            keys = self.visible(stop)
             weights = self.weights(start, stop)  # [batch, head, query, key]
+            keys, heads = weights.shape[-1], weights.shape[1]
             flat = weights.reshape(weights.shape[0], -1, keys)  # [batch, head·query, key]
-            repeated = r.repeat(1, 1, weights.shape[1])  # the same r for every head
-            out[:, :, :keys] += torch.matmul(repeated, flat) / weights.shape[1]
+            out[:, :, :keys] += torch.matmul(r.repeat(1, 1, heads), flat) / heads
         return out
+
+    def few(self, rows: Tensor) -> bool:
+        """Whether so few queries carry anything that looking at them one by one is cheapest: the first step is one-hot."""
+        return int((rows != 0).flatten(0, 1).any(0).sum()) <= FEW
+
+    def _touched(self, rows: Tensor) -> Iterator[tuple[int, int]]:
+        """Ranges of queries in which ``rows`` has anything but zeros."""
+        if self.few(rows):
+            yield from ((q, q + 1) for q in (rows != 0).flatten(0, 1).any(0).nonzero().flatten().tolist())
+        else:
+            yield from self.blocks()
 
 
 def scores_of(

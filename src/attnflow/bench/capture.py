@@ -1,0 +1,207 @@
+"""What a trace costs: memory and time beside the model's own forward pass, and long contexts on the CPU."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnflow.errors import InputError
+
+ROUTES = ("output_attentions", "whole", "blocks")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One length. Peaks are in MB above the loaded model, times in seconds, medians of the rounds.
+
+    output_attentions: what transformers offers, all heads of all layers. whole: a trace that reduces the heads of a layer
+    when it is done. blocks: a trace in blocks of queries. eager: the model's forward pass under eager attention.
+    """
+
+    tokens: int
+    output_attentions_mb: float
+    whole_mb: float
+    blocks_mb: float
+    eager_s: float
+    whole_s: float
+    blocks_s: float
+
+    @property
+    def less_whole(self) -> float:
+        return self.output_attentions_mb / self.whole_mb
+
+    @property
+    def less_blocks(self) -> float:
+        return self.output_attentions_mb / self.blocks_mb
+
+
+def run(lengths: list[int], rounds: int, say: Callable[[str], None]) -> list[Row]:
+    """Each measurement of memory in a process of its own; times side by side in one."""
+    if not Path("/proc/self/statm").exists():
+        raise InputError("peak memory is read from /proc: this benchmark needs Linux")
+    rows = []
+    for n in lengths:
+        say(f"{n} tokens: memory")
+        peaks = {route: statistics.median(_child("peak", n, route) for _ in range(rounds)) for route in ROUTES}
+        say(f"{n} tokens: time")
+        times = _child("times", n, rounds)
+        rows.append(Row(n, *(peaks[r] for r in ROUTES), *(times[name] for name in ("eager", "whole", "blocks"))))
+    return rows
+
+
+def long(lengths: list[int], folder: str, gguf: str | None, say: Callable[[str], None]) -> list[dict[str, float]]:
+    """A decoder explained with memory="linear": seconds of the plain forward pass, of trace and rollout, and the peak."""
+    found = []
+    for n in lengths:
+        say(f"{n} tokens")
+        found.append(_child("long", n, folder, gguf))
+    return found
+
+
+def _child(task: str, *arguments: Any) -> Any:
+    script = "import sys, json; from attnflow.bench import capture; capture._work(json.loads(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps([task, *arguments])], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise InputError(
+            f"measuring {task} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else done.returncode}"
+        )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _work(given: list[Any]) -> None:
+    task, *arguments = given
+    tasks: dict[str, Callable[..., Any]] = {"peak": _peak, "times": _times, "long": _long}
+    print(json.dumps(tasks[task](*arguments)))
+
+
+def _encoder(n: int, implementation: str) -> Any:
+    """BERT-base with room for n positions and random weights: what is measured does not depend on them."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = transformers.BertConfig(max_position_embeddings=n)
+    config._attn_implementation = implementation
+    return transformers.BertModel._from_config(config).eval()
+
+
+def _prepared(n: int, route: str) -> Callable[[], Any]:
+    """What runs the model by this route, warmed up on a few tokens."""
+    import torch
+
+    from attnflow.capture import model as capture
+    from attnflow.capture import wrap
+
+    ids = torch.randint(5, 30000, (1, n), generator=torch.Generator().manual_seed(0))
+    if route in ("output_attentions", "eager"):
+        module = _encoder(n, "eager")
+        options = {"output_attentions": True} if route == "output_attentions" else {}
+
+        def plain(ids: Any = ids) -> Any:
+            with torch.no_grad():
+                return module(input_ids=ids, **options)
+
+        plain(ids[:, :16])
+        return plain
+    wrapped = wrap(_encoder(n, "sdpa"))
+    capture.WHOLE_BYTES = 0 if route == "blocks" else 1 << 60
+
+    def trace(ids: Any = ids) -> Any:
+        return wrapped.trace({"input_ids": ids})
+
+    trace(ids[:, :16])
+    return trace
+
+
+def _peak(n: int, route: str) -> float:
+    task = _prepared(n, route)
+    return _peak_of(task)[1]
+
+
+def _peak_of(task: Callable[[], Any]) -> tuple[Any, float]:
+    """What a task returns, and by how many MB memory rose above where it was."""
+    import ctypes
+    import resource
+    import threading
+    import time
+
+    ctypes.CDLL(None).malloc_trim(0)  # or memory freed before would hide what is taken now
+    page = resource.getpagesize()
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * page
+
+    before, peak, done = resident(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.is_set():
+            peak = max(peak, resident())
+            time.sleep(0.0005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    found = task()
+    done.set()
+    watcher.join()
+    return found, (max(peak, resident()) - before) / 2**20
+
+
+def _times(n: int, rounds: int) -> dict[str, float]:
+    import time
+
+    from attnflow.capture import model as capture
+
+    tasks = {"eager": _prepared(n, "eager"), "blocks": _prepared(n, "blocks")}
+    tasks["whole"] = tasks["blocks"]
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(rounds + 1):  # the first round warms up
+        for name, task in tasks.items():
+            capture.WHOLE_BYTES = 0 if name == "blocks" else 1 << 60
+            began = time.perf_counter()
+            task()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(found[1:]) for name, found in seconds.items()}
+
+
+def _long(n: int, folder: str, gguf: str | None) -> dict[str, float]:
+    import time
+
+    import torch
+
+    from attnflow.bench.graphs import PASSAGE
+    from attnflow.capture import load
+
+    model = load(folder, gguf_file=gguf, dtype="float32")
+    tokenizer: Any = model.tokenizer
+    ids = tokenizer(PASSAGE.replace("\n", " "))["input_ids"]
+    given = {"input_ids": torch.tensor([(ids * (n // len(ids) + 1))[:n]])}
+    model.trace({"input_ids": given["input_ids"][:, :64]}, memory="linear")
+    began = time.perf_counter()
+    with torch.no_grad():
+        model.model(**given, use_cache=False, logits_to_keep=1)
+    forward = time.perf_counter() - began
+
+    def explained() -> Any:
+        return model.trace(given, memory="linear", queries=[-1]).rollout()
+
+    began = time.perf_counter()
+    result, peak = _peak_of(explained)
+    seconds = time.perf_counter() - began
+    return {
+        "tokens": n,
+        "forward_s": forward,
+        "explained_s": seconds,
+        "peak_mb": peak,
+        "matrices_mb": model.model.config.num_hidden_layers * n * n * 4 / 2**20,
+        "sum": float(result.values.sum()),
+    }

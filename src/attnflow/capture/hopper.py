@@ -1,0 +1,167 @@
+# mypy: ignore-errors
+"""`transposed_product` for one row on Hopper GPUs, where exp2 costs as much as the matrix product and both must overlap.
+
+Three warpgroups hold 64 keys each in registers and share the tiles of queries that a fourth brings in. A warpgroup does
+one thing after the other (product, exp2, sum), and while it takes exponentials the tensor cores work for the two others.
+On an H200, 32 heads of 128 (8 of keys), bfloat16, causal, 32,768 positions, as a multiple of cuDNN's forward in the same
+run: 0.49, the plain kernel 0.71. Slower: two warpgroups that start the next product before the exponentials of this one
+0.54, four warpgroups with the keys in shared memory 0.50, a polynomial for one exp2 in eight 0.58; warpgroups that take
+turns at the tensor cores were 4 % slower than without. Power (680 W of 700 read) probably decides, not a full unit.
+
+Gluon is experimental and changes with Triton; `kernels` comes here only with the version this was tested with.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+BLOCK_Q = 128
+STAGES = 5
+
+
+def takes(query, key):
+    """Whether these tensors suit the kernel: sizes that fit the registers, strides that the copy engine can follow."""
+    aligned = all(x.data_ptr() % 16 == 0 and x.stride(3) == 1 for x in (query, key))
+    return (
+        query.dtype in (torch.bfloat16, torch.float16)
+        and query.shape[3] in (64, 128)
+        and aligned
+        and all(stride > 0 and stride % 8 == 0 for stride in query.stride()[:3])
+    )
+
+
+def sums(query, key, shift, scale, causal):
+    """[batch, heads, keys]: ``Σ_q exp2(scale · query·key + shift[q])``; shift is [batch, heads, a multiple of BLOCK_Q]."""
+    batch, heads, queries, size = query.shape
+    keys = key.shape[2]
+    out = torch.empty((batch, heads, keys), dtype=torch.float32, device=query.device)
+    q_layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+    c_layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    rows = shift.view(batch * heads, -1)
+    blocks = triton.cdiv(keys, 3 * 64)
+    _sums[(blocks * batch * heads,)](
+        TensorDescriptor(query, list(query.shape), list(query.stride()), [1, 1, BLOCK_Q, size], q_layout),
+        TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [1, BLOCK_Q], c_layout),
+        key, out, *key.stride()[:3], batch * heads, heads, heads // key.shape[1], queries, keys, blocks, scale,
+        CAUSAL=causal, SIZE=size, BLOCK_Q=BLOCK_Q, STAGES=STAGES, MIX=4, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@gluon.jit
+def _sums(
+    q_desc, c_desc, key, out, k_b, k_h, k_t, total, heads, group, queries, keys, blocks, scale,
+    CAUSAL: gl.constexpr, SIZE: gl.constexpr, BLOCK_Q: gl.constexpr, STAGES: gl.constexpr, MIX: gl.constexpr,
+):  # fmt: skip
+    # The first keys have the most queries. A few heads in turn: their queries stay in the cache, and the long programs of
+    # the last heads do not start last.
+    program = gl.program_id(0)
+    chunk = program // (MIX * blocks)
+    within = program % (MIX * blocks)
+    size = gl.minimum(MIX, total - chunk * MIX)
+    first = within // size * 192
+    head = chunk * MIX + within % size
+    b = head // heads
+    h = head % heads
+    offset = keys - queries
+    begin = 0
+    if CAUSAL:
+        begin = gl.maximum(first - offset, 0) // BLOCK_Q * BLOCK_Q
+    tiles = gl.maximum(gl.cdiv(queries - begin, BLOCK_Q), 0)
+
+    q_tiles = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, BLOCK_Q, SIZE], q_desc.layout)
+    c_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_Q], c_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=3)
+    fence_async_shared()
+    key += b.to(gl.int64) * k_b + (h // group).to(gl.int64) * k_h
+    out += head.to(gl.int64) * keys
+    pipe = (q_tiles, c_tiles, full, empty)
+    spans = (offset, begin, tiles, keys)
+    gl.warp_specialize([
+        (_consume, (pipe, key, out, k_t, first, spans, scale, CAUSAL, SIZE, BLOCK_Q, STAGES)),
+        (_consume, (pipe, key, out, k_t, first + 64, spans, scale, CAUSAL, SIZE, BLOCK_Q, STAGES)),
+        (_consume, (pipe, key, out, k_t, first + 128, spans, scale, CAUSAL, SIZE, BLOCK_Q, STAGES)),
+        (_produce, (pipe, q_desc, c_desc, b, h, head, begin, tiles, BLOCK_Q, STAGES)),
+    ], [4, 4, 1], [160, 160, 24])  # fmt: skip
+
+
+@gluon.jit
+def _produce(pipe, q_desc, c_desc, b, h, head, begin, tiles, BLOCK_Q: gl.constexpr, STAGES: gl.constexpr):
+    q_tiles, c_tiles, full, empty = pipe
+    for i in range(tiles):
+        slot = i % STAGES
+        mbarrier.wait(empty.index(slot), (i // STAGES & 1) ^ 1)
+        mbarrier.expect(full.index(slot), q_desc.block_type.nbytes + c_desc.block_type.nbytes)
+        at = begin + i * BLOCK_Q
+        tma.async_copy_global_to_shared(q_desc, [b, h, at, 0], full.index(slot), q_tiles.index(slot))
+        tma.async_copy_global_to_shared(c_desc, [head, at], full.index(slot), c_tiles.index(slot))
+
+
+@gluon.jit
+def _consume(
+    pipe, key, out, k_t, first, spans, scale,
+    CAUSAL: gl.constexpr, SIZE: gl.constexpr, BLOCK_Q: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    _, _, full, empty = pipe
+    offset, begin, tiles, keys = spans
+    tile: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_Q, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, tile, 2)
+    across: gl.constexpr = gl.SliceLayout(0, tile)
+    down: gl.constexpr = gl.SliceLayout(1, tile)
+    hidden = 0
+    masked = 0
+    if CAUSAL:  # tiles in which no query sees any of these keys, and tiles in which not all see all
+        hidden = gl.minimum(gl.maximum(first - offset - begin, 0) // BLOCK_Q, tiles)
+        masked = gl.minimum(gl.maximum(gl.cdiv(first + 63 - offset - begin, BLOCK_Q), hidden), tiles)
+    rows = first + gl.arange(0, 64, layout=gl.SliceLayout(1, operand))
+    d = gl.arange(0, SIZE, layout=gl.SliceLayout(0, operand))
+    k = gl.load(key + rows.to(gl.int64)[:, None] * k_t + d[None, :], mask=(rows < keys)[:, None], other=0.0)
+    at_k = first + gl.arange(0, 64, layout=down)
+    nothing = gl.zeros([64, BLOCK_Q], gl.float32, layout=tile)
+    sums = _in_thread(nothing, BLOCK_Q)
+    for i in range(0, hidden):
+        mbarrier.wait(full.index(i % STAGES), i // STAGES & 1)
+        mbarrier.arrive(empty.index(i % STAGES), count=1)
+    for i in range(hidden, masked):
+        s, c = _scores(pipe, i, k, nothing, across, SIZE, BLOCK_Q, STAGES)
+        at_q = offset + begin + i * BLOCK_Q + gl.arange(0, BLOCK_Q, layout=across)
+        p = gl.where(at_k[:, None] <= at_q[None, :], gl.exp2(s * scale + c[None, :]), 0.0)
+        sums += _in_thread(p, BLOCK_Q)
+    for i in range(masked, tiles):
+        s, c = _scores(pipe, i, k, nothing, across, SIZE, BLOCK_Q, STAGES)
+        sums += _in_thread(gl.exp2(s * scale + c[None, :]), BLOCK_Q)
+    gl.store(out + at_k, gl.convert_layout(gl.sum(sums, 1), down), mask=at_k < keys)
+
+
+@gluon.jit
+def _scores(pipe, i, k, nothing, across: gl.constexpr, SIZE: gl.constexpr, BLOCK_Q: gl.constexpr, STAGES: gl.constexpr):
+    q_tiles, c_tiles, full, empty = pipe
+    slot = i % STAGES
+    mbarrier.wait(full.index(slot), i // STAGES & 1)
+    q = q_tiles.index(slot).reshape([BLOCK_Q, SIZE]).permute([1, 0])
+    s = warpgroup_mma(k, q, nothing, use_acc=False, is_async=True)
+    c = c_tiles.index(slot).reshape([BLOCK_Q]).load(across)
+    s = warpgroup_mma_wait(0, deps=[s])
+    mbarrier.arrive(empty.index(slot), count=1)
+    return s, c
+
+
+@gluon.jit
+def _in_thread(p, BLOCK_Q: gl.constexpr):
+    """Over the queries that a thread holds; the four threads of a row come together after the last tile."""
+    return gl.sum(gl.sum(p.reshape([64, BLOCK_Q // 8, 4, 2]), 3), 1)
