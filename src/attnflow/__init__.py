@@ -15,7 +15,7 @@ from attnflow.errors import AttentionWarning, InputError
 from attnflow.flow import CutEdge, FlowPath, MaxFlow, flow, max_flow
 from attnflow.graph import attention_graph, merge
 from attnflow.heads import single_head
-from attnflow.result import TokenAttention
+from attnflow.result import Score, TokenAttention
 from attnflow.rollout import rollout
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "InputError",
     "MaxFlow",
     "Model",
+    "Score",
     "TokenAttention",
     "Trace",
     "attention_graph",

@@ -271,19 +271,22 @@ def bench_capture(
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
     memory = Table(
-        "tokens", "output_attentions", "trace, whole", "×", "trace, blocks", "×", title="peak above the model, MB"
+        "tokens", "forward", "output_attentions", "whole", "×", "blocks", "×", title="peak above the model, MB"
     )
-    times = Table("tokens", "eager forward", "trace, whole", "×", "trace, blocks", "×", title="seconds")
+    beyond = Table("tokens", "output_attentions", "whole", "×", "blocks", "×", title="peak above its forward pass, MB")
+    times = Table("tokens", "eager forward", "whole", "×", "blocks", "×", title="seconds")
     for row in rows:
-        memory.add_row(
-            str(row.tokens), f"{row.output_attentions_mb:,.0f}", f"{row.whole_mb:,.0f}", f"{row.less_whole:.1f} less",
-            f"{row.blocks_mb:,.0f}", f"{row.less_blocks:.1f} less",
-        )  # fmt: skip
+        peaks = (row.output_attentions_mb, row.whole_mb, row.blocks_mb)
+        for table, base, which in ((memory, 0.0, 0), (beyond, row.forward_mb, 1)):
+            shown = [f"{peak - base:,.0f}" for peak in peaks]
+            less = [f"{row.less(route)[which]:.1f} less" for route in ("whole", "blocks")]
+            start = [str(row.tokens)] if which else [str(row.tokens), f"{row.forward_mb:,.0f}"]
+            table.add_row(*start, shown[0], shown[1], less[0], shown[2], less[1])
         times.add_row(
             str(row.tokens), f"{row.eager_s:.2f}", f"{row.whole_s:.2f}", f"{row.whole_s / row.eager_s:.2f}",
             f"{row.blocks_s:.2f}", f"{row.blocks_s / row.eager_s:.2f}",
         )  # fmt: skip
-    Console().print(memory, times)
+    Console().print(memory, beyond, times)
 
 
 @bench.command("long")
@@ -308,3 +311,75 @@ def bench_long(
             f"{row['explained_s'] / row['forward_s']:.2f}", f"{row['peak_mb']:,.0f}", f"{row['matrices_mb']:,.0f}",
         )  # fmt: skip
     Console().print(table)
+
+
+@bench.command("step")
+def bench_step(
+    lengths: Annotated[str, typer.Option(help="Tokens.")] = "8192,32768,131072",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """One rollout step without matrices on a GPU, beside the fastest fused attention forward. Needs CUDA and Triton."""
+    from attnflow.bench import step
+
+    rows = step.run(_numbers(lengths, "lengths"), rounds, progress)
+    print(json.dumps(rows, indent=1) if as_json else step.table(rows))
+
+
+@bench.command("llama")
+def bench_llama(
+    tokens: Annotated[int, typer.Option(min=128, help="Length of the context.")] = 131072,
+    layers: Annotated[int, typer.Option(min=1, help="Of the model; Llama-3-8B has 32.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """A model of Llama-3-8B's shape explained on one GPU, beside its plain forward pass. Needs CUDA and Triton."""
+    from attnflow.bench import long_gpu
+
+    rows = long_gpu.run(tokens, layers, rounds, progress)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("what", "tokens", "layers", "seconds", "×", "peak, GiB")
+    for row in rows:
+        table.add_row(
+            row["what"], f"{row['tokens']:,}", str(row["layers"]), f"{row['seconds']:.2f}", f"{row['times']:.2f}",
+            f"{row['peak_gib']:.1f}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+@bench.command("receptive")
+def bench_receptive(
+    text: Annotated[Path, typer.Option(help="One sentence a line: .txt or .txt.xz.")],
+    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
+    sentences: Annotated[int, typer.Option(min=2, help="How many, of 8 to 40 tokens.")] = 200,
+    blank: Annotated[
+        str, typer.Option(help="What replaces a token: space, remove, special; commas for several.")
+    ] = "space",
+    cut: Annotated[
+        bool, typer.Option("--cut", help="End each sentence at a random place, so that a word inside is predicted.")
+    ] = False,
+    signed: Annotated[bool, typer.Option("--signed", help="Compare with Δp instead of |Δp|.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the sample, the bootstrap and the random baseline.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Which receptive-field normalisation ranks a decoder's tokens as blank-out of the next token does?"""
+    from attnflow.experiments import receptive
+
+    lines = receptive.read_lines(text)
+    _quiet()
+    import attnflow
+
+    loaded = attnflow.load(model, gguf_file=gguf, dtype="float32")
+    chosen = receptive.sample(loaded, lines, sentences, cut=cut, seed=seed)
+    rows = receptive.run(
+        loaded, chosen, receptive.VARIANTS, progress, blanks=blank.split(","), signed=signed, seed=seed
+    )
+    if as_json:
+        told = {"model": loaded.name, "gguf": gguf, "dtype": "float32", "attnflow": __version__, "text": text.name,
+                "cut": cut, "signed": signed, "seed": seed}  # fmt: skip
+        print(json.dumps({"provenance": told, "rows": [asdict(row) for row in rows]}, indent=1))
+        return
+    Console().print(*receptive.tables(rows), sep="\n\n")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import importlib
-import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,18 +14,7 @@ import numpy as np
 
 from attnflow._arrays import as_array, is_tensor, positions
 from attnflow.errors import InputError
-
-FORMAT = "attnflow.TokenAttention"
-VERSION = 1
-LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
-          "grid", "provenance")  # fmt: skip
-# cividis: even steps of lightness, and the same picture with and without colour-blindness
-RAMP = np.array(
-    [
-        (0, 32, 77), (0, 51, 111), (57, 72, 107), (87, 92, 109), (112, 113, 115),
-        (138, 135, 121), (166, 157, 117), (196, 181, 108), (228, 207, 91), (255, 234, 70),
-    ]
-)  # fmt: skip
+from attnflow.files import READERS, WRITERS, labels, of_extension
 
 FloatArray = np.ndarray[Any, Any]
 
@@ -224,17 +210,13 @@ class TokenAttention:
         """
         if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number) or not 0 <= alpha <= 1:
             raise InputError(f"alpha={alpha!r}: expected a number from 0 (image only) to 1 (map only)")
-        patches = self.on_grid()[self.where(query, layer)]
-        pixels = _pixels(image)
-        height, width = pixels.shape[:2]
-        # [height, row] @ [row, column] @ [column, width]
-        smooth = _stretch(patches.shape[0], height) @ patches @ _stretch(patches.shape[1], width).T
-        mixed = (1 - float(alpha)) * pixels + float(alpha) * colours(shares(smooth))
-        return np.rint(mixed).astype(np.uint8)
+        from attnflow.view.colour import laid_over
+
+        return laid_over(image, self.on_grid()[self.where(query, layer)], float(alpha))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it but source and recipe, as a .json file holds it."""
-        return {**_labels(self), "values": self.values.tolist()}
+        return {**labels(self), "values": self.values.tolist()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
@@ -242,7 +224,7 @@ class TokenAttention:
         .csv and .parquet are one row a value, with layers counted from 1. .parquet needs pyarrow.
         """
         path = Path(path)
-        write = _of_extension(WRITERS, path)
+        write = of_extension(WRITERS, path)
         # beside the target, because a rename is atomic only within one file system
         beside = path.with_name(f".attnflow-{os.urandom(6).hex()}.tmp")
         try:
@@ -258,10 +240,10 @@ class TokenAttention:
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:
         """Read what `save` wrote, to the last bit; source and recipe are gone."""
         path = Path(path)
-        read = _of_extension(READERS, path)
+        read = of_extension(READERS, path)
         damaged = InputError(f"{str(path)!r} is damaged or is something else: expected a whole file written by save()")
         try:
-            labels, values = read(path)
+            held, values = read(path)
         except (InputError, MemoryError):
             raise
         except FileNotFoundError:
@@ -271,60 +253,9 @@ class TokenAttention:
                 raise InputError(f"cannot read {str(path)!r}: {e.strerror}") from None
             raise damaged from None
         try:
-            return cls(**labels, values=values)
+            return cls(**held, values=values)
         except InputError:
             raise damaged from None
-
-
-def shares(x: FloatArray) -> FloatArray:
-    """From 0 at the lowest value to 1 at the highest; all 0 where all are equal.
-
-    >>> shares(np.array([2.0, 3.0, 4.0])).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    x = x.astype(np.float64)
-    spread = x.max() - x.min()
-    scaled: FloatArray = (x - x.min()) / spread if spread > 0 else np.zeros_like(x)
-    return scaled
-
-
-def colours(x: FloatArray) -> FloatArray:
-    """RGB from 0 to 255 on a last axis, for numbers from 0 to 1, along a ramp that colour-blind people read as well.
-
-    >>> colours(np.array([0.0, 1.0])).tolist()
-    [[0.0, 32.0, 77.0], [255.0, 234.0, 70.0]]
-    """
-    at = np.linspace(0, 1, len(RAMP))
-    return np.stack([np.interp(x, at, channel) for channel in RAMP.T], axis=-1)
-
-
-def _stretch(n: int, size: int) -> FloatArray:
-    """[size, n]: linear interpolation from the centres of n patches to the centres of `size` pixels."""
-    at = (np.arange(size) + 0.5) * n / size - 0.5
-    return np.stack([np.interp(at, np.arange(n), unit) for unit in np.eye(n)], axis=1)
-
-
-def _pixels(image: Any) -> FloatArray:
-    """[height, width, 3] from 0 to 255."""
-    # a PIL image with a palette would come out as the numbers of its colours
-    try:
-        pixels = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"the image is a {type(image).__name__} that is no array: expected an array or a PIL image"
-        ) from None
-    if pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or 0 in pixels.shape:
-        raise InputError(
-            f"the image has shape {pixels.shape}: expected [height, width] or [height, width, 3], or a PIL image"
-        )
-    if pixels.dtype.kind == "f" and pixels.min() >= 0 and pixels.max() <= 1:
-        pixels = pixels * 255.0
-    elif pixels.dtype != np.uint8:
-        found = f" from {pixels.min():.4g} to {pixels.max():.4g}" if pixels.dtype.kind in "iuf" else ""
-        raise InputError(f"the image holds {pixels.dtype}{found}: expected uint8, or floats from 0 to 1")
-    if pixels.ndim == 2:
-        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-    return pixels.astype(np.float64)
 
 
 def _layer_index(layers: tuple[int, ...], layer: int) -> int:
@@ -511,149 +442,3 @@ def _as_json(provenance: Any) -> dict[str, Any]:
             f"provenance cannot be written as JSON ({e}): expected plain values, lists and dicts"
         ) from None
     return plain
-
-
-def _of_extension(table: Mapping[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:
-    try:
-        return table[path.suffix.lower()]
-    except KeyError:
-        raise InputError(
-            f"{str(path)!r} has the extension {path.suffix!r}: expected one of {', '.join(table)}"
-        ) from None
-
-
-def _labels(result: TokenAttention) -> dict[str, Any]:
-    """All but the values, as JSON holds it."""
-    held = {name: getattr(result, name) for name in LABELS}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
-    return {"format": FORMAT, "version": VERSION, **plain, "dtype": str(result.values.dtype)}
-
-
-def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[str, Any], np.dtype[Any]]:
-    """What a file holds for TokenAttention, except the values, and the type of those."""
-    document = text if isinstance(text, dict) else json.loads(text)
-    if document["format"] != FORMAT:
-        raise ValueError("another format")
-    if document["version"] > VERSION:
-        from attnflow import __version__
-
-        raise InputError(
-            f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
-            "update attnflow"
-        )
-    if document["dtype"] not in ("float32", "float64"):
-        raise ValueError("another dtype")
-    return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
-
-
-def _write_json(result: TokenAttention, path: Path) -> None:
-    path.write_text(json.dumps(result.to_dict()) + "\n", encoding="ascii")
-
-
-def _read_json(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    labels, dtype = _read_labels(document, path)
-    return labels, np.array(document["values"], dtype=dtype)
-
-
-def _write_npz(result: TokenAttention, path: Path) -> None:
-    with path.open("wb") as file:  # a path would get .npz appended
-        np.savez_compressed(file, values=result.values, meta=np.array(json.dumps(_labels(result))))
-
-
-def _read_npz(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        labels, dtype = _read_labels(str(archive["meta"]), path)
-        return labels, archive["values"].astype(dtype)
-
-
-def _table_text(text: str) -> str:
-    """What other programs can read: UTF-8 has no lone surrogates, and many readers stop at NUL."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-
-
-def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
-    """The columns of the long table before the value: the axis each belongs to, and its entries along that axis."""
-    n = len(result.tokens)
-    return {
-        "layer": (0, [number + 1 for number in result.layers]),
-        "query": (1, list(result.queries)),
-        "query_token": (1, [_table_text(token) for token in result.query_tokens]),
-        "input": (2, list(range(n))),
-        "token": (2, [_table_text(token) for token in result.tokens]),
-        "word": (2, list(result.word_ids)),
-        "special": (2, list(result.special)),
-        "part": (2, [_table_text(part) for part in result.parts] or [""] * n),
-    }
-
-
-def _placed(
-    labels: Mapping[str, Any], dtype: np.dtype[Any], cells: Iterable[tuple[int, int, int, float]]
-) -> FloatArray:
-    """[layer, query, input] from rows in any order; what is missing stays NaN, which TokenAttention refuses."""
-    layers = {number + 1: i for i, number in enumerate(labels["layers"])}
-    queries = {position: i for i, position in enumerate(labels["queries"])}
-    values = np.full((len(layers), len(queries), len(labels["tokens"])), np.nan, dtype)
-    for layer, query, i, value in cells:
-        values[layers[layer], queries[query], i] = value
-    return values
-
-
-def _write_csv(result: TokenAttention, path: Path) -> None:
-    columns = _columns(result)
-    columns["special"] = 2, [str(special).lower() for special in result.special]
-    places = np.indices(result.values.shape).reshape(3, -1).tolist()
-    cells = [map(entries.__getitem__, places[axis]) for axis, entries in columns.values()]
-    meta = itertools.chain([json.dumps(_labels(result))], itertools.repeat(""))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow((*columns, "value", "meta"))
-        writer.writerows(zip(*cells, result.values.ravel().tolist(), meta, strict=False))  # meta never ends
-
-
-def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    # the reader refuses long fields, and the labels of long texts are one; raised only, so that threads do not interfere
-    csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
-    # in any row, should somebody have sorted the table
-    labels, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
-    if rows[-1]["meta"] is None:
-        raise ValueError("the last row is cut")
-    cells = ((int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"])) for row in rows)
-    return labels, _placed(labels, dtype, cells)
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise InputError(
-            ".parquet needs pyarrow, which is not installed: pip install 'attnflow[corpus]', or use .json, .npz or .csv"
-        ) from None
-
-
-def _write_parquet(result: TokenAttention, path: Path) -> None:
-    pa, parquet = _pyarrow()
-    places = np.indices(result.values.shape).reshape(3, -1)
-    # a text without any word would leave its column without a type
-    kinds = {"word": pa.int64()}
-    columns = {
-        name: pa.array(entries, kinds.get(name)).take(pa.array(places[axis]))
-        for name, (axis, entries) in _columns(result).items()
-    }
-    table = pa.table({**columns, "value": result.values.ravel()})
-    parquet.write_table(table.replace_schema_metadata({b"attnflow": json.dumps(_labels(result)).encode()}), path)
-
-
-def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    _, parquet = _pyarrow()
-    with path.open("rb") as file:
-        table = parquet.ParquetFile(file).read()
-    labels, dtype = _read_labels(table.schema.metadata[b"attnflow"], path)
-    cells = zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True)
-    return labels, _placed(labels, dtype, cells)
-
-
-WRITERS = {".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet}
-READERS = {".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}

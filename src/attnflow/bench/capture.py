@@ -13,18 +13,20 @@ from typing import Any
 
 from attnflow.errors import InputError
 
-ROUTES = ("output_attentions", "whole", "blocks")
+ROUTES = ("forward", "output_attentions", "whole", "blocks")
 
 
 @dataclass(frozen=True)
 class Row:
     """One length. Peaks are in MB above the loaded model, times in seconds, medians of the rounds.
 
-    output_attentions: what transformers offers, all heads of all layers. whole: a trace that reduces the heads of a layer
-    when it is done. blocks: a trace in blocks of queries. eager: the model's forward pass under eager attention.
+    forward: the model's plain forward pass, for what it needs by itself. output_attentions: what transformers offers, all
+    heads of all layers. whole: a trace that reduces the heads of a layer when it is done. blocks: a trace in blocks of
+    queries. eager: the forward pass under eager attention.
     """
 
     tokens: int
+    forward_mb: float
     output_attentions_mb: float
     whole_mb: float
     blocks_mb: float
@@ -32,13 +34,11 @@ class Row:
     whole_s: float
     blocks_s: float
 
-    @property
-    def less_whole(self) -> float:
-        return self.output_attentions_mb / self.whole_mb
-
-    @property
-    def less_blocks(self) -> float:
-        return self.output_attentions_mb / self.blocks_mb
+    def less(self, route: str) -> tuple[float, float]:
+        """How many times less a trace takes than output_attentions: above the loaded model, and above its forward pass."""
+        peak = {"whole": self.whole_mb, "blocks": self.blocks_mb}[route]
+        beyond = max(peak - self.forward_mb, 1e-9)
+        return self.output_attentions_mb / peak, (self.output_attentions_mb - self.forward_mb) / beyond
 
 
 def run(lengths: list[int], rounds: int, say: Callable[[str], None]) -> list[Row]:
@@ -102,8 +102,8 @@ def _prepared(n: int, route: str) -> Callable[[], Any]:
     from attnflow.capture import wrap
 
     ids = torch.randint(5, 30000, (1, n), generator=torch.Generator().manual_seed(0))
-    if route in ("output_attentions", "eager"):
-        module = _encoder(n, "eager")
+    if route in ("output_attentions", "eager", "forward"):
+        module = _encoder(n, "sdpa" if route == "forward" else "eager")
         options = {"output_attentions": True} if route == "output_attentions" else {}
 
         def plain(ids: Any = ids) -> Any:

@@ -170,16 +170,18 @@ def _medians(torch: Any, calls: dict[str, Callable[[], Any]], rounds: int) -> di
     return {name: median(times) for name, times in took.items()}
 
 
-def main(arguments: list[str]) -> None:
-    lengths = [int(a) for a in arguments] or [8192, 32_768, 131_072]
-    print(f"{'length':>7}  {'what':<26}{'ms':>9}  {'ratio':>6}  {'TFLOP/s':>8}  {'MiB':>7}  error")
-    for x in run(lengths, 5, lambda text: print(f"… {text}", file=sys.stderr)):
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as text, without any library: a machine with a GPU may have none of ours."""
+    lines = [f"{'length':>7}  {'what':<26}{'ms':>9}  {'ratio':>6}  {'TFLOP/s':>8}  {'MiB':>7}  error"]
+    for x in rows:
         error = f"{x['error']:.1e}" if x["error"] is not None else ""
-        print(
+        lines.append(
             f"{x['length']:>7}  {x['what']:<26}{x['ms']:>9.3f}  {x['ratio']:>6.3f}  {x['tflops']:>8.1f}"
             f"  {x['extra_mib']:>7.1f}  {error}"
         )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    wanted = [int(a) for a in sys.argv[1:]] or [8192, 32_768, 131_072]
+    print(table(run(wanted, 5, lambda text: print(f"… {text}", file=sys.stderr))))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,8 @@ def labelled(
 ) -> Encoded:
     """Positions that are each a word of their own: patches, frames, ids without a tokenizer."""
     marks = tuple(special) if special is not None else (False,) * len(tokens)
-    ids: list[int | None] = []
-    for mark in marks:
-        ids.append(None if mark else sum(i is not None for i in ids))
+    number = count()
+    ids = [None if mark else next(number) for mark in marks]
     words = tuple(t for t, mark in zip(tokens, marks, strict=True) if not mark)
     return Encoded(tensors, tuple(tokens), marks, tuple(ids), words, **more)
 
@@ -102,7 +103,8 @@ def _by_offsets(
 
     A token that covers several words (") ." as one piece) joins them.
     """
-    spans = [[m.span() for m in WORD.finditer(part)] for part in parts]
+    begins = [[m.start() for m in WORD.finditer(part)] for part in parts]
+    ends = [[m.end() for m in WORD.finditer(part)] for part in parts]
     tokens: list[str] = []
     word_ids: list[int | None] = []
     texts: list[str] = []
@@ -116,15 +118,15 @@ def _by_offsets(
             continue
         seen = parts[part][start:stop].strip()
         tokens.append(piece if piece.startswith("##") or not seen else seen)
-        inside = [w for w, (a, b) in enumerate(spans[part]) if a < stop and b > start]
-        if not inside:
+        first, final = bisect_right(ends[part], start), bisect_left(begins[part], stop) - 1  # the words it touches
+        if first > final:
             blank.append(place)
             continue
-        if part != part_of or inside[0] > last:
+        if part != part_of or first > last:
             texts.append("")
-            begin = spans[part][inside[0]][0]
-        part_of, last = part, inside[-1]
-        texts[-1] = parts[part][begin : spans[part][last][1]]
+            begin = begins[part][first]
+        part_of, last = part, final
+        texts[-1] = parts[part][begin : ends[part][last]]
         for i in (*blank, place):
             word_ids[i] = len(texts) - 1
         blank = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,9 +182,8 @@ class Trace:
         texts = tuple(
             self.tokens[i] if self.word_ids[i] is None else self.word_texts[self.word_ids[i] or 0] for i in starts
         )
-        numbers: list[int | None] = []
-        for i in starts:
-            numbers.append(None if self.word_ids[i] is None else sum(n is not None for n in numbers))
+        number = count()
+        numbers = [None if self.word_ids[i] is None else next(number) for i in starts]
         return replace(
             self,
             tokens=texts,

@@ -14,7 +14,8 @@ from rich.style import Style
 from rich.text import Text
 
 from attnflow.errors import InputError
-from attnflow.result import FloatArray, TokenAttention, colours, shares
+from attnflow.result import FloatArray, TokenAttention
+from attnflow.view.colour import colours, shares
 
 LONG = 60  # inputs above which the table holds only the highest ones
 HIGHEST = 20

@@ -1,0 +1,169 @@
+"""The file formats of a result: .json, .npz, .csv and .parquet, by the extension. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnflow.errors import InputError
+
+if TYPE_CHECKING:
+    from attnflow.result import TokenAttention
+
+FORMAT = "attnflow.TokenAttention"
+VERSION = 1
+LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
+          "grid", "provenance")  # fmt: skip
+
+FloatArray = np.ndarray[Any, Any]
+
+
+def of_extension(table: Mapping[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:
+    try:
+        return table[path.suffix.lower()]
+    except KeyError:
+        raise InputError(
+            f"{str(path)!r} has the extension {path.suffix!r}: expected one of {', '.join(table)}"
+        ) from None
+
+
+def labels(result: TokenAttention) -> dict[str, Any]:
+    """All but the values, as JSON holds it."""
+    held = {name: getattr(result, name) for name in LABELS}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
+    return {"format": FORMAT, "version": VERSION, **plain, "dtype": str(result.values.dtype)}
+
+
+def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[str, Any], np.dtype[Any]]:
+    """What a file holds for TokenAttention, except the values, and the type of those."""
+    document = text if isinstance(text, dict) else json.loads(text)
+    if document["format"] != FORMAT:
+        raise ValueError("another format")
+    if document["version"] > VERSION:
+        from attnflow import __version__
+
+        raise InputError(
+            f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
+            "update attnflow"
+        )
+    if document["dtype"] not in ("float32", "float64"):
+        raise ValueError("another dtype")
+    return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
+
+
+def _write_json(result: TokenAttention, path: Path) -> None:
+    path.write_text(json.dumps(result.to_dict()) + "\n", encoding="ascii")
+
+
+def _read_json(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    held, dtype = _read_labels(document, path)
+    return held, np.array(document["values"], dtype=dtype)
+
+
+def _write_npz(result: TokenAttention, path: Path) -> None:
+    with path.open("wb") as file:  # a path would get .npz appended
+        np.savez_compressed(file, values=result.values, meta=np.array(json.dumps(labels(result))))
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        held, dtype = _read_labels(str(archive["meta"]), path)
+        return held, archive["values"].astype(dtype)
+
+
+def _table_text(text: str) -> str:
+    """What other programs can read: UTF-8 has no lone surrogates, and many readers stop at NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
+    """The columns of the long table before the value: the axis each belongs to, and its entries along that axis."""
+    n = len(result.tokens)
+    return {
+        "layer": (0, [number + 1 for number in result.layers]),
+        "query": (1, list(result.queries)),
+        "query_token": (1, [_table_text(token) for token in result.query_tokens]),
+        "input": (2, list(range(n))),
+        "token": (2, [_table_text(token) for token in result.tokens]),
+        "word": (2, list(result.word_ids)),
+        "special": (2, list(result.special)),
+        "part": (2, [_table_text(part) for part in result.parts] or [""] * n),
+    }
+
+
+def _placed(held: Mapping[str, Any], dtype: np.dtype[Any], cells: Iterable[tuple[int, int, int, float]]) -> FloatArray:
+    """[layer, query, input] from rows in any order; what is missing stays NaN, which TokenAttention refuses."""
+    layers = {number + 1: i for i, number in enumerate(held["layers"])}
+    queries = {position: i for i, position in enumerate(held["queries"])}
+    values = np.full((len(layers), len(queries), len(held["tokens"])), np.nan, dtype)
+    for layer, query, i, value in cells:
+        values[layers[layer], queries[query], i] = value
+    return values
+
+
+def _write_csv(result: TokenAttention, path: Path) -> None:
+    columns = _columns(result)
+    columns["special"] = 2, [str(special).lower() for special in result.special]
+    places = np.indices(result.values.shape).reshape(3, -1).tolist()
+    cells = [map(entries.__getitem__, places[axis]) for axis, entries in columns.values()]
+    meta = itertools.chain([json.dumps(labels(result))], itertools.repeat(""))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow((*columns, "value", "meta"))
+        writer.writerows(zip(*cells, result.values.ravel().tolist(), meta, strict=False))  # meta never ends
+
+
+def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    # the reader refuses long fields, and the labels of long texts are one; raised only, so that threads do not interfere
+    csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    # in any row, should somebody have sorted the table
+    held, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
+    if rows[-1]["meta"] is None:
+        raise ValueError("the last row is cut")
+    cells = ((int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"])) for row in rows)
+    return held, _placed(held, dtype, cells)
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise InputError(
+            ".parquet needs pyarrow, which is not installed: pip install 'attnflow[corpus]', or use .json, .npz or .csv"
+        ) from None
+
+
+def _write_parquet(result: TokenAttention, path: Path) -> None:
+    pa, parquet = _pyarrow()
+    places = np.indices(result.values.shape).reshape(3, -1)
+    # a text without any word would leave its column without a type
+    kinds = {"word": pa.int64()}
+    columns = {
+        name: pa.array(entries, kinds.get(name)).take(pa.array(places[axis]))
+        for name, (axis, entries) in _columns(result).items()
+    }
+    table = pa.table({**columns, "value": result.values.ravel()})
+    parquet.write_table(table.replace_schema_metadata({b"attnflow": json.dumps(labels(result)).encode()}), path)
+
+
+def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    _, parquet = _pyarrow()
+    with path.open("rb") as file:
+        table = parquet.ParquetFile(file).read()
+    held, dtype = _read_labels(table.schema.metadata[b"attnflow"], path)
+    cells = zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True)
+    return held, _placed(held, dtype, cells)
+
+
+WRITERS = {".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet}
+READERS = {".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}

@@ -1,0 +1,80 @@
+"""One colour ramp for all views, and a map of patches laid over its image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attnflow.errors import InputError
+
+FloatArray = np.ndarray[Any, Any]
+
+# cividis: even steps of lightness, and the same picture with and without colour-blindness
+RAMP = np.array(
+    [
+        (0, 32, 77), (0, 51, 111), (57, 72, 107), (87, 92, 109), (112, 113, 115),
+        (138, 135, 121), (166, 157, 117), (196, 181, 108), (228, 207, 91), (255, 234, 70),
+    ]
+)  # fmt: skip
+
+
+def shares(x: FloatArray) -> FloatArray:
+    """From 0 at the lowest value to 1 at the highest; all 0 where all are equal.
+
+    >>> shares(np.array([2.0, 3.0, 4.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    x = x.astype(np.float64)
+    spread = x.max() - x.min()
+    scaled: FloatArray = (x - x.min()) / spread if spread > 0 else np.zeros_like(x)
+    return scaled
+
+
+def colours(x: FloatArray) -> FloatArray:
+    """RGB from 0 to 255 on a last axis, for numbers from 0 to 1, along a ramp that colour-blind people read as well.
+
+    >>> colours(np.array([0.0, 1.0])).tolist()
+    [[0.0, 32.0, 77.0], [255.0, 234.0, 70.0]]
+    """
+    at = np.linspace(0, 1, len(RAMP))
+    return np.stack([np.interp(x, at, channel) for channel in RAMP.T], axis=-1)
+
+
+def _stretch(n: int, size: int) -> FloatArray:
+    """[size, n]: linear interpolation from the centres of n patches to the centres of `size` pixels."""
+    at = (np.arange(size) + 0.5) * n / size - 0.5
+    return np.stack([np.interp(at, np.arange(n), unit) for unit in np.eye(n)], axis=1)
+
+
+def _pixels(image: Any) -> FloatArray:
+    """[height, width, 3] from 0 to 255."""
+    # a PIL image with a palette would come out as the numbers of its colours
+    try:
+        pixels = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the image is a {type(image).__name__} that is no array: expected an array or a PIL image"
+        ) from None
+    if pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or 0 in pixels.shape:
+        raise InputError(
+            f"the image has shape {pixels.shape}: expected [height, width] or [height, width, 3], or a PIL image"
+        )
+    if pixels.dtype.kind == "f" and pixels.min() >= 0 and pixels.max() <= 1:
+        pixels = pixels * 255.0
+    elif pixels.dtype != np.uint8:
+        found = f" from {pixels.min():.4g} to {pixels.max():.4g}" if pixels.dtype.kind in "iuf" else ""
+        raise InputError(f"the image holds {pixels.dtype}{found}: expected uint8, or floats from 0 to 1")
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+    return pixels.astype(np.float64)
+
+
+def laid_over(image: Any, patches: FloatArray, alpha: float) -> FloatArray:
+    """uint8 [height, width, 3]: the patches, smoothly enlarged and coloured, over the image."""
+    pixels = _pixels(image)
+    height, width = pixels.shape[:2]
+    # [height, row] @ [row, column] @ [column, width]
+    smooth = _stretch(patches.shape[0], height) @ patches @ _stretch(patches.shape[1], width).T
+    mixed = (1 - alpha) * pixels + alpha * colours(shares(smooth))
+    return np.rint(mixed).astype(np.uint8)
