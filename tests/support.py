@@ -24,23 +24,23 @@ This page is made by `python tests/support.py --write` from the tests' own list 
 config class with random weights, traced, and compared with what eager attention returns. A test fails when the page is
 not what the command gives.
 
-*Captured*: through transformers' attention interface; from what the model returns under eager attention, for files that do
-not go through the interface; or by watching PyTorch's fused attention functions. *Same as eager*: the largest difference
-between captured weights, head by head, and those that the model returns (– where it returns none or in another
-shape, and other tests compare). *Blocks*: whether heads are reduced for some queries at a time, so that no layer's heads × n ×
-n exists, and whether contexts can be explained with memory="linear". *Batches*: whether padded batches gave the same as
-single texts (– for what has no padding).
+*Captured*: through transformers' attention interface; from what the model returns under eager attention, for files that
+do not go through the interface; or by watching PyTorch's fused attention functions. *Same as eager*: the largest
+difference between captured weights, head by head, and those that the model returns (– where it returns none or in
+another shape, and other tests compare). *Blocks*: whether heads are reduced for some queries at a time, so that no
+layer's heads × n × n exists, and whether contexts can be explained with memory="linear". *Batches*: whether padded
+batches gave the same as single texts (– for what has no padding).
 
 | model | class | kind | captured | same as eager | blocks | batches |
 |---|---|---|---|---|---|---|
 """
 
 TAIL = """
-Beyond these, everything that goes through the same three ways: 343 of the 524 model files of transformers 5.22.2 call the
-attention interface themselves. A model is refused, with the reason, where the self-check fails: when hooked outputs differ from the
-model's own, when rows do not sum to one, when something is given to padding or to the future, or when there are fewer
-attention calls than layers (Mamba, Jamba and others that also mix positions without attention), and where a layer's
-attention is not one square matrix (Longformer's band).
+Beyond these, everything that goes through the same three ways: 343 of the 524 model files of transformers 5.22.2 call
+the attention interface themselves. A model is refused, with the reason, where the self-check fails: when hooked outputs
+differ from the model's own, when rows do not sum to one, when something is given to padding or to the future, when
+there are fewer attention calls than layers (Mamba, Jamba and others that also mix positions without attention), and
+where a layer's attention is not one square matrix (Longformer's band).
 
 Real checkpoints in the tests: all-MiniLM-L6-v2 (BERT) and SmolLM2-135M-Instruct (Llama, from GGUF).
 """

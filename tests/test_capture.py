@@ -161,6 +161,17 @@ def test_causality_is_found() -> None:
                 assert np.triu(trace.graph(), 1).max() == 0
 
 
+@pytest.mark.parametrize("name", ["BERT", "Llama", "T5"])
+def test_a_first_text_of_one_token(name: str) -> None:
+    """The self-check repeats it, and what it finds holds for longer texts too."""
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    wrapped = af.wrap(a.build())
+    given = {key: x[:, :1] for key, x in a.inputs().items()}
+    assert wrapped.trace(given).graph().min() >= 0
+    assert next(iter(wrapped.checked.values())).causal == (a.kind == "decoder")
+    np.testing.assert_array_equal(wrapped.trace(a.inputs()).graph(), af.wrap(a.build()).trace(a.inputs()).graph())
+
+
 def test_falcon_with_fused_attention() -> None:
     """Built with SDPA its returned weights see the future; ours come from what the fused function was given."""
     falcon = next(a for a in ARCHITECTURES if a.name == "Falcon")
@@ -423,6 +434,7 @@ def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-check can fail: each of its conditions, broken on purpose."""
     from transformers.models.llama import modeling_llama
 
+    monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
     honest = modeling_llama.eager_attention_forward
 
     def other_output(*args: Any, **kwargs: Any) -> Any:
@@ -445,17 +457,18 @@ def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(modeling_llama, "eager_attention_forward", lie)
         wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
         with pytest.raises(af.InputError, match=sentence):
-            wrapped._verify(wrapped._encode(text(), None, False, None), INTERFACE)
+            wrapped.trace(text())
 
 
 def test_padding_that_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trap of an attention function without a mask function: padding would silently take part."""
     import transformers.masking_utils as masks
 
+    monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
     monkeypatch.setattr(masks, "eager_mask", lambda *args, **kwargs: None)
     wrapped = af.wrap(hf("BertModel", **POSITIONS)())
     with pytest.raises(af.InputError, match="to padding: the mask did not reach the attention"):
-        wrapped._verify(wrapped._encode(text(), None, False, None), INTERFACE)
+        wrapped.trace(text())
 
 
 def test_models_that_are_refused() -> None:
@@ -471,6 +484,47 @@ def test_models_that_are_refused() -> None:
     longformer = hf("LongformerModel", **{**TEXT, "max_position_embeddings": 80}, attention_window=4, pad_token_id=1)
     refuses(longformer("eager"), "LongformerModel cannot be explained by its attention.*expected one square matrix")
     refuses(torch.nn.Linear(3, 3), "no attention was seen", {"input": torch.zeros(1, 3)})
+
+
+def test_a_refused_model_stays_as_it_was() -> None:
+    longformer = hf("LongformerModel", **{**TEXT, "max_position_embeddings": 80}, attention_window=4, pad_token_id=1)(
+        "eager"
+    )
+    jamba = hf(
+        "JambaForCausalLM", **{**LLAMA, "num_hidden_layers": 4}, attn_layer_period=4, attn_layer_offset=2,
+        expert_layer_period=4, num_experts=2, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4,
+    )()  # fmt: skip
+    for model in (longformer, jamba):
+        before = model.config._attn_implementation
+        with torch.no_grad():
+            expected = float_outputs(model(**text()))
+        with pytest.raises(af.InputError):
+            af.wrap(model).trace(text())
+        assert model.config._attn_implementation == before
+        with torch.no_grad():
+            assert largest_difference(float_outputs(model(**text())), expected) == 0
+
+
+def test_a_file_without_the_usual_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    model = hf("LlamaForCausalLM", **LLAMA)()
+    monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "__module__", "architectures")
+    wrapped = af.wrap(model)
+    with pytest.raises(af.InputError, match="the file of LlamaAttention has no eager_attention_forward"):
+        wrapped.trace(text())
+
+
+def test_inputs_on_which_the_model_does_not_run() -> None:
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    with pytest.raises(
+        af.InputError, match=r"the model does not run on this input \(IndexError: index out of range in self\)"
+    ):
+        wrapped.trace({"input_ids": torch.tensor([[5, 6, 999]])})
+    wrapped.trace(text())  # now it is checked, and later texts say the same
+    with pytest.raises(af.InputError, match=r"the model does not run on this input \(IndexError"):
+        wrapped.trace({**text(), "input_ids": ids() + 1000})
 
 
 def test_training_mode_is_refused() -> None:
@@ -508,6 +562,8 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
     [
         ({"missing": "x"}, "missing='x': expected one of 'keep', 'normalize', 'self'"),
         ({"memory": "x"}, 'memory=\'x\': expected "graph" or "linear"'),
+        ({"heads": [0, 4]}, "head 4 does not exist: there are 4, so expected -4 to 3"),
+        ({"keep_heads": [7]}, "layer 7 does not exist: there are 3"),
         ({"heads": "median"}, 'heads=\'median\': expected "mean", "max", "min" or a list of heads'),
         ({"queries": [0]}, 'queries, layers and offload are for memory="linear"'),
         ({"memory": "linear", "heads": "max"}, "takes the mean over heads"),

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from attnflow.capture.scores import LazyMask, Scores, scores_of
+from attnflow.errors import InputError
 
 PREFIX = "attnflow_"
 """Names under which our function stands in the attention interface: the prefix and the implementation it stands for."""
@@ -147,8 +148,11 @@ def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
 
 
 def eager_function(module: Any) -> Any:
-    """The attention that the model's own file writes out, or None."""
-    return getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
+    """The attention that the model's own file writes out; a few files call it otherwise, and those are not for us."""
+    found = getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
+    if found is None:
+        raise InputError(f"the file of {type(module).__name__} has no eager_attention_forward")
+    return found
 
 
 def register(original: str) -> str:
@@ -164,7 +168,7 @@ def register(original: str) -> str:
     def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Any:
         collector = _collector.get()
         if collector is None:
-            function = ALL_ATTENTION_FUNCTIONS.get_interface(original, eager_function(module))
+            function = eager_function(module) if original == "eager" else ALL_ATTENTION_FUNCTIONS[original]
             return function(module, query, key, value, mask, **kwargs)
         if collector.mode == "whole":
             out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)

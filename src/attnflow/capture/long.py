@@ -173,12 +173,9 @@ def _trace(
 
 def _verify(model: Any, encoded: Encoded, checked: check.Checked) -> None:
     """Products without matrices against matrices, from the same operands, on the first tokens of the text."""
-    tensors = model._cropped(encoded.tensors)
+    tensors = model._probe(encoded.tensors)
     n = int(tensors["input_ids"].shape[1])
-    short = Encoded(
-        tensors, encoded.tokens[:n], encoded.special[:n], encoded.word_ids[:n], encoded.word_texts, encoded.text
-    )
-    trace = _trace(model, short, checked, [0, n // 2, n - 1], None, False)
+    trace = _trace(model, Encoded(tensors, ("",) * n), checked, None, None, False)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
     for number, scores in enumerate(trace.scores):
         whole = scores.weights(0, n).mean(1)

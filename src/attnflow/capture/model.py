@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnflow._arrays import indices, positions
 from attnflow.capture import check, inputs, routes
 from attnflow.capture.assemble import assemble, layer_calls
 from attnflow.capture.collect import Collector
@@ -21,8 +23,15 @@ from attnflow.errors import InputError
 WHOLE_BYTES = 8 << 20
 """Up to this size all heads of a layer are computed at once by the model's own code; above it, in blocks where possible."""
 
+BATCH = 16
+"""Texts that run together, padded to the longest of them."""
+
 PROBE_TOKENS = 96
 """The self-check runs on at most so many tokens of the first text."""
+
+PROBE_LEAST = 12
+
+SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 
 MISSING = ("keep", "normalize", "self")
 
@@ -38,6 +47,19 @@ def wrap(model: Any, processor: Any = None, *, name: str | None = None) -> Model
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}: expected a torch module; load() takes a path or a hub id")
     return Model(model, processor, name)
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """A model that fails on its input says so in its own words; we add whose words they are."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as e:
+        told = f"{type(e).__name__}: {str(e).splitlines()[0]}" if str(e) else type(e).__name__
+        less = '; memory="linear", or fewer texts at a time, take less memory' if "memory" in told else ""
+        raise InputError(f"the model does not run on this input ({told}){less}") from e
 
 
 class Model:
@@ -81,7 +103,7 @@ class Model:
         offload: bool = False,
         sampling_rate: int | None = None,
     ) -> Any:
-        """Runs the model once and returns a `Trace`; for a list of texts, one batch and a list of traces.
+        """Runs the model once and returns a `Trace`; for a list of texts, padded batches and a list of traces.
 
         text: a text; a pair of texts as a tuple; an image (PIL, array, path or pixel values) or a waveform for models
             that take those; or a dict of tensors, as the model's forward takes them.
@@ -116,18 +138,22 @@ class Model:
         if many and target is not None:
             raise InputError("target goes with one text: trace encoder-decoders one text at a time")
         encoded = [self._encode(item, target, truncate, sampling_rate) for item in items]
-        reduce = heads if isinstance(heads, str) else [int(h) for h in heads]
+        reduce = heads if isinstance(heads, str) else positions(heads, "head")
         if isinstance(reduce, str) and reduce not in ("mean", "max", "min"):
             raise InputError(f'heads={heads!r}: expected "mean", "max", "min" or a list of heads')
+        if isinstance(reduce, list):
+            reduce = indices(reduce, self.verify(encoded[0]).heads, "head")
         if memory == "linear":
             from attnflow.capture.long import trace_linear
 
             if many:
                 raise InputError('memory="linear" takes one text at a time')
             return trace_linear(self, encoded[0], reduce, queries, layers, offload)
-        keep = keep_heads if isinstance(keep_heads, bool) else frozenset(int(l) for l in keep_heads)
-        found = self._trace(encoded, reduce, keep, missing)
-        return found if many else found[0]
+        keep = keep_heads if isinstance(keep_heads, bool) else frozenset(positions(keep_heads, "layer"))
+        if not many:
+            return self._trace(encoded, reduce, keep, missing)[0]
+        batches = [encoded[i : i + BATCH] for i in range(0, len(encoded), BATCH)]
+        return [trace for batch in batches for trace in self._trace(batch, reduce, keep, missing)]
 
     def _trace(
         self, encoded: list[Encoded], reduce: str | list[int], keep: bool | frozenset[int], missing: str
@@ -158,18 +184,24 @@ class Model:
         kind = ",".join(sorted(encoded.tensors))
         if kind in self.checked:
             return self.checked[kind]
+        tensors = self._probe(encoded.tensors)
+        with _running():
+            expected = check.float_outputs(self._forward(tensors))
         refusals = []
         for route in routes.routes_for(self.model):
             try:
-                self.checked[kind] = self._verify(encoded, route)
+                self.checked[kind] = self._verify(encoded, tensors, expected, route)
                 return self.checked[kind]
             except InputError as e:
                 refusals.append(f"{route}: {e}")
+            except Exception as e:  # whatever a model file does with what it was handed: not a way in
+                refusals.append(f"{route}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
+            routes.restore(self.model)
         raise InputError(f"{type(self.model).__name__} cannot be explained by its attention. " + "; ".join(refusals))
 
-    def _verify(self, encoded: Encoded, route: str) -> check.Checked:
-        tensors = self._cropped(encoded.tensors)
-        expected = check.float_outputs(self._forward(tensors))
+    def _verify(
+        self, encoded: Encoded, tensors: dict[str, Tensor], expected: list[Tensor], route: str
+    ) -> check.Checked:
         routes.prepare(self.model, route)
         asked = self._asked(route)
         reducers = (
@@ -257,9 +289,10 @@ class Model:
         asked = self._asked(checked.route)
         if last and self._accepts("logits_to_keep"):
             asked["logits_to_keep"] = torch.tensor(sorted({n - 1 for n in last}), device=self.device)
-        out = routes.capture(
-            self.model, checked.route, lambda: self._forward(tensors, **asked), collector, checked.reducers
-        )
+        with _running():
+            out = routes.capture(
+                self.model, checked.route, lambda: self._forward(tensors, **asked), collector, checked.reducers
+            )
         if len(collector.calls) != checked.calls:
             raise InputError(
                 f"the model made {len(collector.calls)} attention calls and {checked.calls} when it was checked: "
@@ -299,16 +332,15 @@ class Model:
     def _accepts(self, name: str) -> bool:
         return name in inspect.signature(self.model.forward).parameters
 
-    def _cropped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        names = (
-            "input_ids",
-            "attention_mask",
-            "token_type_ids",
-            "decoder_input_ids",
-            "position_ids",
-            "decoder_attention_mask",
-        )
-        return {k: v[:, :PROBE_TOKENS] if k in names else v for k, v in tensors.items()}
+    def _probe(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the self-check runs on: the text, cut where it is long, repeated where it is too short to tell anything."""
+        found = {}
+        for name, x in tensors.items():
+            if name in SEQUENCES and x.dim() == 2 and "position_ids" not in tensors:
+                x = x.repeat(1, -(-PROBE_LEAST // x.shape[1])) if x.shape[1] < PROBE_LEAST else x
+                x = x[:, :PROBE_TOKENS]
+            found[name] = x
+        return found
 
     def _vocabulary(self) -> int:
         text = getattr(self.config, "text_config", None) or self.config

@@ -22,13 +22,9 @@ def prediction(model: Any, out: Any, encoded: Encoded, number: int, lengths: lis
         names = getattr(model.config, "id2label", None) or {}
         if logits.shape[-1] == 1:
             return Prediction("score", ((str(names.get(0, "score")), float(logits[number, 0])),))
-        return _likeliest("class", logits[number], lambda i: str(names.get(i, i)))
-    if (
-        logits.dim() != 3
-        or model.tokenizer is None
-        or logits.shape[-1] < 100
-        or logits.shape[-1] < len(model.tokenizer) // 2
-    ):
+        apart = getattr(model.config, "problem_type", None) == "multi_label_classification"
+        return _likeliest("class", logits[number], lambda i: str(names.get(i, i)), apart)
+    if logits.dim() != 3 or model.tokenizer is None or logits.shape[-1] != model._vocabulary():
         return None
 
     def piece(i: int) -> str:
@@ -45,6 +41,8 @@ def prediction(model: Any, out: Any, encoded: Encoded, number: int, lengths: lis
     return _likeliest("next token", logits[number, row], piece)
 
 
-def _likeliest(kind: str, logits: Tensor, name: Any) -> Prediction:
-    chances, places = torch.softmax(logits.double(), -1).topk(min(SHOWN, logits.shape[-1]))
+def _likeliest(kind: str, logits: Tensor, name: Any, apart: bool = False) -> Prediction:
+    """apart: each label by itself, instead of one of all."""
+    scores = torch.sigmoid(logits.double()) if apart else torch.softmax(logits.double(), -1)
+    chances, places = scores.topk(min(SHOWN, logits.shape[-1]))
     return Prediction(kind, tuple((name(int(i)), float(p)) for p, i in zip(chances, places, strict=True)))

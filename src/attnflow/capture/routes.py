@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.collect import Call, Collector, Intercept, collecting, inside, reduce_heads, register
+from attnflow.capture.collect import PREFIX, Call, Collector, Intercept, collecting, inside, reduce_heads, register
 from attnflow.errors import InputError
 
 INTERFACE = "attention interface"
@@ -37,13 +37,16 @@ def routes_for(model: Any) -> list[str]:
 
 def prepare(model: Any, route: str) -> None:
     """Puts our function before the model's own attention implementation, where that is the route."""
-    if route != INTERFACE:
-        return
-    from attnflow.capture.collect import PREFIX
-
-    original = model.config._attn_implementation
-    if not original.startswith(PREFIX):
+    original = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if route == INTERFACE and original is not None and not original.startswith(PREFIX):
         model.set_attn_implementation(register(original))
+
+
+def restore(model: Any) -> None:
+    """Takes it out again: a model that is refused stays as it was."""
+    name = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if name is not None and name.startswith(PREFIX):
+        model.set_attn_implementation(name.removeprefix(PREFIX))
 
 
 def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Mapping[str, int] | None = None) -> Any:
