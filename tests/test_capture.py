@@ -179,6 +179,8 @@ def test_falcon_with_fused_attention() -> None:
     trace = wrapped.trace(text())
     assert trace.provenance["captured"].startswith(FUSED)
     np.testing.assert_allclose(trace.graph(), af.wrap(falcon.build("eager")).trace(text()).graph(), atol=1e-5)
+    linear = wrapped.trace(text(), memory="linear", queries=[3, -1])
+    np.testing.assert_allclose(linear.rollout().values, trace.rollout(query=[3, -1], layer=-1).values, atol=1e-5)
 
 
 def test_plain_pytorch_weights() -> None:
@@ -318,6 +320,11 @@ def test_audio_positions_are_times() -> None:
     assert trace.tokens[0] == "0.00s" and len(trace.tokens) == 39
     with pytest.raises(af.InputError, match=r"audio has shape \(2, 3\): expected one row of numbers"):
         af.wrap(a.build()).trace(np.zeros((2, 3)))
+    heard = af.wrap(a.build(), transformers.Wav2Vec2FeatureExtractor(sampling_rate=8000))
+    slower = heard.trace(wave()["input_values"][0].numpy(), sampling_rate=8000)
+    assert [float(t[:-1]) for t in slower.tokens] == pytest.approx([2 * float(t[:-1]) for t in trace.tokens], abs=0.011)
+    with pytest.raises(af.InputError, match="the audio has 44100 Hz and the model takes 8000: resample it first"):
+        heard.trace(np.zeros(800), sampling_rate=44100)
 
 
 def test_whisper() -> None:

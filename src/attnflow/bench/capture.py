@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -18,7 +19,8 @@ ROUTES = ("forward", "output_attentions", "whole", "blocks")
 
 @dataclass(frozen=True)
 class Row:
-    """One length. Peaks are in MB above the loaded model, times in seconds, medians of the rounds.
+    """One length. Peaks are in MB above the loaded model, times in seconds, medians of the
+    rounds.
 
     forward: the model's plain forward pass, for what it needs by itself. output_attentions: what transformers offers, all
     heads of all layers. whole: a trace that reduces the heads of a layer when it is done. blocks: a trace in blocks of
@@ -42,13 +44,13 @@ class Row:
 
 
 def run(lengths: list[int], rounds: int, say: Callable[[str], None]) -> list[Row]:
-    """Each measurement of memory in a process of its own; times side by side in one."""
+    """Memory in a process of its own each, once: it repeats to the megabyte. Times side by side in one, over the rounds."""
     if not Path("/proc/self/statm").exists():
         raise InputError("peak memory is read from /proc: this benchmark needs Linux")
     rows = []
     for n in lengths:
         say(f"{n} tokens: memory")
-        peaks = {route: statistics.median(_child("peak", n, route) for _ in range(rounds)) for route in ROUTES}
+        peaks = {route: _child("peak", n, route) for route in ROUTES}
         say(f"{n} tokens: time")
         times = _child("times", n, rounds)
         rows.append(Row(n, *(peaks[r] for r in ROUTES), *(times[name] for name in ("eager", "whole", "blocks"))))
@@ -66,9 +68,10 @@ def long(lengths: list[int], folder: str, gguf: str | None, say: Callable[[str],
 
 def _child(task: str, *arguments: Any) -> Any:
     script = "import sys, json; from attnflow.bench import capture; capture._work(json.loads(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps([task, *arguments])], capture_output=True, text=True
-    )
+    # Memory that is freed goes back at once, on every route: what is measured is what is held, not what glibc hoards.
+    variables = dict(os.environ) if task == "times" else {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    words = [sys.executable, "-c", script, json.dumps([task, *arguments])]
+    done = subprocess.run(words, capture_output=True, text=True, env=variables)
     if done.returncode:
         raise InputError(
             f"measuring {task} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else done.returncode}"
@@ -123,37 +126,9 @@ def _prepared(n: int, route: str) -> Callable[[], Any]:
 
 
 def _peak(n: int, route: str) -> float:
-    task = _prepared(n, route)
-    return _peak_of(task)[1]
+    from attnflow.bench.memory import peak_of
 
-
-def _peak_of(task: Callable[[], Any]) -> tuple[Any, float]:
-    """What a task returns, and by how many MB memory rose above where it was."""
-    import ctypes
-    import resource
-    import threading
-    import time
-
-    ctypes.CDLL(None).malloc_trim(0)  # or memory freed before would hide what is taken now
-    page = resource.getpagesize()
-
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * page
-
-    before, peak, done = resident(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.is_set():
-            peak = max(peak, resident())
-            time.sleep(0.0005)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    found = task()
-    done.set()
-    watcher.join()
-    return found, (max(peak, resident()) - before) / 2**20
+    return peak_of(_prepared(n, route))[1]
 
 
 def _times(n: int, rounds: int) -> dict[str, float]:
@@ -179,6 +154,7 @@ def _long(n: int, folder: str, gguf: str | None) -> dict[str, float]:
     import torch
 
     from attnflow.bench.graphs import PASSAGE
+    from attnflow.bench.memory import peak_of
     from attnflow.capture import load
 
     model = load(folder, gguf_file=gguf, dtype="float32")
@@ -195,7 +171,7 @@ def _long(n: int, folder: str, gguf: str | None) -> dict[str, float]:
         return model.trace(given, memory="linear", queries=[-1]).rollout()
 
     began = time.perf_counter()
-    result, peak = _peak_of(explained)
+    result, peak = peak_of(explained)
     seconds = time.perf_counter() - began
     return {
         "tokens": n,

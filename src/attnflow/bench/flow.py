@@ -209,27 +209,15 @@ print(json.dumps([values.size, time.perf_counter() - began]))
 """
 
 _MEMORY = """
-import ctypes, json, resource, sys, threading, time
+import json, sys
 from attnflow.bench import graphs
+from attnflow.bench.memory import peak_of
 from attnflow.flow import flow_and_steps
 n, depth, threads = json.loads(sys.argv[1])
 A = graphs.peaked(n, depth)
 flow_and_steps(A[:3, :4, :4])
-ctypes.CDLL(None).malloc_trim(0)  # or memory freed before would hide what is taken now
-page = resource.getpagesize()
-resident = lambda: int(open("/proc/self/statm").read().split()[1]) * page
-before, peak, done = resident(), 0, threading.Event()
-def watch():
-    global peak
-    while not done.is_set():
-        peak = max(peak, resident())
-        time.sleep(0.0005)
-watcher = threading.Thread(target=watch)
-watcher.start()
-flow_and_steps(A, queries=[0, n // 2], tokens=list(range(0, n, 8)), layers=-1, threads=threads)
-done.set()
-watcher.join()
-print(json.dumps([A.nbytes / 2**20, (peak - before) / 2**20]))
+asked = {"queries": [0, n // 2], "tokens": list(range(0, n, 8)), "layers": -1, "threads": threads}
+print(json.dumps([A.nbytes / 2**20, peak_of(lambda: flow_and_steps(A, **asked))[1]]))
 """
 
 

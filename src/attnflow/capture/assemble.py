@@ -20,11 +20,8 @@ from attnflow.errors import InputError
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers")
 
 
-def layer_calls(
-    model: Any, calls: Sequence[Call], encoded: Encoded, cropped: Mapping[str, Tensor] | None = None
-) -> Stack:
+def layer_calls(model: Any, calls: Sequence[Call], tensors: Mapping[str, Tensor]) -> Stack:
     """Which calls belong to the stack that these inputs go through, with as many calls as the model has layers."""
-    tensors = encoded.tensors if cropped is None else cropped
     sides: dict[str, list[int]] = {"encoder": [], "decoder": [], "cross": []}
     for number, call in enumerate(calls):
         side = next((part for part in call.path.split(".") if part in ("encoder", "decoder")), "encoder")
@@ -56,8 +53,7 @@ def layer_calls(
 
 
 def _fits(call: Call, tokens: int | None) -> bool:
-    if call.mean is None:
-        return call.scores is not None and call.scores.queries == call.scores.keys == (tokens or call.scores.keys)
+    assert call.mean is not None
     queries, keys = call.mean.shape[-2:]
     return bool(queries == keys and (tokens is None or keys == tokens))
 
@@ -108,7 +104,7 @@ def assemble(
     prediction: Prediction | None,
 ) -> Trace:
     """The trace of text ``number`` of a batch."""
-    stack = layer_calls(model, calls, encoded, _widest(calls, encoded))
+    stack = checked.stack
     if stack.cross:
         return _encoder_decoder(calls, stack, encoded, number, missing, provenance, prediction)
     first = calls[stack.main[0]]
@@ -144,17 +140,6 @@ def assemble(
     )
 
 
-def _widest(calls: Sequence[Call], encoded: Encoded) -> Mapping[str, Tensor]:
-    """In a padded batch the calls are as wide as the longest text."""
-    ids = encoded.tensors.get("input_ids")
-    if ids is None:
-        return encoded.tensors
-    widths = [
-        int(c.mean.shape[-1]) for c in calls if c.mean is not None and not c.cross and c.mean.shape[-1] >= ids.shape[1]
-    ]
-    return {**encoded.tensors, "input_ids": ids.new_zeros(1, min(widths, default=int(ids.shape[1])))}
-
-
 def _completed(mean: Tensor | None, number: int, n: int, missing: str) -> Tensor:
     """The matrix of one text without its padding, with the mass that went to a sink treated as asked."""
     assert mean is not None
@@ -188,12 +173,14 @@ def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
                 labelled(encoded.tensors, [*names[:extra], *encoded.tokens], [True] * extra + [False] * (n - extra)),
                 grid=encoded.grid,
             )
-    wave = encoded.tensors.get("input_values")
-    if wave is not None:
-        seconds = wave.shape[-1] / 16000 / n
+    wave, frames = encoded.tensors.get("input_values"), encoded.tensors.get("input_features")
+    seconds = None
+    if wave is not None and wave.dim() == 2:
+        seconds = wave.shape[-1] / encoded.rate / n
+    elif frames is not None and frames.shape[-1] == 2 * n:
+        seconds = 0.02  # Whisper: a frame each 10 ms, and two frames a position
+    if seconds is not None:
         return labelled(encoded.tensors, [f"{i * seconds:.2f}s" for i in range(n)])
-    if "input_features" in encoded.tensors:
-        return labelled(encoded.tensors, [f"{i * 0.02:.2f}s" for i in range(n)])
     return labelled(encoded.tensors, [str(i) for i in range(n)])
 
 

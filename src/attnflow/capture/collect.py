@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from attnflow.capture.scores import LazyMask, Scores, scores_of
+from attnflow.capture.scores import LazyMask, Scores, mixed, scores_of
 from attnflow.errors import InputError
 
 PREFIX = "attnflow_"
@@ -72,7 +72,6 @@ class Collector:
         mean = scores.query.new_zeros(batch, queries, scores.keys, dtype=torch.float32)
         kept = mean.new_zeros(batch, heads, queries, scores.keys) if self.wants_heads() else None
         out = None if value is None else value.new_empty(batch, queries, heads, value.shape[-1])
-        groups = 1 if value is None else heads // value.shape[1]
         for start, stop in scores.blocks():
             weights = scores.weights(start, stop).detach()
             keys = weights.shape[-1]
@@ -80,9 +79,7 @@ class Collector:
             if kept is not None:
                 kept[:, :, start:stop, :keys] = weights
             if out is not None and value is not None:
-                rows = weights.to(value.dtype).reshape(batch, heads // groups, groups * (stop - start), keys)
-                mixed = torch.matmul(rows, value[:, :, :keys]).reshape(batch, heads, stop - start, -1)
-                out[:, start:stop] = mixed.transpose(1, 2)
+                out[:, start:stop] = mixed(weights, value)
         self.calls.append(Call(*self._named(module), heads, scores.sinks is not None, mean, kept))
         return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ class Encoded:
     """One input: tensors for a batch of one, and a label for each position.
 
     word_ids: the word of each position, None for special tokens. special: class, separator, register and padding tokens.
-    grid: rows and columns of the patches of an image, which are the last positions.
+    grid: rows and columns of the patches of an image, which are the last positions. target: what the decoder writes.
+    rate: of a waveform, in Hz.
     """
 
     tensors: dict[str, Tensor]
@@ -37,7 +38,8 @@ class Encoded:
     word_texts: tuple[str, ...] = ()
     text: str = ""
     grid: tuple[int, int] | None = None
-    target: Encoded | None = field(default=None)
+    target: Encoded | None = None
+    rate: int = 16000
 
 
 def labelled(
@@ -204,11 +206,13 @@ def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Enc
     if processor is None:
         if name != "input_values":
             raise InputError("this model was wrapped without a feature extractor: give wrap(model, processor)")
-        return Encoded({name: torch.from_numpy(wave)[None]})
-    rate = rate or getattr(processor, "sampling_rate", None)
+        return Encoded({name: torch.from_numpy(wave)[None]}, rate=rate or 16000)
     extractor = getattr(processor, "feature_extractor", processor)
-    found = extractor(wave, sampling_rate=rate, return_tensors="pt")
-    return Encoded({name: found[name]})
+    wanted = int(getattr(extractor, "sampling_rate", None) or 16000)
+    if rate is not None and rate != wanted:
+        raise InputError(f"the audio has {rate} Hz and the model takes {wanted}: resample it first")
+    found = extractor(wave, sampling_rate=wanted, return_tensors="pt")
+    return Encoded({name: found[name]}, rate=wanted)
 
 
 def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Tensor]:

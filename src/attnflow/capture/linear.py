@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnflow.capture.scores import LazyMask, Scores
+from attnflow.capture.scores import LazyMask, Scores, mixed
 from attnflow.errors import InputError
 
 
@@ -18,7 +18,7 @@ def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tens
     plain = _plain(scores)
     kept = scores
     if plain is None:
-        out = torch.cat([_rows(scores, value, start, stop) for start, stop in scores.blocks()], dim=1)
+        out = torch.cat([mixed(scores.weights(*block), value) for block in scores.blocks()], dim=1)
     elif scores.query.is_cuda and _fused(scores, value):
         out, lse = _with_lse(scores, value, plain == "causal")
         kept = replace(scores, lse=lse)
@@ -79,14 +79,6 @@ def _irregular(scores: Scores) -> bool:
     if isinstance(scores.mask, LazyMask):
         return scores.mask.plain is None and scores.mask.window is None
     return scores.mask is not None
-
-
-def _rows(scores: Scores, value: Tensor, start: int, stop: int) -> Tensor:
-    weights = scores.weights(start, stop).to(value.dtype)
-    batch, heads, rows, keys = weights.shape
-    groups = heads // value.shape[1]
-    mixed = torch.matmul(weights.reshape(batch, heads // groups, groups * rows, keys), value[:, :, :keys])
-    return mixed.reshape(batch, heads, rows, -1).transpose(1, 2)
 
 
 def _fused(scores: Scores, value: Tensor) -> bool:

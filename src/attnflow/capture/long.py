@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attnflow._arrays import indices
 from attnflow.capture import check
-from attnflow.capture.assemble import layer_calls
 from attnflow.capture.collect import Collector
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.linear import step, uniform_step
@@ -151,8 +150,7 @@ def _trace(
     # A mask of ones would be read at every layer for nothing.
     tensors = {k: v for k, v in encoded.tensors.items() if k != "attention_mask" or not bool(v.all())}
     out = model._run(tensors, collector, checked, last=[n])
-    stack = layer_calls(model, collector.calls, encoded)
-    scores = [collector.calls[i].scores for i in stack.main]
+    scores = [collector.calls[i].scores for i in checked.stack.main]
     return LinearTrace(
         tokens=encoded.tokens,
         special=encoded.special,

@@ -190,7 +190,7 @@ class Model:
         refusals = []
         for route in routes.routes_for(self.model):
             try:
-                self.checked[kind] = self._verify(encoded, tensors, expected, route)
+                self.checked[kind] = self._verify(tensors, expected, route)
                 return self.checked[kind]
             except InputError as e:
                 refusals.append(f"{route}: {e}")
@@ -199,9 +199,7 @@ class Model:
             routes.restore(self.model)
         raise InputError(f"{type(self.model).__name__} cannot be explained by its attention. " + "; ".join(refusals))
 
-    def _verify(
-        self, encoded: Encoded, tensors: dict[str, Tensor], expected: list[Tensor], route: str
-    ) -> check.Checked:
+    def _verify(self, tensors: dict[str, Tensor], expected: list[Tensor], route: str) -> check.Checked:
         routes.prepare(self.model, route)
         asked = self._asked(route)
         reducers = (
@@ -216,7 +214,7 @@ class Model:
         if not whole.calls:
             raise InputError("no attention was seen: the model mixes positions in another way, or in code of its own")
         check.check_rows(whole.calls, self.dtype)
-        stack = layer_calls(self, whole.calls, encoded, cropped=tensors)
+        stack = layer_calls(self, whole.calls, tensors)
         causal = False
         if "input_ids" in tensors and not stack.cross:
             more = {"output_hidden_states": True} if self._accepts("output_hidden_states") else {}

@@ -156,6 +156,14 @@ class Scores:
             yield from self.blocks()
 
 
+def mixed(weights: Tensor, value: Tensor) -> Tensor:
+    """The output of attention, [batch, query, head, size], from weights [batch, head, query, key] of the first keys."""
+    batch, heads, rows, keys = weights.shape
+    groups = heads // value.shape[1]
+    stacked = weights.to(value.dtype).reshape(batch, heads // groups, groups * rows, keys)
+    return torch.matmul(stacked, value[:, :, :keys]).reshape(batch, heads, rows, -1).transpose(1, 2)
+
+
 def scores_of(
     module: Any,
     query: Tensor,
