@@ -534,6 +534,21 @@ def test_inputs_on_which_the_model_does_not_run() -> None:
         wrapped.trace({**text(), "input_ids": ids() + 1000})
 
 
+def test_padding_in_a_dict_is_refused() -> None:
+    hidden = {"input_ids": ids(), "attention_mask": torch.tensor([[0] * 3 + [1] * 8])}
+    with pytest.raises(af.InputError, match="attention_mask hides positions: give one text without its padding"):
+        af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(hidden)
+
+
+def test_another_implementation_set_after_wrapping() -> None:
+    model = hf("LlamaForCausalLM", **LLAMA)()
+    wrapped = af.wrap(model)
+    expected = wrapped.trace(text()).graph()
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        np.testing.assert_allclose(wrapped.trace(text()).graph(), expected, atol=1e-6)
+
+
 def test_training_mode_is_refused() -> None:
     model = hf("BertModel", **POSITIONS)()
     wrapped = af.wrap(model)

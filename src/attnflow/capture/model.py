@@ -284,6 +284,7 @@ class Model:
     def _run(
         self, tensors: Mapping[str, Tensor], collector: Collector, checked: check.Checked, last: Sequence[int] = ()
     ) -> Any:
+        routes.prepare(self.model, checked.route)  # in case somebody has set another implementation since
         asked = self._asked(checked.route)
         if last and self._accepts("logits_to_keep"):
             asked["logits_to_keep"] = torch.tensor(sorted({n - 1 for n in last}), device=self.device)
@@ -437,6 +438,11 @@ class Model:
             return self._with_grid(Encoded(tensors))
         if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
             raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
+        mask = tensors.get("attention_mask")
+        if mask is not None and (mask.dim() != 2 or not bool(mask.bool().all())):
+            raise InputError(
+                "attention_mask hides positions: give one text without its padding; a list of texts is padded for you"
+            )
         encoded = self._named(ids[0].tolist(), tensors)
         target = tensors.get("decoder_input_ids")
         return encoded if target is None else replace(encoded, target=self._named(target[0].tolist(), {}))
