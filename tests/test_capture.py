@@ -401,16 +401,18 @@ def test_blocks_never_hold_a_layer_of_heads(monkeypatch: pytest.MonkeyPatch) -> 
         assert n * n <= largest < 2 * n * n
 
 
-def test_a_shared_model_serves_others_meanwhile() -> None:
+@pytest.mark.parametrize("name", ["Llama", "BLOOM"])
+def test_a_shared_model_serves_others_meanwhile(name: str) -> None:
     """Threads that trace, and threads that just run the model, each get what they would get alone."""
-    model = hf("LlamaForCausalLM", **LLAMA)()
-    plain = hf("LlamaForCausalLM", **LLAMA)()
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    model, plain = built(a), built(a)
+    asked = {} if name == "Llama" else {"output_attentions": True}
     wrapped = af.wrap(model)
     given = [{"input_ids": ids(n, n)} for n in range(3, 11)]
     wrapped.trace(given[0])
     alone = [wrapped.trace(x).graph() for x in given]
     with torch.no_grad():
-        outputs = [plain(**x).logits for x in given]
+        outputs = [plain(**x, **asked) for x in given]
     wrong: list[str] = []
 
     def tracing(start: int) -> None:
@@ -421,8 +423,12 @@ def test_a_shared_model_serves_others_meanwhile() -> None:
     def running(start: int) -> None:
         for i in range(start, start + 12):
             with torch.no_grad():
-                if not torch.equal(model(**given[i % 8]).logits, outputs[i % 8]):
+                out, expected = model(**given[i % 8], **asked), outputs[i % 8]
+                if not torch.equal(out.logits, expected.logits):
                     wrong.append(f"run {i}")
+                for x, y in zip(returned(out), returned(expected), strict=True):
+                    if not torch.equal(x, y):
+                        wrong.append(f"attentions of run {i}")
 
     threads = [threading.Thread(target=f, args=(s,)) for s in range(3) for f in (tracing, running)]
     for t in threads:

@@ -133,6 +133,11 @@ def collecting(collector: Collector) -> Iterator[Collector]:
         _collector.reset(token)
 
 
+def is_collecting(collector: Collector) -> bool:
+    """Whether it is this collector's pass that runs: hooks on a shared model are met by the passes of others too."""
+    return _collector.get() is collector
+
+
 def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
     """[batch, head, query, key] -> [batch, query, key] in float32."""
     if how == "mean":
@@ -279,8 +284,8 @@ def inside(model: torch.nn.Module) -> Iterator[None]:
 
     token = _path.set(())
     with ExitStack() as stack:
+        stack.callback(_path.reset, token)
         for path, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(enter(path)).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         yield
-    _path.reset(token)

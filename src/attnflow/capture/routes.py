@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.collect import PREFIX, Call, Collector, Intercept, collecting, inside, reduce_heads, register
+from attnflow.capture.collect import (
+    PREFIX,
+    Call,
+    Collector,
+    Intercept,
+    collecting,
+    inside,
+    is_collecting,
+    reduce_heads,
+    register,
+)
 from attnflow.errors import InputError
 
 INTERFACE = "attention interface"
@@ -69,6 +79,8 @@ def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mappi
 
     def reducing(place: int) -> Callable[[Any, Any, Any], Any]:
         def hook(module: Any, args: Any, out: Any) -> Any:
+            if not is_collecting(collector):
+                return None
             weights = out[place]
             mean = reduce_heads(weights, collector.reduce)[:, None]
             if collector.keep_heads is True or (collector.keep_heads and len(counts) in collector.keep_heads):
