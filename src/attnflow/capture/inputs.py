@@ -89,7 +89,7 @@ def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, ta
         offsets = [tuple(o) for o in found["offset_mapping"]]
         tokens, word_ids, words = _by_offsets(parts, raw, marks, offsets, sequence)
     else:
-        tokens, word_ids, words = _by_marks(raw, marks)
+        tokens, word_ids, words = by_marks(raw, marks)
     names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in found]
     tensors = {name: torch.tensor([found[name]]) for name in dict.fromkeys(["input_ids", *names])}
     return Encoded(tensors, tokens, tuple(marks), word_ids, words, " ".join(parts))
@@ -137,7 +137,7 @@ def _by_offsets(
     return tuple(tokens), tuple(word_ids), tuple(texts)
 
 
-def _by_marks(raw: list[str], marks: list[bool]) -> Labels:
+def by_marks(raw: list[str], marks: list[bool]) -> Labels:
     """Words by the marks that tokenizers put on pieces, where there are no offsets: ▁ and Ġ begin a word, ## continues."""
     wordpiece = any(piece.startswith("##") for piece in raw)
     begins = any(piece[:1] in "▁Ġ" for piece in raw if piece)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnflow._arrays import indices, positions
-from attnflow.capture import check, inputs, routes
+from attnflow.capture import check, encode, inputs, routes
 from attnflow.capture.assemble import assemble, layer_calls
 from attnflow.capture.collect import Collector
 from attnflow.capture.inputs import Encoded
@@ -137,7 +136,7 @@ class Model:
         items = text if many else [text]
         if many and target is not None:
             raise InputError("target goes with one text: trace encoder-decoders one text at a time")
-        encoded = [self._encode(item, target, truncate, sampling_rate) for item in items]
+        encoded = [encode.encode(self, item, target, truncate, sampling_rate) for item in items]
         reduce = heads if isinstance(heads, str) else positions(heads, "head")
         if isinstance(reduce, str) and reduce not in ("mean", "max", "min"):
             raise InputError(f'heads={heads!r}: expected "mean", "max", "min" or a list of heads')
@@ -358,27 +357,7 @@ class Model:
 
     def limit(self) -> int | None:
         """How many tokens the model takes, or None where nothing says so."""
-        found = []
-        stated = getattr(self.tokenizer, "model_max_length", None)
-        if isinstance(stated, int) and stated < 10**9:
-            found.append(stated)
-        text = getattr(self.config, "text_config", None) or self.config
-        positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
-        relative = (
-            hasattr(text, "relative_attention_num_buckets") or getattr(text, "position_biased_input", True) is False
-        )
-        if isinstance(positions, int) and positions > 0 and not relative:
-            # RoBERTa and its kin count positions from the padding id on.
-            offset = self._position_offset()
-            found.append(positions - offset)
-        return min(found) if found else None
-
-    def _position_offset(self) -> int:
-        for module in self.model.modules():
-            table = getattr(module, "position_embeddings", None)
-            if isinstance(table, torch.nn.Embedding) and table.padding_idx is not None:
-                return int(table.padding_idx) + 1
-        return 0
+        return encode.limit(self)
 
     def _provenance(self, checked: check.Checked, mode: str, reduce: str | list[int], missing: str) -> dict[str, Any]:
         import attnflow
@@ -402,112 +381,3 @@ class Model:
         if checked.sinks:
             told["missing"] = missing
         return told
-
-    def _encode(self, given: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
-        if isinstance(given, Mapping):
-            return self._given_tensors(given)
-        main = getattr(self.model, "main_input_name", "input")
-        both = hasattr(self.model, "get_text_features") and hasattr(self.model, "get_image_features")
-        if main == "pixel_values" or (both and not isinstance(given, str | tuple)):
-            return inputs.encode_image(getattr(self.processor, "image_processor", self.processor), given, self._patch())
-        if main in ("input_values", "input_features"):
-            encoded = inputs.encode_audio(self.processor, given, main, rate)
-            return (
-                self._with_target(encoded, target, truncate)
-                if getattr(self.config, "is_encoder_decoder", False)
-                else encoded
-            )
-        if isinstance(given, Tensor):
-            return self._given_tensors({main: given if given.dim() > 1 else given[None]})
-        encoded = inputs.encode_text(self.tokenizer, given, self.limit(), truncate)
-        if "token_type_ids" in encoded.tensors and not self._accepts("token_type_ids"):
-            del encoded.tensors["token_type_ids"]
-        if getattr(self.config, "is_encoder_decoder", False):
-            return self._with_target(encoded, target, truncate)
-        if target is not None:
-            raise InputError("target is for encoder-decoder models, and this is none: leave it out")
-        return encoded
-
-    def _given_tensors(self, given: Mapping[str, Any]) -> Encoded:
-        tensors = {}
-        for name, x in given.items():
-            tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
-            tensors[str(name)] = tensor
-        ids = tensors.get("input_ids")
-        if ids is None:
-            return self._with_grid(Encoded(tensors))
-        if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
-            raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
-        mask = tensors.get("attention_mask")
-        if mask is not None and (mask.dim() != 2 or not bool(mask.bool().all())):
-            raise InputError(
-                "attention_mask hides positions: give one text without its padding; a list of texts is padded for you"
-            )
-        encoded = self._named(ids[0].tolist(), tensors)
-        target = tensors.get("decoder_input_ids")
-        return encoded if target is None else replace(encoded, target=self._named(target[0].tolist(), {}))
-
-    def _named(self, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
-        if self.tokenizer is None:
-            return inputs.labelled(tensors, [str(i) for i in ids])
-        special = set(self.tokenizer.all_special_ids)
-        pieces = [str(p) for p in self.tokenizer.convert_ids_to_tokens(ids)]
-        marks = [i in special for i in ids]
-        tokens, word_ids, texts = inputs._by_marks(pieces, marks)
-        return Encoded(
-            tensors, tokens, tuple(marks), word_ids, texts, self.tokenizer.decode([i for i in ids if i not in special])
-        )
-
-    def _with_grid(self, encoded: Encoded) -> Encoded:
-        if "pixel_values" not in encoded.tensors:
-            return encoded
-        return replace(
-            inputs.encode_image(None, encoded.tensors["pixel_values"], self._patch()), tensors=encoded.tensors
-        )
-
-    def _patch(self) -> tuple[int, int] | None:
-        vision = getattr(self.config, "vision_config", None) or self.config
-        size = getattr(vision, "patch_size", None) or getattr(
-            getattr(self.model, "patch_embed", None), "patch_size", None
-        )
-        if size is None:
-            return None
-        return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))
-
-    def _with_target(self, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
-        """The decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
-        start = getattr(self.config, "decoder_start_token_id", None)
-        if start is None:
-            generation = getattr(self.model, "generation_config", None)
-            start = getattr(generation, "decoder_start_token_id", None)
-        start = self._pad_id() if start is None else int(start)
-        if target is None:
-            if not hasattr(self.model, "generate") or not getattr(self.model, "can_generate", lambda: False)():
-                raise InputError(
-                    "this encoder-decoder cannot write a target by itself: give target=, the text for its decoder"
-                )
-            with torch.no_grad():
-                written = self.model.generate(
-                    **self._placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
-                )
-            ids = [int(i) for i in written[0].tolist()]
-            ids = ids if ids[:1] == [start] else [start, *ids]
-            ends = getattr(self.config, "eos_token_id", None)
-            while len(ids) > 1 and (ids[-1] == self._pad_id() or ids[-1] == ends):
-                ids.pop()
-            side = self._named(ids, {})
-        else:
-            wanted = inputs.encode_text(self.tokenizer, target, self.limit(), truncate, target=True)
-            ids = [start, *wanted.tensors["input_ids"][0].tolist()]
-            keep = len(ids) - 1 if wanted.special[-1] else len(ids)
-            label = self._named([start], {}).tokens[0]
-            side = Encoded(
-                {},
-                (label, *wanted.tokens)[:keep],
-                (True, *wanted.special)[:keep],
-                (None, *wanted.word_ids)[:keep],
-                wanted.word_texts,
-                wanted.text,
-            )
-            ids = ids[:keep]
-        return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)

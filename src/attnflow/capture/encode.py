@@ -1,0 +1,153 @@
+"""What a user gives to a model: which of `inputs` it is for, with the decoder's side and the model's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture import inputs
+from attnflow.capture.inputs import Encoded
+from attnflow.errors import InputError
+
+if TYPE_CHECKING:
+    from attnflow.capture.model import Model
+
+
+def limit(model: Model) -> int | None:
+    """How many tokens the model takes, or None where nothing says so."""
+    found = []
+    stated = getattr(model.tokenizer, "model_max_length", None)
+    if isinstance(stated, int) and stated < 10**9:
+        found.append(stated)
+    text = getattr(model.config, "text_config", None) or model.config
+    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    relative = hasattr(text, "relative_attention_num_buckets") or getattr(text, "position_biased_input", True) is False
+    if isinstance(positions, int) and positions > 0 and not relative:
+        # RoBERTa and its kin count positions from the padding id on.
+        offset = _position_offset(model)
+        found.append(positions - offset)
+    return min(found) if found else None
+
+
+def _position_offset(model: Model) -> int:
+    for module in model.model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, torch.nn.Embedding) and table.padding_idx is not None:
+            return int(table.padding_idx) + 1
+    return 0
+
+
+def encode(model: Model, given: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
+    """What `Model.trace` was given, as tensors and labels."""
+    if isinstance(given, Mapping):
+        return _given_tensors(model, given)
+    main = getattr(model.model, "main_input_name", "input")
+    both = hasattr(model.model, "get_text_features") and hasattr(model.model, "get_image_features")
+    if main == "pixel_values" or (both and not isinstance(given, str | tuple)):
+        return inputs.encode_image(getattr(model.processor, "image_processor", model.processor), given, _patch(model))
+    if main in ("input_values", "input_features"):
+        encoded = inputs.encode_audio(model.processor, given, main, rate)
+        return (
+            _with_target(model, encoded, target, truncate)
+            if getattr(model.config, "is_encoder_decoder", False)
+            else encoded
+        )
+    if isinstance(given, Tensor):
+        return _given_tensors(model, {main: given if given.dim() > 1 else given[None]})
+    encoded = inputs.encode_text(model.tokenizer, given, limit(model), truncate)
+    if "token_type_ids" in encoded.tensors and not model._accepts("token_type_ids"):
+        del encoded.tensors["token_type_ids"]
+    if getattr(model.config, "is_encoder_decoder", False):
+        return _with_target(model, encoded, target, truncate)
+    if target is not None:
+        raise InputError("target is for encoder-decoder models, and this is none: leave it out")
+    return encoded
+
+
+def _given_tensors(model: Model, given: Mapping[str, Any]) -> Encoded:
+    tensors = {}
+    for name, x in given.items():
+        tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
+        tensors[str(name)] = tensor
+    ids = tensors.get("input_ids")
+    if ids is None:
+        return _with_grid(model, Encoded(tensors))
+    if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
+        raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
+    mask = tensors.get("attention_mask")
+    if mask is not None and (mask.dim() != 2 or not bool(mask.bool().all())):
+        raise InputError(
+            "attention_mask hides positions: give one text without its padding; a list of texts is padded for you"
+        )
+    encoded = _named(model, ids[0].tolist(), tensors)
+    target = tensors.get("decoder_input_ids")
+    return encoded if target is None else replace(encoded, target=_named(model, target[0].tolist(), {}))
+
+
+def _named(model: Model, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
+    if model.tokenizer is None:
+        return inputs.labelled(tensors, [str(i) for i in ids])
+    special = set(model.tokenizer.all_special_ids)
+    pieces = [str(p) for p in model.tokenizer.convert_ids_to_tokens(ids)]
+    marks = [i in special for i in ids]
+    tokens, word_ids, texts = inputs.by_marks(pieces, marks)
+    return Encoded(
+        tensors, tokens, tuple(marks), word_ids, texts, model.tokenizer.decode([i for i in ids if i not in special])
+    )
+
+
+def _with_grid(model: Model, encoded: Encoded) -> Encoded:
+    if "pixel_values" not in encoded.tensors:
+        return encoded
+    return replace(inputs.encode_image(None, encoded.tensors["pixel_values"], _patch(model)), tensors=encoded.tensors)
+
+
+def _patch(model: Model) -> tuple[int, int] | None:
+    vision = getattr(model.config, "vision_config", None) or model.config
+    size = getattr(vision, "patch_size", None) or getattr(getattr(model.model, "patch_embed", None), "patch_size", None)
+    if size is None:
+        return None
+    return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def _with_target(model: Model, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
+    """The decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
+    start = getattr(model.config, "decoder_start_token_id", None)
+    if start is None:
+        generation = getattr(model.model, "generation_config", None)
+        start = getattr(generation, "decoder_start_token_id", None)
+    start = model._pad_id() if start is None else int(start)
+    if target is None:
+        if not hasattr(model.model, "generate") or not getattr(model.model, "can_generate", lambda: False)():
+            raise InputError(
+                "this encoder-decoder cannot write a target by itself: give target=, the text for its decoder"
+            )
+        with torch.no_grad():
+            written = model.model.generate(
+                **model._placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
+            )
+        ids = [int(i) for i in written[0].tolist()]
+        ids = ids if ids[:1] == [start] else [start, *ids]
+        ends = getattr(model.config, "eos_token_id", None)
+        while len(ids) > 1 and (ids[-1] == model._pad_id() or ids[-1] == ends):
+            ids.pop()
+        side = _named(model, ids, {})
+    else:
+        wanted = inputs.encode_text(model.tokenizer, target, limit(model), truncate, target=True)
+        ids = [start, *wanted.tensors["input_ids"][0].tolist()]
+        keep = len(ids) - 1 if wanted.special[-1] else len(ids)
+        label = _named(model, [start], {}).tokens[0]
+        side = Encoded(
+            {},
+            (label, *wanted.tokens)[:keep],
+            (True, *wanted.special)[:keep],
+            (None, *wanted.word_ids)[:keep],
+            wanted.word_texts,
+            wanted.text,
+        )
+        ids = ids[:keep]
+    return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)
