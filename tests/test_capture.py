@@ -10,7 +10,19 @@ import pytest
 import torch
 
 import attnflow as af
-from architectures import ARCHITECTURES, LLAMA, POSITIONS, TEXT, Architecture, hf, ids, source_and_target, text, wave
+from architectures import (
+    ARCHITECTURES,
+    LLAMA,
+    POSITIONS,
+    TEXT,
+    Architecture,
+    hf,
+    ids,
+    image,
+    source_and_target,
+    text,
+    wave,
+)
 from attnflow.capture import model as model_module
 from attnflow.capture.check import float_outputs, largest_difference
 from attnflow.capture.routes import EAGER, FUSED, INTERFACE
@@ -497,6 +509,153 @@ def test_models_that_are_refused() -> None:
     longformer = hf("LongformerModel", **{**TEXT, "max_position_embeddings": 80}, attention_window=4, pad_token_id=1)
     refuses(longformer("eager"), "LongformerModel cannot be explained by its attention.*expected one square matrix")
     refuses(torch.nn.Linear(3, 3), "no attention was seen", {"input": torch.zeros(1, 3)})
+
+
+def test_other_mixing_beside_attention_is_refused() -> None:
+    falcon_h1 = hf(
+        "FalconH1ForCausalLM", **LLAMA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4, mamba_n_groups=1,
+    )  # fmt: skip
+    convbert = hf("ConvBertModel", **POSITIONS, embedding_size=16, head_ratio=2, conv_kernel_size=3)
+    sentence = (
+        "positions mix in other ways too: with attention to oneself only, outputs still depend on other positions"
+    )
+    refuses(falcon_h1(), sentence)
+    refuses(convbert("eager"), sentence)
+
+    class HalfWatched(torch.nn.Module):
+        """Every second block writes its softmax out by hand, where nothing can watch it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.blocks = torch.nn.Sequential(*(Block(i % 2) for i in range(4)))
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return self.blocks(input)
+
+    class Block(torch.nn.Module):
+        def __init__(self, by_hand: int) -> None:
+            super().__init__()
+            self.by_hand, self.qkv = by_hand, torch.nn.Linear(8, 24)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            if self.by_hand:
+                return x + torch.exp(q @ k.mT - (q @ k.mT).logsumexp(-1, keepdim=True)) @ v
+            return x + torch.nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
+
+    refuses(HalfWatched().eval(), sentence, torch.randn(1, 6, 8))
+
+
+def test_windows_that_cannot_be_placed_are_refused() -> None:
+    sam = hf(
+        "SamVisionModel", hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=32, patch_size=4,
+        window_size=4, global_attn_indexes=[2], mlp_dim=48, output_channels=16,
+    )  # fmt: skip
+    refuses(sam(), "expected one square matrix of all positions a layer", image())
+
+
+def test_plain_attention_that_cannot_be_placed_is_refused() -> None:
+    class Heads(torch.nn.Module):
+        """Heads in the batch axis, where nothing tells them from items."""
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            x = input.reshape(1, -1, 4, 2).transpose(1, 2).reshape(4, -1, 2)
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    class Two(torch.nn.Module):
+        """Two lists of layers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4)]
+            self.early, self.late = torch.nn.ModuleList(layers[:2]), torch.nn.ModuleList(layers[2:])
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            for layer in (*self.early, *self.late):
+                input = layer(input)
+            return input
+
+    refuses(Heads(), r"its attention has shapes 4×6×6 \(\[items, queries, keys\]\)", torch.randn(1, 6, 8))
+    refuses(Two().eval(), "its attention is made in several places .* wrap the part", torch.randn(1, 6, 8))
+    decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    refuses(
+        decoder, "states that were given from outside", {"tgt": torch.randn(1, 4, 8), "memory": torch.randn(1, 6, 8)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"pixel_values": torch.zeros(2, 3, 32, 32)},
+            r"pixel_values has shape \(2, 3, 32, 32\): expected \[1, …\], one input at a time",
+        ),
+        ({"input_ids": torch.tensor([[-5, 3]])}, "input_ids holds torch.int64 from -5: expected whole numbers from 0"),
+        ({"input_ids": torch.tensor([[0.5, 3]])}, "input_ids holds torch.float32 from 0.5: expected whole numbers"),
+        ({"input_ids": "the key"}, "input_ids is a str: expected a tensor"),
+    ],
+)
+def test_tensors_that_cannot_be_used(given: Any, sentence: str) -> None:
+    refuses(hf("BertModel", **POSITIONS)(), sentence, given)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_eager_attention_is_reduced_by_object_and_not_by_address(seed: int) -> None:
+    """Where the model's own recorder keeps the full tensor, ours is freed and its address given to another."""
+    build = hf(
+        "XGLMForCausalLM",
+        vocab_size=120,
+        d_model=32,
+        num_layers=3,
+        attention_heads=4,
+        ffn_dim=48,
+        max_position_embeddings=64,
+    )
+    model = build("eager")
+    given = {"input_ids": ids(11, seed)}
+    for _ in range(4):
+        trace = af.wrap(model).trace(given)
+        with torch.no_grad():
+            attentions = model(**given, output_attentions=True, use_cache=False).attentions
+        for step, expected in zip(trace.steps, attentions, strict=True):
+            torch.testing.assert_close(step.weights, expected[0].mean(0))
+
+
+def test_restarting_positions_are_one_text_in_both_memories() -> None:
+    wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
+    given = {
+        "input_ids": ids(12),
+        "attention_mask": torch.ones(1, 12).long(),
+        "position_ids": torch.tensor([[*range(6)] * 2]),
+    }
+    expected = wrapped.trace(given).rollout(layer=-1).values
+    np.testing.assert_allclose(wrapped.trace(given, memory="linear").rollout().values, expected, atol=1e-6)
+
+
+def test_double_precision() -> None:
+    wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)().double())
+    expected = wrapped.trace(text()).rollout(layer=-1).values
+    np.testing.assert_allclose(wrapped.trace(text(), memory="linear").rollout().values, expected, atol=1e-6)
+
+
+def test_unwrap_gives_the_model_back() -> None:
+    model = hf("LlamaForCausalLM", **LLAMA)()
+    wrapped = af.wrap(model)
+    wrapped.trace(text())
+    assert model.config._attn_implementation == "attnflow_sdpa"
+    assert wrapped.unwrap() is model and model.config._attn_implementation == "sdpa"
+
+
+def test_first_use_by_many_threads() -> None:
+    wrapped = af.wrap(built(next(a for a in ARCHITECTURES if a.name == "BLOOM")))
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(wrapped.trace(text()).graph())) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 6 and all(np.array_equal(x, found[0]) for x in found)
 
 
 def test_a_refused_model_stays_as_it_was() -> None:

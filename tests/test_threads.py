@@ -61,14 +61,17 @@ def test_ctrl_c_stops_the_solver(call: str) -> None:
             print("stopped", flush=True)
     """)
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(1.0)
-    asked = time.perf_counter()
-    child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=30)
-    assert out == "stopped\n"
-    assert time.perf_counter() - asked < 10
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(1.0)
+        asked = time.perf_counter()
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=30)
+        assert out == "stopped\n"
+        assert time.perf_counter() - asked < 10
+    finally:
+        child.kill()  # or it would run on where an assertion failed
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no limit on the memory of a process")

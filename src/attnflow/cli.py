@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,9 @@ def main() -> None:
     except InputError as e:
         print(f"attnflow: {e}", file=sys.stderr)
         sys.exit(2)
+    except OSError as e:  # a full disk, a closed pipe
+        print(f"attnflow: {e.strerror or e}", file=sys.stderr)
+        sys.exit(1)
 
 
 def progress(line: str) -> None:
@@ -105,13 +109,17 @@ def show(
     import attnflow
 
     _quiet()
-    given = sys.stdin.read() if text == "-" else text
+    try:
+        given = sys.stdin.read() if text == "-" else text
+    except UnicodeDecodeError:
+        raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
     options: dict[str, Any] = {"residual": residual, "receptive_field": receptive_field} if method != "raw" else {}
     loaded = attnflow.load(
         model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
     )
     trace = loaded.trace(given, target=target, truncate=truncate)
-    chosen = int(query) if query is not None and query.lstrip("-").isdigit() else query
+    place = int(query) if query is not None and re.fullmatch("-?[0-9]+", query) else None
+    chosen = query if place is None or abs(place) > len(trace.tokens) else place  # or a token such as 2020
     number = _layer(layer, trace.layer_count)
     if number is None and not as_json and output is None:
         raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
@@ -144,7 +152,7 @@ def _layer(given: str, count: int) -> int | None:
     if given == "last":
         return count - 1
     digits = given.upper().removeprefix("L")
-    if not digits.isdigit() or not 1 <= int(digits) <= count:
+    if not re.fullmatch("[0-9]+", digits) or not 1 <= int(digits) <= count:
         raise InputError(f"layer {given!r}: expected L1 to L{count}, last or all")
     return int(digits) - 1
 

@@ -23,6 +23,8 @@ def check_mode(mode: str | None) -> None:
 def uniform(layer: Array) -> Array:
     """Attention that sees the same positions and prefers none: ``U[q, k] = [W[q, k] > 0] / number of keys that q sees``.
 
+    A weight that has underflowed to zero in all heads counts as not seen.
+
     >>> import numpy as np
     >>> uniform(np.array([[1.0, 0.0], [0.9, 0.1]])).tolist()
     [[1.0, 0.0], [0.5, 0.5]]

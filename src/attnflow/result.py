@@ -230,8 +230,10 @@ class TokenAttention:
         try:
             write(self, beside)
             beside.replace(path)
-        except OSError as e:
-            raise InputError(f"cannot write {str(path)!r}: {e.strerror or e}") from None
+        except InputError:
+            raise
+        except (OSError, ValueError) as e:  # ValueError: a name that no file can have
+            raise InputError(f"cannot write {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
         finally:
             with contextlib.suppress(OSError):  # gone already, or never there
                 beside.unlink()
@@ -299,7 +301,8 @@ def _some(names: Iterable[str], limit: int = 12) -> str:
 
 
 def _with_step(provenance: Mapping[str, Any], step: str) -> dict[str, Any]:
-    return {**provenance, "steps": [*provenance.get("steps", ()), step]}
+    before = provenance.get("steps")
+    return {**provenance, "steps": [*(before if isinstance(before, list | tuple) else ()), step]}
 
 
 def _word_queries(result: TokenAttention, trace: Any) -> list[int]:

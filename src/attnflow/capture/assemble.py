@@ -21,41 +21,69 @@ LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_lay
 
 
 def layer_calls(model: Any, calls: Sequence[Call], tensors: Mapping[str, Tensor]) -> Stack:
-    """Which calls belong to the stack that these inputs go through, with as many calls as the model has layers."""
+    """Which calls belong to the stack that these inputs go through, with as many calls as the model has layers.
+
+    The calls are those of one input, so that a batch of more than one is windows or something else that we cannot place.
+    """
     sides: dict[str, list[int]] = {"encoder": [], "decoder": [], "cross": []}
     for number, call in enumerate(calls):
         side = next((part for part in call.path.split(".") if part in ("encoder", "decoder")), "encoder")
         sides["cross" if call.cross else side].append(number)
-    if sides["cross"] and sides["encoder"]:
-        config = model.config
-        _counted(
-            len(sides["encoder"]), _count(config, ("encoder_layers", "num_layers", "num_hidden_layers")), "encoder"
-        )
-        expected = _count(config, ("decoder_layers", "num_decoder_layers", "num_hidden_layers"))
-        _counted(len(sides["decoder"]), expected, "decoder")
-        _counted(len(sides["cross"]), expected, "cross-attention of the decoder")
-        return Stack(tuple(sides["encoder"]), tuple(sides["decoder"]), tuple(sides["cross"]))
+    if sides["cross"]:
+        return _two_sides(model, calls, sides)
     ids = tensors.get("input_ids")
+    n = None if ids is None else int(ids.shape[1])
     groups: dict[str, list[int]] = {}
     for number, call in enumerate(calls):
         groups.setdefault(re.sub(r"\d+", "#", call.path), []).append(number)
-    fitting = [g for g in groups.values() if _fits(calls[g[0]], None if ids is None else int(ids.shape[1]))]
+    fitting = {name: g for name, g in groups.items() if _fits(model, [calls[i] for i in g], n)}
     if not fitting:
-        shapes = sorted({tuple(c.mean.shape[1:]) for c in calls if c.mean is not None})
+        shapes = sorted({tuple(c.mean.shape) for c in calls if c.mean is not None})
         raise InputError(
-            f"its attention has shapes {', '.join(f'{q}×{k}' for q, k in shapes)}"
-            + (f" for {ids.shape[1]} tokens" if ids is not None else "")
+            f"its attention has shapes {', '.join('×'.join(map(str, shape)) for shape in shapes)} ([items, queries, keys])"
+            + (f" for {n} tokens" if n is not None else "")
             + ": expected one square matrix of all positions a layer"
         )
-    main = fitting[-1]
-    _counted(len(main), _expected(model.config, calls[main[0]].path), "model")
+    if model.config is None and len(fitting) > 1:
+        raise InputError(
+            f"its attention is made in several places ({', '.join(fitting)}), and nothing says how they are joined: wrap "
+            "the part that is to be explained"
+        )
+    name, main = list(fitting.items())[-1]
+    _counted(len(main), _expected(model, name), "model")
     return Stack(tuple(main))
 
 
-def _fits(call: Call, tokens: int | None) -> bool:
-    assert call.mean is not None
-    queries, keys = call.mean.shape[-2:]
-    return bool(queries == keys and (tokens is None or keys == tokens))
+def _two_sides(model: Any, calls: Sequence[Call], sides: Mapping[str, Sequence[int]]) -> Stack:
+    """The calls of an encoder-decoder, whose shapes fit together."""
+    encoder, decoder, cross = sides["encoder"], sides["decoder"], sides["cross"]
+    if not encoder or not decoder:
+        raise InputError(
+            "it looks at states that were given from outside (cross-attention), whose own source is not known: trace the "
+            "whole encoder-decoder"
+        )
+    config = model.config
+    _counted(len(encoder), _count(config, ("encoder_layers", "num_layers", "num_hidden_layers")), "encoder")
+    expected = _count(config, ("decoder_layers", "num_decoder_layers", "num_hidden_layers"))
+    _counted(len(decoder), expected, "decoder")
+    _counted(len(cross), expected, "cross-attention of the decoder")
+    shapes = [[tuple(calls[i].mean.shape) for i in side] for side in (encoder, decoder, cross)]  # type: ignore[union-attr]
+    s, t = shapes[0][0][-1], shapes[1][0][-1]
+    if set(shapes[0]) != {(1, s, s)} or set(shapes[1]) != {(1, t, t)} or set(shapes[2]) != {(1, t, s)}:
+        found = ", ".join("×".join(map(str, shape)) for shape in sorted({x for side in shapes for x in side}))
+        raise InputError(f"its attention has shapes {found}: expected source×source, target×target and target×source")
+    return Stack(tuple(encoder), tuple(decoder), tuple(cross))
+
+
+def _fits(model: Any, calls: Sequence[Call], tokens: int | None) -> bool:
+    """Whether these calls are layers over all positions of one input."""
+    shapes = {tuple(call.mean.shape) for call in calls if call.mean is not None}
+    if all(is_windowed(model.model, call) for call in calls):
+        return all(q == k for _, q, k in shapes)
+    if len(shapes) != 1:
+        return False
+    items, queries, keys = shapes.pop()
+    return bool(items == 1 and queries == keys and (tokens is None or keys == tokens))
 
 
 def _count(config: Any, names: Sequence[str]) -> int | None:
@@ -66,10 +94,13 @@ def _count(config: Any, names: Sequence[str]) -> int | None:
     return None
 
 
-def _expected(config: Any, path: str) -> int | None:
-    """The number of layers that the configuration gives for the stack at this path."""
+def _expected(model: Any, path: str) -> int | None:
+    """The number of layers that the configuration gives for the stack at this path; in plain PyTorch, of blocks."""
+    config = model.config
     if config is None:
-        return None
+        before = path.split(".#")[0]
+        blocks = model.model.get_submodule(before) if ".#" in path else None
+        return len(blocks) if isinstance(blocks, torch.nn.ModuleList) else None
     for word, name in (
         ("vision", "vision_config"),
         ("text", "text_config"),
@@ -169,6 +200,11 @@ def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
                 if registers
                 else ["[CLS]", "[DIST]", *map(str, range(extra))]
             )
+            last = int(getattr(model.config, "num_detection_tokens", 0) or 0)
+            if last:  # YOLOS: behind the patches, where no grid can leave them out
+                tail = [f"[DET{i}]" for i in range(1, last + 1)]
+                marks = [True] * (extra - last) + [False] * (n - extra) + [True] * last
+                return labelled(encoded.tensors, [*names[: extra - last], *encoded.tokens, *tail], marks)
             return replace(
                 labelled(encoded.tensors, [*names[:extra], *encoded.tokens], [True] * extra + [False] * (n - extra)),
                 grid=encoded.grid,

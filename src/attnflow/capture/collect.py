@@ -45,7 +45,8 @@ class Collector:
     """What to keep of the attention calls, and what was kept.
 
     mode: "whole", the model's own eager attention, all heads of a layer at once; "blocks", our softmax for some queries at
-        a time; "operands", queries and keys only; "compare", both of the first, of which only the ``worst`` gap is kept.
+        a time; "operands", queries and keys only; "compare", both of the first, of which only the ``worst`` gap is kept;
+        "alone", nothing, and every position is made to attend to itself only.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
     """
 
@@ -56,6 +57,7 @@ class Collector:
     paths: dict[int, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     worst: float = 0.0
+    seen: int = 0
 
     def wants_heads(self) -> bool:
         return self.keep_heads if isinstance(self.keep_heads, bool) else len(self.calls) in self.keep_heads
@@ -172,6 +174,8 @@ def register(original: str) -> str:
         if collector is None:
             function = eager_function(module) if original == "eager" else ALL_ATTENTION_FUNCTIONS[original]
             return function(module, query, key, value, mask, **kwargs)
+        if collector.mode == "alone":
+            return eager_function(module)(module, query, key, value, itself_only(query, key), **kwargs)
         if collector.mode == "whole":
             out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)
             collector.add(module, weights, getattr(module, "sinks", None) is not None)
@@ -197,13 +201,20 @@ def register(original: str) -> str:
         if collector is None:
             function = ALL_MASK_ATTENTION_FUNCTIONS.get(original)
             return None if function is None else function(*args, **kwargs)
-        if collector.mode == "whole":
+        if collector.mode in ("whole", "alone"):
             return masking_utils.eager_mask(*args, **kwargs)
         return lazy_mask(*args, **kwargs)
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
     return name
+
+
+def itself_only(query: Tensor, key: Tensor) -> Tensor:
+    """The additive mask [query, key] under which each position sees itself."""
+    lowest = torch.finfo(query.dtype).min
+    seen = torch.eye(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
+    return torch.where(seen, torch.zeros((), dtype=query.dtype, device=query.device), lowest)[None, None]
 
 
 def lazy_mask(
@@ -255,6 +266,8 @@ class Intercept(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         collector = _collector.get()
+        if collector is not None and collector.mode == "alone":
+            return _alone(func, args, kwargs, collector)
         if collector is not None and func is torch.nn.functional.scaled_dot_product_attention:
             out = func(*args, **kwargs)
             collector.add_fused(*args, **kwargs)
@@ -265,6 +278,35 @@ class Intercept(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
             collector.add(None, weights if weights.dim() == 4 else weights[None])
             return out, (weights.mean(-3) if averaged else weights) if asked else None
         return func(*args, **kwargs)
+
+
+_FUSED = (torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.multi_head_attention_forward)
+
+
+_SOFTMAX = (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax)
+
+
+def _alone(func: Any, args: Any, kwargs: Any, collector: Collector) -> Any:
+    """Whatever makes attention, made so that each position sees itself only; ``collector.seen`` counts."""
+    if func in _SOFTMAX:
+        out = func(*args, **kwargs)
+        if out.dim() != 4 or out.shape[-1] != out.shape[-2]:
+            return out
+        collector.seen += 1
+        return torch.eye(out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
+    if func not in _FUSED:
+        return func(*args, **kwargs)
+    collector.seen += 1
+    query, key = args[:2]
+    if func is torch.nn.functional.scaled_dot_product_attention:
+        mask = itself_only(query, key)[0, 0]
+        given = dict(zip(("query", "key", "value"), args, strict=False))
+        return func(
+            **{**given, **{k: v for k, v in kwargs.items() if k in ("value", "scale", "enable_gqa")}}, attn_mask=mask
+        )
+    n = query.shape[0]  # position first, whatever the module's own order is
+    hidden = ~torch.eye(n, key.shape[0], dtype=torch.bool, device=query.device)
+    return func(*args, **{**kwargs, "attn_mask": hidden, "key_padding_mask": None, "is_causal": False})
 
 
 @contextmanager

@@ -71,13 +71,22 @@ def encode(model: Model, given: Any, target: str | None, truncate: bool, rate: i
 def _given_tensors(model: Model, given: Mapping[str, Any]) -> Encoded:
     tensors = {}
     for name, x in given.items():
-        tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
-        tensors[str(name)] = tensor
+        if x is None:
+            continue
+        try:
+            tensors[str(name)] = x if isinstance(x, Tensor) else torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"{name} is a {type(x).__name__}: expected a tensor") from None
+    for name in ("pixel_values", "input_values", "input_features", "inputs_embeds"):
+        if name in tensors and tensors[name].shape[:1] != (1,):
+            raise InputError(f"{name} has shape {tuple(tensors[name].shape)}: expected [1, …], one input at a time")
     ids = tensors.get("input_ids")
     if ids is None:
         return _with_grid(model, Encoded(tensors))
     if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
         raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
+    if ids.is_floating_point() or ids.is_complex() or int(ids.min()) < 0:
+        raise InputError(f"input_ids holds {ids.dtype} from {ids.min().item()}: expected whole numbers from 0")
     mask = tensors.get("attention_mask")
     if mask is not None and (mask.dim() != 2 or not bool(mask.bool().all())):
         raise InputError(

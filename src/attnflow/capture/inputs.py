@@ -58,6 +58,10 @@ def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, ta
     parts = (text,) if isinstance(text, str) else text
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 2 or not all(isinstance(p, str) for p in parts):
         raise InputError(f"text is {_kind(text)}: expected a string, or a pair of strings (text, second text)")
+    try:
+        " ".join(parts).encode()
+    except UnicodeEncodeError:
+        raise InputError("the text holds bytes that are not UTF-8: decode it with its own encoding first") from None
     if tokenizer is None:
         raise InputError(
             "this model was wrapped without a tokenizer: give wrap(model, tokenizer), or a dict of tensors"

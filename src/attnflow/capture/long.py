@@ -122,6 +122,9 @@ def trace_linear(
     """`Model.trace` with memory="linear"."""
     if reduce != "mean":
         raise InputError(f'heads={reduce!r}: memory="linear" takes the mean over heads; leave heads out')
+    for name, given in (("queries", queries), ("layers", layers)):
+        if given is not None and not len(list(given)):
+            raise InputError(f"{name} is an empty list: expected at least one")
     if "input_ids" not in encoded.tensors or encoded.target is not None:
         raise InputError('memory="linear" is for texts and models with one stack; trace this one with memory="graph"')
     checked = model.verify(encoded)
@@ -147,8 +150,9 @@ def _trace(
 ) -> LinearTrace:
     collector = Collector("operands", offload=offload)
     n = int(encoded.tensors["input_ids"].shape[1])
-    # A mask of ones would be read at every layer for nothing.
-    tensors = {k: v for k, v in encoded.tensors.items() if k != "attention_mask" or not bool(v.all())}
+    # A mask of ones would be read at every layer for nothing; beside positions it says that they are one text.
+    positioned = "position_ids" in encoded.tensors
+    tensors = {k: v for k, v in encoded.tensors.items() if positioned or k != "attention_mask" or not bool(v.all())}
     out = model._run(tensors, collector, checked, last=[n])
     scores = [collector.calls[i].scores for i in checked.stack.main]
     return LinearTrace(
@@ -176,7 +180,7 @@ def _verify(model: Any, encoded: Encoded, checked: check.Checked) -> None:
     trace = _trace(model, Encoded(tensors, ("",) * n), checked, None, None, False)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
     for number, scores in enumerate(trace.scores):
-        whole = scores.weights(0, n).mean(1)
+        whole = scores.weights(0, n).mean(1).float()
         gap = float((step(scores, rows) - rows @ whole).abs().max())
         if gap > (2e-2 if check.half(model.dtype) else 1e-4):
             raise InputError(

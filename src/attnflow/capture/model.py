@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from attnflow._arrays import indices, positions
 from attnflow.capture import check, encode, inputs, routes
 from attnflow.capture.assemble import assemble, layer_calls
-from attnflow.capture.collect import Collector
+from attnflow.capture.collect import Call, Collector
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.predict import prediction
 from attnflow.capture.trace import Trace
@@ -30,8 +31,6 @@ PROBE_TOKENS = 96
 
 PROBE_LEAST = 12
 
-SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
-
 MISSING = ("keep", "normalize", "self")
 
 
@@ -46,6 +45,9 @@ def wrap(model: Any, processor: Any = None, *, name: str | None = None) -> Model
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}: expected a torch module; load() takes a path or a hub id")
     return Model(model, processor, name)
+
+
+_checking = threading.RLock()  # a self-check changes the model's implementation and back: one at a time
 
 
 @contextmanager
@@ -75,6 +77,11 @@ class Model:
         self.revision = revision or getattr(self.config, "_commit_hash", None)
         self.checked: dict[str, check.Checked] = {}
         self.checked_linear: set[str] = set()
+
+    def unwrap(self) -> Any:
+        """The model as it was before: with its own attention implementation, for saving it whole or passing it on."""
+        routes.restore(self.model)
+        return self.model
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {type(self.model).__name__})"
@@ -170,7 +177,7 @@ class Model:
         lengths = [e.tensors["input_ids"].shape[1] for e in encoded] if "input_ids" in tensors else []
         mode = "blocks" if checked.blocks and self._layer_bytes(tensors, checked) > WHOLE_BYTES else "whole"
         collector = Collector(mode, reduce, keep if isinstance(keep, bool) else checked.stack.calls_of(keep))
-        out = self._run(tensors, collector, checked, last=lengths)
+        out = self._run(tensors, collector, checked, last=[] if checked.stack.cross else lengths)
         traces = []
         for number, e in enumerate(encoded):
             told = self._provenance(checked, mode, reduce, missing)
@@ -183,6 +190,10 @@ class Model:
         kind = ",".join(sorted(encoded.tensors))
         if kind in self.checked:
             return self.checked[kind]
+        with _checking:
+            return self.checked.get(kind) or self._first_use(encoded, kind)
+
+    def _first_use(self, encoded: Encoded, kind: str) -> check.Checked:
         tensors = self._probe(encoded.tensors)
         with _running():
             expected = check.float_outputs(self._forward(tensors))
@@ -195,6 +206,9 @@ class Model:
                 refusals.append(f"{route}: {e}")
             except Exception as e:  # whatever a model file does with what it was handed: not a way in
                 refusals.append(f"{route}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
+            except BaseException:  # interrupted
+                routes.restore(self.model)
+                raise
             routes.restore(self.model)
         raise InputError(f"{type(self.model).__name__} cannot be explained by its attention. " + "; ".join(refusals))
 
@@ -215,15 +229,28 @@ class Model:
         check.check_rows(whole.calls, self.dtype)
         stack = layer_calls(self, whole.calls, tensors)
         causal = False
-        if "input_ids" in tensors and not stack.cross:
+        own = [whole.calls[i] for i in stack.main]
+        name = self._sequence(tensors, own)
+        if name is not None and not stack.cross and "pixel_values" not in tensors:
             more = {"output_hidden_states": True} if self._accepts("output_hidden_states") else {}
-            own = [whole.calls[i] for i in stack.main]
-            told = check.looks_back_only(
-                lambda given: self._forward(given, **more), tensors, "input_ids", self._vocabulary()
-            )
+
+            def run(given: Mapping[str, Tensor]) -> Any:
+                return self._forward(given, **more)
+
+            told = check.looks_back_only(run, tensors, name, self._vocabulary())
             if told:
                 check.check_future(own)
             causal = told or (told is None and not check.sees_ahead(own))
+            alone = Collector("alone")
+            if route == routes.EAGER:  # only if every layer's softmax is seen can it be told to look at nothing else
+                routes.capture(self.model, route, lambda: run(tensors), alone)
+            if route != routes.EAGER or alone.seen == len(whole.calls):
+                check.check_nothing_else_mixes(
+                    lambda given: routes.capture(self.model, route, lambda: run(given), Collector("alone")),
+                    tensors,
+                    name,
+                    self._vocabulary(),
+                )
         blocks = route == routes.FUSED
         if route == routes.INTERFACE:
             blocks = self._blocks_agree(tensors, expected)
@@ -234,6 +261,15 @@ class Model:
         return check.Checked(
             route, difference, blocks, causal, sinks, padding, len(whole.calls), reducers, stack, heads, positions
         )
+
+    def _sequence(self, tensors: Mapping[str, Tensor], calls: Sequence[Call]) -> str | None:
+        """The input that has one entry a position: token ids, or states [1, position, size]."""
+        n = calls[0].mean.shape[-1] if calls[0].mean is not None else 0
+        for name in ("input_ids", "inputs_embeds", "input"):
+            x = tensors.get(name)
+            if x is not None and x.dim() == (2 if name == "input_ids" else 3) and x.shape[:2] == (1, n):
+                return name
+        return None
 
     def _blocks_agree(self, tensors: Mapping[str, Tensor], expected: list[Tensor]) -> bool:
         """Whether our softmax gives the model's own weights, from the same operands, in every call of one pass."""
@@ -332,12 +368,18 @@ class Model:
 
     def _probe(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the self-check runs on: the text, cut where it is long, repeated where it is too short to tell anything."""
-        found = {}
-        for name, x in tensors.items():
-            if name in SEQUENCES and x.dim() == 2 and "position_ids" not in tensors:
-                x = x.repeat(1, -(-PROBE_LEAST // x.shape[1])) if x.shape[1] < PROBE_LEAST else x
-                x = x[:, :PROBE_TOKENS]
-            found[name] = x
+        found = dict(tensors)
+        for side, others in (("input_ids", True), ("decoder_input_ids", False)):
+            ids = tensors.get(side)
+            if ids is None:
+                continue
+            n = int(ids.shape[1])
+            wanted = min(max(n, 1 if "position_ids" in tensors else PROBE_LEAST), PROBE_TOKENS)
+            place = torch.arange(wanted) % n
+            for name, x in tensors.items():
+                along = x.dim() > 1 and x.shape[0] == 1 and x.shape[1] == n and "pixel" not in name
+                if along and (name.startswith("decoder_") != others):
+                    found[name] = x[:, place.to(x.device)]
         return found
 
     def _vocabulary(self) -> int:

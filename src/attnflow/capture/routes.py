@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -56,7 +56,8 @@ def restore(model: Any) -> None:
     """Takes it out again: a model that is refused stays as it was."""
     name = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if name is not None and name.startswith(PREFIX):
-        model.set_attn_implementation(name.removeprefix(PREFIX))
+        with suppress(ValueError):  # a part of the model that never let us in
+            model.set_attn_implementation(name.removeprefix(PREFIX))
 
 
 def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Mapping[str, int] | None = None) -> Any:
@@ -68,48 +69,49 @@ def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Ma
     if route == FUSED:
         with collecting(collector), inside(model), Intercept():
             return run()
+    if collector.mode == "alone":
+        with collecting(collector), Intercept():
+            return run()
     return _with_attentions(model, run, collector, reducers or {})
 
 
 def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mapping[str, int]) -> Any:
     """Under eager attention the model returns the weights; ``reducers`` says which module makes them at which place of its
     output, so that heads are reduced as soon as a layer is done."""
-    kept: dict[int, Tensor] = {}
-    counts: dict[int, int] = {}
+    made: dict[int, tuple[Tensor, int]] = {}  # the reduced tensors by id, held so that no other can get it
 
     def reducing(place: int) -> Callable[[Any, Any, Any], Any]:
         def hook(module: Any, args: Any, out: Any) -> Any:
             if not is_collecting(collector):
                 return None
-            weights = out[place]
-            mean = reduce_heads(weights, collector.reduce)[:, None]
-            if collector.keep_heads is True or (collector.keep_heads and len(counts) in collector.keep_heads):
-                kept[id(mean)] = weights
-            counts[id(mean)] = int(weights.shape[1])
+            mean = reduce_heads(out[place].detach(), collector.reduce)[:, None]
+            made[id(mean)] = mean, int(out[place].shape[1])
             return (*out[:place], mean, *out[place + 1 :])
 
         return hook
 
     with ExitStack() as stack:
-        for path, place in reducers.items():
+        for path, place in {} if collector.keep_heads else reducers.items():
             stack.callback(model.get_submodule(path).register_forward_hook(reducing(place)).remove)
         with collecting(collector):
             out = run()
+    if not hasattr(out, "get"):
+        raise InputError(
+            "it returns a tuple, in which attentions have no name: set return_dict=True in its configuration"
+        )
     for name, cross in (
         ("attentions", False),
         ("encoder_attentions", False),
         ("decoder_attentions", False),
         ("cross_attentions", True),
     ):
-        for number, weights in enumerate(out.get(name) or () if hasattr(out, "get") else ()):
+        for number, weights in enumerate(out.get(name) or ()):
             part = name.removesuffix("s").removesuffix("attention").strip("_").replace("cross", "decoder")
             path = f"{part}.{number}.{'cross_attention' if cross else 'attention'}".lstrip(".")
             if not isinstance(weights, Tensor) or weights.dim() != 4:
                 raise InputError(f"attention {number} that the model returns is not [batch, head, query, key]")
-            if id(weights) in counts:
-                collector.calls.append(
-                    Call(path, cross, counts[id(weights)], False, weights[:, 0], kept.get(id(weights)))
-                )
+            if id(weights) in made:
+                collector.calls.append(Call(path, cross, made[id(weights)][1], False, weights[:, 0]))
             else:
                 mean = reduce_heads(weights.detach(), collector.reduce)
                 heads = weights.detach().float() if collector.wants_heads() else None

@@ -140,7 +140,7 @@ class Scores:
             r = rows[:, :, start:stop]
             weights = self.weights(start, stop)  # [batch, head, query, key]
             keys, heads = weights.shape[-1], weights.shape[1]
-            flat = weights.reshape(weights.shape[0], -1, keys)  # [batch, head·query, key]
+            flat = weights.reshape(weights.shape[0], -1, keys).to(rows.dtype)  # [batch, head·query, key]
             out[:, :, :keys] += torch.matmul(r.repeat(1, 1, heads), flat) / heads
         return out
 
