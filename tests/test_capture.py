@@ -725,6 +725,28 @@ def test_training_mode_is_refused() -> None:
         wrapped.trace(text())
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "sentence"),
+    [
+        ("rollout", {"residual": 2}, r"residual=2: expected a weight between 0 and 1 \(the paper uses 0.5\)"),
+        ("flow", {"residual": -1}, "residual=-1: expected a weight between 0 and 1"),
+        ("rollout", {"start": 2, "layer": 1}, "start=2 is above layer 1: expected a layer at or below those explained"),
+        ("rollout", {"start": 9}, "start 9 does not exist: there are 3"),
+        (
+            "flow",
+            {"receptive_field": "x"},
+            "receptive_field='x': expected one of 'ratio', 'difference', 'layer', or None",
+        ),
+        ("raw", {"layer": 3}, "layer 3 does not exist: there are 3, so expected -3 to 2"),
+    ],
+)
+def test_arguments_of_the_views(method: str, options: dict[str, Any], sentence: str) -> None:
+    trace = af.wrap(hf("BertModel", **POSITIONS)()).trace(text())
+    assert repr(trace) == "Trace(3 layers, 11 tokens, '')"
+    with pytest.raises(af.InputError, match=sentence):
+        getattr(trace, method)(query=0, **options)
+
+
 def test_provenance() -> None:
     told = af.wrap(hf("BertModel", **POSITIONS)(), name="mine").trace(text()).rollout(residual=0.3).provenance
     assert told["model"] == "mine" and told["class"] == "BertModel" and told["dtype"] == "float32"

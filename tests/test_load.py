@@ -129,7 +129,7 @@ def test_load_from_a_folder(tmp_path: Path) -> None:
     assert trace.prediction.kind == "class" and {label for label, _ in trace.prediction.top} == {"bad", "good"}
     assert sum(chance for _, chance in trace.prediction.top) == pytest.approx(1)
     with torch.no_grad():
-        logits = model.model(**wordpiece()("The key to the cabinets", return_tensors="pt")).logits[0]
+        logits = model.model(**model.tokenizer("The key to the cabinets", return_tensors="pt")).logits[0]
     assert dict(trace.prediction.top)["good"] == pytest.approx(float(logits.softmax(-1)[1]), abs=1e-5)
     assert model.name == str(tmp_path / "m") and model.limit() == 32
 
@@ -223,7 +223,7 @@ def test_images(tmp_path: Path) -> None:
     [
         ("", "the text '' is empty: expected at least one word"),
         ("  \n ", "is empty: expected at least one word"),
-        ("key " * 40, "the text has 42 tokens and the model takes 32: shorten it, split it, or give truncate=True to keep the first 32 tokens"),
+        ("key " * 40, "the text has 42 tokens and the model takes 32: shorten it, split it, or give truncate=True .--truncate. to keep the first 32 tokens"),
         (None, r"text is None: expected a string, or a pair of strings \(text, second text\)"),
         (7, "text is a int: expected a string"),
         (("a", "b", "c"), "text is a tuple: expected a string"),
@@ -405,6 +405,9 @@ def test_show(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["--layer", "L9"], "layer 'L9': expected L1 to L3, last or all"),
+        (["--query", "all"], "query all: a table shows one query; give --json or --output for all of them"),
+        (["--query", "--5"], "query '--5' is not a token of this text"),
+        (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
         (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
         (["--method", "blow"], "method 'blow': expected raw, rollout or flow"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
@@ -423,6 +426,16 @@ def test_show_with_mistakes(
         cli.main()
     told = capsys.readouterr()
     assert stopped.value.code == 2 and told.out == "" and sentence in told.err and told.err.count("\n") == 1
+
+
+def test_show_takes_words_as_queries(tmp_path: Path) -> None:
+    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
+    done = attnflow("show", "the unbelievable key", "-m", path, "--words", "--query", "unbelievable")
+    assert "rollout (words) · query unbelievable · L3" in done.stdout, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "attnflow", "show", "-", "-m", path], input=b"\xff\xfe", capture_output=True, timeout=120
+    )
+    assert done.returncode == 2 and b"not UTF-8" in done.stderr
 
 
 def test_env() -> None:
@@ -461,6 +474,18 @@ def test_minilm(minilm: af.Model) -> None:
     np.testing.assert_allclose(batch[1].graph(), minilm.trace("Short.").graph(), atol=1e-6)
 
 
+def test_gguf_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    with pytest.raises(
+        af.InputError, match=r"has no config.json: .*; for the GGUF file in it, give gguf_file='a\.gguf'"
+    ):
+        af.load(tmp_path)
+    with pytest.raises(af.InputError, match=r"has no file 'b\.gguf'"):
+        af.load(tmp_path, gguf_file="b.gguf")
+    with pytest.raises(af.InputError, match="cannot be loaded: "):
+        af.load(tmp_path / "a.gguf")
+
+
 def test_smollm(smollm: af.Model) -> None:
     text = "The capital of France is"
     trace = smollm.trace(text, keep_heads=[0, 29])
@@ -474,3 +499,6 @@ def test_smollm(smollm: af.Model) -> None:
     np.testing.assert_allclose(linear.rollout().values, trace.rollout(layer=[-1, 10]).values, atol=1e-5)
     assert linear.prediction.top[0][0] == " Paris"
     assert trace.rollout().words().tokens == ("The", "capital", "of", "France", "is")
+    few = trace.rollout(start=20, layer=-1).values
+    np.testing.assert_allclose(few, af.rollout(trace.graph(), queries=-1, start=20, layers=-1), atol=1e-6)
+    assert len(trace.rollout(start=20).layers) == 10

@@ -131,9 +131,9 @@ def test_bars_have_eighths_and_lengths_in_proportion() -> None:
     assert bars == ["█" * 40, "█" * 20, "█", "▎", "█" * 39 + "▌"]
 
 
-def test_negative_values_have_bars_too() -> None:
+def test_negative_values_have_no_bar() -> None:
     lines = printed(result([-1, 0.5])).splitlines()
-    assert lines[2:] == ["0  t0  -1.000  " + "█" * 40, "1  t1   0.500  " + "█" * 20]
+    assert lines[2:] == ["0  t0  -1.000", "1  t1   0.500  " + "█" * 20]
 
 
 @pytest.mark.parametrize(

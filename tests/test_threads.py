@@ -50,7 +50,9 @@ def test_python_runs_while_the_solver_does(A: np.ndarray) -> None:
 @pytest.mark.parametrize("call", ["af.flow(A)", "af.max_flow(A, 3, 5)"])
 def test_ctrl_c_stops_the_solver(call: str) -> None:
     script = textwrap.dedent(f"""
+        import signal
         import numpy as np, attnflow as af
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits an ignored one
         rng = np.random.default_rng(0)
         A = rng.random((40, 300, 300)) * (rng.random((40, 300, 300)) < 0.5)
         print("ready", flush=True)

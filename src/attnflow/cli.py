@@ -78,7 +78,9 @@ def show(
         str, typer.Option(help="L1, L2, … as in the paper; last; or all (with --json or --output).")
     ] = "last",
     words: Annotated[bool, typer.Option("--words", help="Words instead of subwords.")] = False,
-    special: Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.")] = True,
+    special: Annotated[
+        bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)
+    ] = True,
     residual: Annotated[float, typer.Option(min=0, max=1, help="Weight of the residual connection.")] = 0.5,
     receptive_field: Annotated[
         str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
@@ -118,14 +120,16 @@ def show(
         model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
     )
     trace = loaded.trace(given, target=target, truncate=truncate)
+    if words:
+        trace = trace.words()
     place = int(query) if query is not None and re.fullmatch("-?[0-9]+", query) else None
     chosen = query if place is None or abs(place) > len(trace.tokens) else place  # or a token such as 2020
     number = _layer(layer, trace.layer_count)
     if number is None and not as_json and output is None:
         raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
+    if chosen == "all" and not as_json and output is None:
+        raise InputError("query all: a table shows one query; give --json or --output for all of them")
     result = getattr(trace, method)(query=chosen, layer=number, **options)
-    if words:
-        result = result.words()
     if not special:
         result = result.without_special()
     if output is not None:

@@ -327,9 +327,9 @@ def _merged(result: TokenAttention) -> TokenAttention:
     exact = result.method == "raw" or all(len(group) == 1 for group in groups)
     if not (exact and own) or result.provenance.get("steps"):
         raise InputError(
-            f"this {result.method} result does not hold the trace it was computed from (what is read from a file never "
-            "does): subwords must be merged into words before rollout and flow are computed, so call .words() before "
-            ".save()"
+            f"this {result.method} result does not hold the graph it was computed from (what is read from a file, is one "
+            'head or was traced with memory="linear" never does): subwords must be merged into words before rollout and '
+            "flow are computed, so call .words() before .save()"
         )
     of = {i: g for g, group in enumerate(groups) for i in group}
     asked = list(dict.fromkeys(of[query] for query in result.queries))

@@ -30,7 +30,7 @@ def load(
     dtype: "auto" takes what the checkpoint was saved in; or "float32", "float16", "bfloat16", "float64".
     trust_remote_code: run code that comes with the model. False unless you have read that code.
     safetensors: True takes safetensors only. False also takes PyTorch files, through torch's weights-only reader.
-    gguf_file: the name of a GGUF file in the folder or repository.
+    gguf_file: the name of a GGUF file in the folder or repository; ``model`` may also be the path of one.
     """
     import torch
     from transformers.utils import logging
@@ -43,11 +43,17 @@ def load(
         raise InputError(f"dtype={dtype!r}: expected one of {', '.join(map(repr, DTYPES))}")
     place = _device(torch, device)
     name = str(model)
+    if gguf_file is None and name.endswith(".gguf") and Path(name).is_file():
+        name, gguf_file = str(Path(name).parent), Path(name).name
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if gguf_file is not None:
+        if Path(name).is_dir() and not (Path(name) / gguf_file).is_file():
+            raise InputError(f"the folder {name!r} has no file {gguf_file!r}")
         options["gguf_file"] = gguf_file
     elif Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise InputError(f"the folder {name!r} has no config.json: expected a folder that save_pretrained wrote")
+        gguf = sorted(p.name for p in Path(name).glob("*.gguf"))
+        hint = f"; for the GGUF file in it, give gguf_file={gguf[0]!r}" if gguf else ""
+        raise InputError(f"the folder {name!r} has no config.json: expected a folder that save_pretrained wrote{hint}")
     elif Path(name).is_file():
         raise InputError(f"{name!r} is a file: expected the folder of a model, or a hub id")
     elif not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):

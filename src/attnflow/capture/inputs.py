@@ -82,7 +82,7 @@ def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, ta
         if not truncate:
             raise InputError(
                 f"the text has {len(ids)} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
-                f"to keep the first {limit} tokens"
+                f"(--truncate) to keep the first {limit} tokens"
             )
         options |= {"truncation": True, "max_length": limit}
         found = tokenizer(**given, **options)

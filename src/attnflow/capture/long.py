@@ -17,7 +17,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.linear import step, uniform_step
 from attnflow.capture.predict import prediction
 from attnflow.capture.scores import Scores
-from attnflow.capture.trace import Prediction
+from attnflow.capture.trace import Prediction, check_residual
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 
@@ -57,8 +57,7 @@ class LinearTrace:
             raise InputError(
                 f'receptive_field={receptive_field!r}: expected "ratio" or "difference" here, or None for none'
             )
-        if not 0 <= residual <= 1:
-            raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
+        check_residual(residual)
         values = self._rolled(residual, step)
         if receptive_field is not None:
             uniform = self._rolled(residual, uniform_step)

@@ -77,6 +77,10 @@ class Trace:
     encoder: Trace | None = field(default=None, repr=False)
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
+        return f"Trace({self.layer_count} layers, {len(self.tokens)} tokens, {shown!r})"
+
     @property
     def layer_count(self) -> int:
         return len(self.ends)
@@ -109,18 +113,33 @@ class Trace:
         layer: int | Iterable[int] | None = None,
         residual: float = 0.5,
         receptive_field: str | None = None,
+        start: int = 0,
     ) -> TokenAttention:
-        """Attention rollout (Eq. 1). receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`."""
+        """Attention rollout (Eq. 1).
+
+        query, layer: which; None for the natural query and for all layers.
+        residual: the weight of the residual connection.
+        receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`.
+        start: the lowest layer that is multiplied; 0 leads to the input, others to the states below that layer.
+        """
         layers, rows = self._wanted(query, layer)
+        check_residual(residual)
+        lowest = indices(start, len(self.ends), "start")[0]
+        layers = [l for l in layers if l >= lowest] if layer is None else layers
+        if min(layers) < lowest:
+            raise InputError(
+                f"start={start} is above layer {min(layers)}: expected a layer at or below those explained"
+            )
+        first = self.ends[lowest - 1] + 1 if lowest else 0
 
         def method(weights: Sequence[Tensor]) -> Any:
             matrices = [
                 replace(s, weights=w).graph(residual).double() for s, w in zip(self.steps, weights, strict=True)
             ]
-            return to_numpy(rollout_of(matrices, queries=rows, layers=[self.ends[l] for l in layers]))
+            return to_numpy(rollout_of(matrices, queries=rows, start=first, layers=[self.ends[l] for l in layers]))
 
         values = self._relative(method, receptive_field)
-        recipe = {"layer": layer, "residual": residual, "receptive_field": receptive_field}
+        recipe = {"layer": layer, "residual": residual, "receptive_field": receptive_field, "start": start}
         return self._result("rollout", values, layers, rows, recipe)
 
     def flow(
@@ -131,8 +150,12 @@ class Trace:
         receptive_field: str | None = None,
         normalize: bool = False,
     ) -> TokenAttention:
-        """Attention flow: the exact maximum flow to each input. normalize: each row divided by its sum."""
+        """Attention flow: the exact maximum flow to each input. Arguments as in `rollout`.
+
+        normalize: each row divided by its sum.
+        """
         layers, rows = self._wanted(query, layer)
+        check_residual(residual)
 
         def method(weights: Sequence[Tensor]) -> Any:
             matrices = []
@@ -196,6 +219,7 @@ class Trace:
             else place[self.first_query + self.default_query] - place[self.first_query],
             parts=tuple(self.parts[i] for i in starts) if self.parts else (),
             first_query=place[self.first_query],
+            provenance={**self.provenance, "unit": "word"},
             weights={},
             encoder=None if self.encoder is None else self.encoder.words(),
             word_groups=tuple(tuple(g) for g in members),
@@ -254,7 +278,11 @@ class Trace:
     def _result(
         self, method: str, values: Any, layers: list[int], rows: list[int], recipe: dict[str, Any], words: bool = True
     ) -> TokenAttention:
-        told = {k: v for k, v in recipe.items() if k not in ("layer",) and v is not None and v is not False}
+        told = {
+            k: v
+            for k, v in recipe.items()
+            if k not in ("layer",) and v is not None and v is not False and (k, v) != ("start", 0)
+        }
         queries = tuple(r - self.first_query for r in rows)
         same = self.steps[self.ends[layers[0]]].weights.shape[0] == len(self.tokens)
         return TokenAttention(
@@ -274,6 +302,11 @@ class Trace:
             source=self if words else None,
             recipe=recipe,
         )
+
+
+def check_residual(residual: float) -> None:
+    if isinstance(residual, bool) or not isinstance(residual, int | float | np.number) or not 0 <= residual <= 1:
+        raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
 
 
 def _range(carried: range, place: Mapping[int, int]) -> range:

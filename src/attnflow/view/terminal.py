@@ -116,7 +116,7 @@ class TerminalView:
         yield Text(
             (" · " if page.blocks else " | ").join(
                 ([] if model is None else [page.shown(_short(str(model)))])
-                + [page.shown(result.method), f"query {page.shown(result.query_tokens[self.at_query])}"]
+                + [page.shown(_method(result)), f"query {page.shown(result.query_tokens[self.at_query])}"]
                 + [f"L{result.layers[self.at_layer] + 1}"]
             ),
             style="bold",
@@ -140,6 +140,16 @@ def _short(model: str) -> str:
     """
     parts = model.replace("\\", "/").split("/")
     return model if len(parts) <= 3 else "…/" + "/".join(parts[-2:])
+
+
+def _method(result: TokenAttention) -> str:
+    """The method with what changes its meaning: the receptive field, a start above the input, normalisation, words."""
+    told = result.provenance
+    more = [f"receptive field {told['receptive_field']}"] if told.get("receptive_field") else []
+    more += [f"down to L{told['start'] + 1}"] if isinstance(told.get("start"), int) else []
+    more += ["normalized"] if told.get("normalize") or "normalized" in (told.get("steps") or ()) else []
+    more += ["words"] if told.get("unit") == "word" else []
+    return result.method + (f" ({', '.join(more)})" if more else "")
 
 
 def _shade(share: float) -> Style:
@@ -206,7 +216,7 @@ def _table(result: TokenAttention, row: FloatArray, page: Page) -> Iterator[Text
         front += f"{page.fitted(token, token_cells)}  {number:>{number_cells}}  "
         cells = min(BAR_CELLS, page.width - cell_len(front))
         style = "bold" if i in bold else "dim" if result.special[i] else ""
-        bar = _bar(abs(float(row[i])) / largest, max(cells, 0), page)
+        bar = _bar(max(float(row[i]), 0.0) / largest, max(cells, 0), page)  # what is negative has its sign, and no bar
         yield Text((front + bar).rstrip(), style=style, no_wrap=True, overflow="crop")
     if limit < len(row):
         yield Text(f"{len(row) - limit:,} of {len(row):,} inputs are left out: these are the {limit} highest")
