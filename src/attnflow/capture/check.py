@@ -147,7 +147,7 @@ def looks_back_only(
     return gap == 0 or None
 
 
-NOISE = 8
+NOISE = 64
 """Differences of so many roundings are none."""
 
 
