@@ -600,6 +600,14 @@ def test_tensors_that_cannot_be_used(given: Any, sentence: str) -> None:
     refuses(hf("BertModel", **POSITIONS)(), sentence, given)
 
 
+def test_eager_heads_are_reduced_layer_by_layer() -> None:
+    """The modules that make the weights are found, so that not all heads of all layers are held at once."""
+    for name in ("DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"):
+        wrapped = af.wrap(built(next(a for a in ARCHITECTURES if a.name == name)))
+        wrapped.trace(text())
+        assert len(next(iter(wrapped.checked.values())).reducers) == 3, name
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_eager_attention_is_reduced_by_object_and_not_by_address(seed: int) -> None:
     """Where the model's own recorder keeps the full tensor, ours is freed and its address given to another."""

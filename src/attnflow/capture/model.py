@@ -215,12 +215,10 @@ class Model:
     def _verify(self, tensors: dict[str, Tensor], expected: list[Tensor], route: str) -> check.Checked:
         routes.prepare(self.model, route)
         asked = self._asked(route)
-        reducers = (
-            routes.find_reducers(self.model, lambda: self._forward(tensors, **asked)) if route == routes.EAGER else {}
-        )
         whole = Collector("whole", "mean", True)
-        out = routes.capture(self.model, route, lambda: self._forward(tensors, **asked), whole, reducers)
+        out = routes.capture(self.model, route, lambda: self._forward(tensors, **asked), whole)
         outputs = check.float_outputs(out)
+        reducers = self._reducers(tensors, whole, outputs) if route == routes.EAGER else {}
         difference = check.largest_difference(outputs, expected)
         if not difference <= check.tolerance(self.model, expected):
             raise InputError(f"the outputs of the hooked model differ from the model's own by {difference:.3g}")
@@ -261,6 +259,21 @@ class Model:
         return check.Checked(
             route, difference, blocks, causal, sinks, padding, len(whole.calls), reducers, stack, heads, positions
         )
+
+    def _reducers(self, tensors: Mapping[str, Tensor], whole: Collector, outputs: list[Tensor]) -> dict[str, int]:
+        """Where heads can be reduced as soon as a layer is done, if that gives what reducing them at the end gives."""
+
+        def run() -> Any:
+            return self._forward(tensors, output_attentions=True)
+
+        found = routes.find_reducers(self.model, run)
+        reduced = Collector()
+        out = routes.capture(self.model, routes.EAGER, run, reduced, found)
+        same = len(reduced.calls) == len(whole.calls) and all(
+            a.mean is not None and b.mean is not None and torch.equal(a.mean, b.mean)
+            for a, b in zip(reduced.calls, whole.calls, strict=True)
+        )
+        return found if same and check.largest_difference(check.float_outputs(out), outputs) == 0 else {}
 
     def _sequence(self, tensors: Mapping[str, Tensor], calls: Sequence[Call]) -> str | None:
         """The input that has one entry a position: token ids, or states [1, position, size]."""
