@@ -540,9 +540,10 @@ def test_other_mixing_beside_attention_is_refused() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             q, k, v = self.qkv(x).chunk(3, -1)
+            q, k, v = q[:, None], k[:, None], v[:, None]
             if self.by_hand:
-                return x + torch.exp(q @ k.mT - (q @ k.mT).logsumexp(-1, keepdim=True)) @ v
-            return x + torch.nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
+                return x + (torch.softmax(q @ k.mT, -1) @ v)[:, 0]
+            return x + torch.nn.functional.scaled_dot_product_attention(query=q, key=k, value=v)[:, 0]
 
     refuses(HalfWatched().eval(), sentence, torch.randn(1, 6, 8))
 

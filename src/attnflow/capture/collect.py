@@ -46,7 +46,8 @@ class Collector:
 
     mode: "whole", the model's own eager attention, all heads of a layer at once; "blocks", our softmax for some queries at
         a time; "operands", queries and keys only; "compare", both of the first, of which only the ``worst`` gap is kept;
-        "alone", nothing, and every position is made to attend to itself only.
+        "alone", nothing, and every position is made to attend to itself only; "alone, softmax", the same by way of
+        every softmax over a square.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
     """
 
@@ -266,7 +267,7 @@ class Intercept(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         collector = _collector.get()
-        if collector is not None and collector.mode == "alone":
+        if collector is not None and collector.mode.startswith("alone"):
             return _alone(func, args, kwargs, collector)
         if collector is not None and func is torch.nn.functional.scaled_dot_product_attention:
             out = func(*args, **kwargs)
@@ -287,25 +288,22 @@ _SOFTMAX = (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax)
 
 
 def _alone(func: Any, args: Any, kwargs: Any, collector: Collector) -> Any:
-    """Whatever makes attention, made so that each position sees itself only; ``collector.seen`` counts."""
-    if func in _SOFTMAX:
+    """What makes attention, made so that each position sees itself only; ``collector.seen`` counts."""
+    if collector.mode == "alone, softmax":
         out = func(*args, **kwargs)
-        if out.dim() != 4 or out.shape[-1] != out.shape[-2]:
+        if func not in _SOFTMAX or out.dim() != 4 or out.shape[-1] != out.shape[-2]:
             return out
         collector.seen += 1
         return torch.eye(out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
     if func not in _FUSED:
         return func(*args, **kwargs)
-    collector.seen += 1
-    query, key = args[:2]
+    given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+    query, key = given["query"], given["key"]
     if func is torch.nn.functional.scaled_dot_product_attention:
-        mask = itself_only(query, key)[0, 0]
-        given = dict(zip(("query", "key", "value"), args, strict=False))
-        return func(
-            **{**given, **{k: v for k, v in kwargs.items() if k in ("value", "scale", "enable_gqa")}}, attn_mask=mask
-        )
-    n = query.shape[0]  # position first, whatever the module's own order is
-    hidden = ~torch.eye(n, key.shape[0], dtype=torch.bool, device=query.device)
+        kept = {k: v for k, v in given.items() if k in ("query", "key", "value", "scale", "enable_gqa")}
+        return func(**kept, attn_mask=itself_only(query, key)[0, 0])
+    # position first, whatever the module's own order is
+    hidden = ~torch.eye(query.shape[0], key.shape[0], dtype=torch.bool, device=query.device)
     return func(*args, **{**kwargs, "attn_mask": hidden, "key_padding_mask": None, "is_causal": False})
 
 

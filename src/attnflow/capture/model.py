@@ -239,12 +239,13 @@ class Model:
             if told:
                 check.check_future(own)
             causal = told or (told is None and not check.sees_ahead(own))
-            alone = Collector("alone")
+            mode = "alone, softmax" if route == routes.EAGER else "alone"
+            counted = Collector(mode)
             if route == routes.EAGER:  # only if every layer's softmax is seen can it be told to look at nothing else
-                routes.capture(self.model, route, lambda: run(tensors), alone)
-            if route != routes.EAGER or alone.seen == len(whole.calls):
+                routes.capture(self.model, route, lambda: run(tensors), counted)
+            if route != routes.EAGER or counted.seen == len(whole.calls):
                 check.check_nothing_else_mixes(
-                    lambda given: routes.capture(self.model, route, lambda: run(given), Collector("alone")),
+                    lambda given: routes.capture(self.model, route, lambda: run(given), Collector(mode)),
                     tensors,
                     name,
                     self._vocabulary(),

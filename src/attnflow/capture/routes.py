@@ -69,7 +69,7 @@ def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Ma
     if route == FUSED:
         with collecting(collector), inside(model), Intercept():
             return run()
-    if collector.mode == "alone":
+    if collector.mode == "alone, softmax":
         with collecting(collector), Intercept():
             return run()
     return _with_attentions(model, run, collector, reducers or {})
