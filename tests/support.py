@@ -36,11 +36,11 @@ batches gave the same as single texts (– for what has no padding).
 """
 
 TAIL = """
-Beyond these, everything that goes through the same three ways: 343 of the 524 model files of transformers 5.22.2 call
-the attention interface themselves. A model is refused, with the reason, where the self-check fails: when hooked outputs
-differ from the model's own, when rows do not sum to one, when something is given to padding or to the future, when
-there are fewer attention calls than layers (Mamba, Jamba and others that also mix positions without attention), and
-where a layer's attention is not one square matrix (Longformer's band).
+Beyond these, everything that goes through the same three ways: {using} of the {all} model files of transformers
+{version} call the attention interface themselves. A model is refused, with the reason, where the self-check fails: when
+hooked outputs differ from the model's own, when rows do not sum to one, when something is given to padding or to the
+future, when there are fewer attention calls than layers (Mamba, Jamba), when positions mix beside attention (Falcon-H1,
+ConvBERT), and where a layer's attention is not one square matrix (Longformer's band).
 
 Real checkpoints in the tests: all-MiniLM-L6-v2 (BERT) and SmolLM2-135M-Instruct (Llama, from GGUF).
 """
@@ -83,7 +83,15 @@ def _same(a: Architecture, trace: Any) -> str:
 
 
 def page() -> str:
-    return HEAD + "\n".join(row(a) for a in ARCHITECTURES) + "\n" + TAIL
+    return HEAD + "\n".join(row(a) for a in ARCHITECTURES) + "\n" + TAIL.format(**_files())
+
+
+def _files() -> dict[str, Any]:
+    import transformers
+
+    files = list(Path(transformers.__file__).parent.glob("models/*/modeling_*.py"))
+    using = sum("ALL_ATTENTION_FUNCTIONS" in file.read_text(encoding="utf-8") for file in files)
+    return {"using": using, "all": len(files), "version": transformers.__version__}
 
 
 if __name__ == "__main__":

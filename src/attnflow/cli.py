@@ -312,17 +312,25 @@ def bench_long(
     from attnflow.bench import capture
 
     _quiet()
+    layers = capture.one_layer(_numbers(lengths, "lengths"))
     rows = capture.long(_numbers(lengths, "lengths"), model, gguf, progress)
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps({"model": rows, "one layer": layers}, indent=1))
         return
+    alone = Table("tokens", "in blocks, s", "by the backward pass, s", "×", "difference", title="one layer, Pᵀ·r")
+    for row in layers:
+        times = row["backward_s"] / row["blocks_s"]
+        alone.add_row(
+            f"{row['tokens']:,.0f}", f"{row['blocks_s']:.3f}", f"{row['backward_s']:.3f}", f"{times:.2f}",
+            f"{row['difference']:.0e}",
+        )  # fmt: skip
     table = Table("tokens", "forward, s", "explained, s", "×", "peak, MB", "one matrix a layer would be, MB")
     for row in rows:
         table.add_row(
             f"{row['tokens']:,.0f}", f"{row['forward_s']:.1f}", f"{row['explained_s']:.1f}",
             f"{row['explained_s'] / row['forward_s']:.2f}", f"{row['peak_mb']:,.0f}", f"{row['matrices_mb']:,.0f}",
         )  # fmt: skip
-    Console().print(table)
+    Console().print(table, alone)
 
 
 @bench.command("step")

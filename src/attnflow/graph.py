@@ -39,10 +39,14 @@ def attention_graph(
     return reduced_graph(weight_layers(weights, strict), heads, residual)
 
 
-def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Any:
-    """`attention_graph` without the checks of the weights."""
+def check_residual(residual: float) -> None:
     if isinstance(residual, bool) or not isinstance(residual, int | float | np.number) or not 0 <= residual <= 1:
         raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
+
+
+def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Any:
+    """`attention_graph` without the checks of the weights."""
+    check_residual(residual)
     residual = float(residual)
     if not isinstance(heads, str):
         heads = positions(heads, "head")

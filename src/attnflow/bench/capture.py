@@ -66,6 +66,44 @@ def long(lengths: list[int], folder: str, gguf: str | None, say: Callable[[str],
     return found
 
 
+def one_layer(lengths: list[int], rounds: int = 3) -> list[dict[str, float]]:
+    """Pᵀ·r of one causal layer of 9 heads of 64, 3 of keys: in blocks of queries, and by SDPA's backward pass."""
+    import time
+
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from attnflow.capture.scores import Scores
+
+    found = []
+    for n in lengths:
+        generator = torch.Generator().manual_seed(0)
+        query, key = (torch.randn(1, heads, n, 64, generator=generator) for heads in (9, 3))
+        row = torch.rand(1, 1, n, generator=generator)
+        scores = Scores(query, key, 64**-0.5, causal=True)
+        repeated = key.repeat_interleave(3, 1)
+        value = torch.zeros_like(query).requires_grad_()
+        out = scaled_dot_product_attention(query, repeated, value, is_causal=True)
+        incoming = torch.zeros_like(out)
+        incoming[..., 0] = row
+
+        def blocks(scores: Any = scores, row: Any = row) -> Any:
+            return scores.transposed(row)[0, 0]
+
+        def backward(out: Any = out, value: Any = value, incoming: Any = incoming) -> Any:
+            return torch.autograd.grad(out, value, incoming, retain_graph=True)[0][0, ..., 0].mean(0)
+
+        seconds: dict[str, list[float]] = {"blocks_s": [], "backward_s": []}
+        for _ in range(rounds + 1):
+            for name, task in (("blocks_s", blocks), ("backward_s", backward)):
+                began = time.perf_counter()
+                task()
+                seconds[name].append(time.perf_counter() - began)
+        gap = float((blocks() - backward()).abs().max() / backward().abs().max())
+        found.append({"tokens": n, **{k: statistics.median(v[1:]) for k, v in seconds.items()}, "difference": gap})
+    return found
+
+
 def _child(task: str, *arguments: Any) -> Any:
     script = "import sys, json; from attnflow.bench import capture; capture._work(json.loads(sys.argv[1]))"
     # Memory that is freed goes back at once, on every route: what is measured is what is held, not what glibc hoards.

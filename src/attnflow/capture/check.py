@@ -39,7 +39,7 @@ class Checked:
 
     route: how attention is captured. difference: of the outputs, hooked against not; 0.0 is equal to the bit.
     blocks: whether the attention is softmax(scale·QKᵀ + mask) as we compute it, so that it can be had for some queries at a
-    time. causal: whether changing the last token leaves all earlier outputs as they are. sinks: whether rows sum to less
+    time. causal: whether changing later tokens leaves earlier outputs as they are. sinks: whether rows sum to less
     than one by the model's design. padding: whether a padded batch gives what single texts give. calls: how many attention
     calls a forward pass makes; stack: which are whose. heads, positions: the most of any call. reducers: see `routes`.
     """

@@ -17,8 +17,9 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.linear import step, uniform_step
 from attnflow.capture.predict import prediction
 from attnflow.capture.scores import Scores
-from attnflow.capture.trace import Prediction, check_residual
+from attnflow.capture.trace import Prediction
 from attnflow.errors import InputError
+from attnflow.graph import check_residual
 from attnflow.result import TokenAttention
 
 

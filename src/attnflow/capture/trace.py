@@ -14,7 +14,7 @@ from torch import Tensor
 from attnflow._arrays import indices, positions, to_numpy
 from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
-from attnflow.graph import merge
+from attnflow.graph import check_residual, merge
 from attnflow.heads import single_head
 from attnflow.receptive import check_mode, relative
 from attnflow.result import TokenAttention
@@ -302,11 +302,6 @@ class Trace:
             source=self if words else None,
             recipe=recipe,
         )
-
-
-def check_residual(residual: float) -> None:
-    if isinstance(residual, bool) or not isinstance(residual, int | float | np.number) or not 0 <= residual <= 1:
-        raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
 
 
 def _range(carried: range, place: Mapping[int, int]) -> range:
