@@ -18,24 +18,23 @@ from scipy import stats
 import attnflow as af
 from architectures import LLAMA, POSITIONS, hf, ids
 from attnflow.cli import main
+from attnflow.evaluate.statistics import ranks
 from attnflow.experiments import receptive as experiment
 from attnflow.experiments.receptive import (
     Case,
-    Interval,
+    agree,
     blank_out,
-    intervals,
     measure,
     neutral,
     partial,
-    ranks,
     read_lines,
     run,
     sample,
     scores,
-    spearman,
     summarize,
     tables,
 )
+from attnflow.importance import answer
 from attnflow.receptive import layerwise, relative, uniform
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -173,19 +172,9 @@ def test_unknown_mode() -> None:
         relative(roll, causal(), "x")
 
 
-def test_spearman_is_scipys() -> None:
-    rng = np.random.default_rng(0)
-    for levels in (2, 4, 1000):
-        x, y = rng.integers(levels, size=(2, 15)).astype(float)
-        assert np.array_equal(ranks(x), stats.rankdata(x))
-        assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
-    assert spearman(np.ones(4), np.arange(4.0)) == 0
-    assert spearman(np.array([1.0, 2, 3]), np.array([-1.0, -2, -3])) == -1
-
-
-def test_rounding_noise_ties() -> None:
-    assert ranks(np.array([0.1 + 0.2, 0.3, 1.0])).tolist() == [1.5, 1.5, 3]
-    assert ranks(np.array([1e-30, 2e-30, 0, -1e-30])).tolist() == [3, 4, 2, 1]
+def test_what_ranks_nothing_agrees_with_nothing() -> None:
+    assert agree(np.ones(4), np.arange(4.0)) == 0
+    assert agree(np.array([1.0, 2, 3]), np.array([-1.0, -2, -3])) == -1
 
 
 def test_partial() -> None:
@@ -196,19 +185,6 @@ def test_partial() -> None:
     fits = [v - np.polyval(np.polyfit(z, v, 1), z) for v in (x, y)]
     assert partial(r[0, 1], r[0, 2], r[1, 2]) == pytest.approx(np.corrcoef(fits)[0, 1])
     assert partial(0.4, 1.0, 0.4) == 0
-
-
-def test_intervals() -> None:
-    """About as wide as the normal interval of the mean; none where all sentences agree; the same again by its seed."""
-    values = np.random.default_rng(2).normal(0.2, 1, (400, 1))
-    table = np.concatenate([values, np.full_like(values, 0.7)], 1)
-    found, constant = intervals(table, 4000, 0)
-    half = 1.96 * values.std() / 20
-    assert found.low == pytest.approx(found.mean - half, abs=0.01)
-    assert found.high == pytest.approx(found.mean + half, abs=0.01)
-    assert (constant.low, constant.high) == pytest.approx((0.7, 0.7))
-    assert intervals(table, 100, 3) == intervals(table, 100, 3) != intervals(table, 100, 4)
-    assert str(Interval(0.1234, -0.1, 0.3)) == "+0.123 [-0.100, +0.300]"
 
 
 def test_summary_of_constructed_cases() -> None:
@@ -275,7 +251,7 @@ def test_blank_out_is_the_loss_of_the_likeliest_token(monkeypatch: pytest.Monkey
             return torch.softmax(plain(input_ids=torch.tensor([given])).logits[0, -1].double(), -1)
 
     said = int(chances(text).argmax())
-    monkeypatch.setattr(experiment, "BATCH", 4)
+    monkeypatch.setattr(answer, "TOKENS", 36)
     probability, worth = blank_out(model, text, [7, "remove"])
     assert probability == pytest.approx(float(chances(text)[said]), abs=1e-7)
     for i in range(9):

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from attnflow import __version__
+from attnflow.bench import commands as bench
+from attnflow.command import AsJson, progress, quiet
 from attnflow.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What flows where inside a transformer.")
-bench = typer.Typer(no_args_is_help=True, help="Benchmarks: each prints a table, or JSON with --json.")
-app.add_typer(bench, name="bench")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
@@ -32,20 +29,6 @@ def main() -> None:
     except OSError as e:  # a full disk, a closed pipe
         print(f"attnflow: {e.strerror or e}", file=sys.stderr)
         sys.exit(1)
-
-
-def progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _numbers(text: str, what: str) -> list[int]:
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise InputError(f"{what} {text!r}: expected positive numbers with commas between them, for example 16,64")
-    return found
 
 
 def _version(wanted: bool) -> None:
@@ -110,7 +93,7 @@ def show(
         )
     import attnflow
 
-    _quiet()
+    quiet()
     try:
         given = sys.stdin.read() if text == "-" else text
     except UnicodeDecodeError:
@@ -149,6 +132,81 @@ def show(
         result.show()
 
 
+@app.command()
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="Texts and labels: .csv, .tsv, .jsonl or .parquet.")],
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded model.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the texts; found by its name if not given.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the labels; found by its name if there is one.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
+    importance: Annotated[
+        str, typer.Option(help="Some of blank-out, gradient, integrated-gradients, shapley.")
+    ] = "blank-out,gradient",
+    views: Annotated[str, typer.Option(help="Some of raw, rollout, flow.")] = "raw,rollout,flow",
+    blank: Annotated[
+        str | None,
+        typer.Option(help="What replaces a token: unk, mask, pad or remove; the first there is, by default."),
+    ] = None,
+    reduce: Annotated[str, typer.Option(help="Of gradients: l2, l1, times-input, abs-sum or sum.")] = "l2",
+    of: Annotated[str, typer.Option(help="What the gradient is of: probability, logit or difference.")] = "probability",
+    explain: Annotated[
+        str, typer.Option(help="The answer that importance is of: true (the label) or predicted.")
+    ] = "true",
+    row: Annotated[
+        str, typer.Option(help="answer: the row of the position that answers; max: the largest of all rows.")
+    ] = "answer",
+    special: Annotated[
+        bool, typer.Option("--special/--no-special", help="Whether special tokens are ranked too.")
+    ] = True,
+    ties: Annotated[str, typer.Option(help="mean, or authors for the formula of the paper's code.")] = "mean",
+    samples: Annotated[int | None, typer.Option(min=1, help="Only the first so many texts.")] = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut texts that are too long, instead of leaving them out.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap and of sampled Shapley values.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for evaluation.json and correlations.csv.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How well raw attention, rollout and flow rank tokens as blank-out and gradients do, on your own texts."""
+    from attnflow.evaluate import read
+
+    texts, given = read.texts_and_labels(file, text, label, pair)
+    quiet()
+    import attnflow
+    from attnflow.evaluate import evaluate as run
+    from attnflow.evaluate import report
+    from attnflow.importance.answer import writes_words
+
+    loaded = attnflow.load(model, device=device)
+    labels: list[Any] | None = None
+    names = getattr(loaded.config, "id2label", None) or {}
+    if given is not None:
+        labels = given if writes_words(loaded) else read.known_labels(given, names, file)
+    known: dict[str, dict[str, Any]] = {
+        "blank-out": {"by": blank},
+        "gradient": {"reduce": reduce, "of": of},
+        "integrated-gradients": {"by": blank, "of": of},
+        "shapley": {"by": blank, "of": of, "seed": seed},
+    }
+    options = {name: known.get(name, {}) for name in importance.split(",")}
+    found = run(
+        loaded, texts[:samples], None if labels is None else labels[:samples], importance=options, views=views.split(","),
+        explain=explain, row=row, special=special, ties=ties, truncate=truncate, seed=seed, say=progress,
+    )  # fmt: skip
+    if output is not None:
+        for path in report.write(found, output):
+            progress(f"wrote {path}")
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        Console().print(*report.tables(found), sep="\n\n")
+
+
 def _layer(given: str, count: int) -> int | None:
     """The paper's L1…LL, counted from 0; None for all."""
     if given == "all":
@@ -159,22 +217,6 @@ def _layer(given: str, count: int) -> int | None:
     if not re.fullmatch("[0-9]+", digits) or not 1 <= int(digits) <= count:
         raise InputError(f"layer {given!r}: expected L1 to L{count}, last or all")
     return int(digits) - 1
-
-
-def _quiet() -> None:
-    """Errors of the libraries below are reported by us; their warnings and progress bars are not for the terminal."""
-    import warnings
-
-    try:
-        from transformers.utils import logging
-    except ImportError:
-        raise InputError("models need torch and transformers: pip install 'attnflow[models]'") from None
-    from huggingface_hub.utils import logging as hub_logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()
-    warnings.filterwarnings("ignore", module="(transformers|torch|huggingface_hub)")
 
 
 @app.command()
@@ -189,217 +231,3 @@ def env(as_json: AsJson = False) -> None:
     width = max(map(len, found))
     for name, value in found.items():
         print(f"{name:<{width}}  {value}")
-
-
-@bench.command("flow")
-def bench_flow(
-    graphs: Annotated[
-        str, typer.Option(help="Which graphs: real, peaked, causal, local, uniform.")
-    ] = "real,peaked,causal,local,uniform",
-    sizes: Annotated[str, typer.Option(help="Tokens of the real graphs.")] = "16,32,64,128,256,512",
-    layers: Annotated[str, typer.Option(help="Layers of the generated graphs (of 64 tokens).")] = "6,12,24,32",
-    model: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a Hugging Face encoder for the real graphs; without it, the one from make bench."),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
-    budget: Annotated[
-        float, typer.Option(min=0, help="Seconds a peer may take per round and graph; at least one pair is solved.")
-    ] = 2.0,
-    networkx_up_to: Annotated[int, typer.Option(help="Largest n for networkx.")] = 64,
-    as_json: AsJson = False,
-) -> None:
-    """Flow against scipy, igraph, OR-tools and networkx, on the same graphs, in one run."""
-    from attnflow.bench import flow
-    from attnflow.bench.graphs import GENERATED
-
-    kinds = graphs.split(",")
-    for kind in kinds:
-        if kind != "real" and kind not in GENERATED:
-            raise InputError(f"graphs {kind!r}: expected some of real, {', '.join(GENERATED)}")
-    if model is not None and not (model / "config.json").is_file():
-        raise InputError(f"model {str(model)!r}: expected a folder with a config.json")
-    rows = flow.run(
-        kinds, _numbers(sizes, "sizes"), _numbers(layers, "layers"), model, rounds, budget, networkx_up_to, progress
-    )
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
-        return
-    table = Table("graph", "n", "layers", "solver", "µs a pair", "× 1 thread", "note")
-    for row in rows:
-        table.add_row(
-            row.graph, str(row.n), str(row.layers or ""), row.solver,
-            "" if row.seconds is None else f"{row.seconds * 1e6:,.1f}",
-            "" if row.times_slower is None else f"{row.times_slower:,.1f}",
-            row.note,
-        )  # fmt: skip
-    Console().print(table)
-
-
-@bench.command("growth")
-def bench_growth(
-    sizes: Annotated[str, typer.Option(help="Tokens, with 12 layers.")] = "32,64,128,256",
-    layers: Annotated[str, typer.Option(help="Layers, with 64 tokens.")] = "6,12,24,48",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores if not given.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """How time (all pairs at all layers) and memory grow with tokens and with layers. Memory needs Linux."""
-    from attnflow.bench.flow import growth
-
-    found = growth(_numbers(sizes, "sizes"), _numbers(layers, "layers"), threads, progress)
-    if as_json:
-        print(json.dumps(found, indent=1))
-        return
-    console = Console()
-    times = Table("n", "layers", "pairs", "seconds", "µs a pair", title="all pairs at all layers")
-    for case in found["time"]:
-        per_pair = case["seconds"] / case["pairs"] * 1e6
-        times.add_row(
-            str(case["n"]), str(case["layers"]), f"{case['pairs']:,}", f"{case['seconds']:.2f}", f"{per_pair:.1f}"
-        )
-    memory = Table("n", "layers", "graph, MB", "peak above it, MB", "×", title="memory, one thread")
-    for case in found["memory"]:
-        memory.add_row(
-            str(case["n"]), str(case["layers"]), f"{case['graph_mb']:.1f}", f"{case['peak_mb']:.1f}",
-            f"{case['peak_mb'] / case['graph_mb']:.1f}",
-        )  # fmt: skip
-    console.print(times, memory)
-    for name, value in found["exponents"].items():
-        console.print(f"exponent of {name}: " + ("too few points" if value is None else f"{value:.2f}"))
-
-
-@bench.command("capture")
-def bench_capture(
-    lengths: Annotated[str, typer.Option(help="Tokens.")] = "512,2048,4096",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
-    as_json: AsJson = False,
-) -> None:
-    """Memory and time of a trace beside transformers' output_attentions, on 12 layers of 12 heads. Needs Linux."""
-    from attnflow.bench import capture
-
-    _quiet()
-    rows = capture.run(_numbers(lengths, "lengths"), rounds, progress)
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
-        return
-    memory = Table(
-        "tokens", "forward", "output_attentions", "whole", "×", "blocks", "×", title="peak above the model, MB"
-    )
-    beyond = Table("tokens", "output_attentions", "whole", "×", "blocks", "×", title="peak above its forward pass, MB")
-    times = Table("tokens", "eager forward", "whole", "×", "blocks", "×", title="seconds")
-    for row in rows:
-        peaks = (row.output_attentions_mb, row.whole_mb, row.blocks_mb)
-        for table, base, which in ((memory, 0.0, 0), (beyond, row.forward_mb, 1)):
-            shown = [f"{peak - base:,.0f}" for peak in peaks]
-            less = [f"{row.less(route)[which]:.1f} less" for route in ("whole", "blocks")]
-            start = [str(row.tokens)] if which else [str(row.tokens), f"{row.forward_mb:,.0f}"]
-            table.add_row(*start, shown[0], shown[1], less[0], shown[2], less[1])
-        times.add_row(
-            str(row.tokens), f"{row.eager_s:.2f}", f"{row.whole_s:.2f}", f"{row.whole_s / row.eager_s:.2f}",
-            f"{row.blocks_s:.2f}", f"{row.blocks_s / row.eager_s:.2f}",
-        )  # fmt: skip
-    Console().print(memory, beyond, times)
-
-
-@bench.command("long")
-def bench_long(
-    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
-    lengths: Annotated[str, typer.Option(help="Tokens.")] = "1024,2048,4096,8192",
-    as_json: AsJson = False,
-) -> None:
-    """A decoder's long context explained on the CPU with memory="linear": time, and peak memory. Needs Linux."""
-    from attnflow.bench import capture
-
-    _quiet()
-    layers = capture.one_layer(_numbers(lengths, "lengths"))
-    rows = capture.long(_numbers(lengths, "lengths"), model, gguf, progress)
-    if as_json:
-        print(json.dumps({"model": rows, "one layer": layers}, indent=1))
-        return
-    alone = Table("tokens", "in blocks, s", "by the backward pass, s", "×", "difference", title="one layer, Pᵀ·r")
-    for row in layers:
-        times = row["backward_s"] / row["blocks_s"]
-        alone.add_row(
-            f"{row['tokens']:,.0f}", f"{row['blocks_s']:.3f}", f"{row['backward_s']:.3f}", f"{times:.2f}",
-            f"{row['difference']:.0e}",
-        )  # fmt: skip
-    table = Table("tokens", "forward, s", "explained, s", "×", "peak, MB", "one matrix a layer would be, MB")
-    for row in rows:
-        table.add_row(
-            f"{row['tokens']:,.0f}", f"{row['forward_s']:.1f}", f"{row['explained_s']:.1f}",
-            f"{row['explained_s'] / row['forward_s']:.2f}", f"{row['peak_mb']:,.0f}", f"{row['matrices_mb']:,.0f}",
-        )  # fmt: skip
-    Console().print(table, alone)
-
-
-@bench.command("step")
-def bench_step(
-    lengths: Annotated[str, typer.Option(help="Tokens.")] = "8192,32768,131072",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 5,
-    as_json: AsJson = False,
-) -> None:
-    """One rollout step without matrices on a GPU, beside the fastest fused attention forward. Needs CUDA and Triton."""
-    from attnflow.bench import step
-
-    rows = step.run(_numbers(lengths, "lengths"), rounds, progress)
-    print(json.dumps(rows, indent=1) if as_json else step.table(rows))
-
-
-@bench.command("llama")
-def bench_llama(
-    tokens: Annotated[int, typer.Option(min=128, help="Length of the context.")] = 131072,
-    layers: Annotated[int, typer.Option(min=1, help="Of the model; Llama-3-8B has 32.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 2,
-    as_json: AsJson = False,
-) -> None:
-    """A model of Llama-3-8B's shape explained on one GPU, beside its plain forward pass. Needs CUDA and Triton."""
-    from attnflow.bench import long_gpu
-
-    rows = long_gpu.run(tokens, layers, rounds, progress)
-    if as_json:
-        print(json.dumps(rows, indent=1))
-        return
-    table = Table("what", "tokens", "layers", "seconds", "×", "peak, GiB")
-    for row in rows:
-        table.add_row(
-            row["what"], f"{row['tokens']:,}", str(row["layers"]), f"{row['seconds']:.2f}", f"{row['times']:.2f}",
-            f"{row['peak_gib']:.1f}",
-        )  # fmt: skip
-    Console().print(table)
-
-
-@bench.command("receptive")
-def bench_receptive(
-    text: Annotated[Path, typer.Option(help="One sentence a line: .txt or .txt.xz.")],
-    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
-    sentences: Annotated[int, typer.Option(min=2, help="How many, of 8 to 40 tokens.")] = 200,
-    blank: Annotated[
-        str, typer.Option(help="What replaces a token: space, remove, special; commas for several.")
-    ] = "space",
-    cut: Annotated[
-        bool, typer.Option("--cut", help="End each sentence at a random place, so that a word inside is predicted.")
-    ] = False,
-    signed: Annotated[bool, typer.Option("--signed", help="Compare with Δp instead of |Δp|.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the sample, the bootstrap and the random baseline.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Which receptive-field normalisation ranks a decoder's tokens as blank-out of the next token does?"""
-    from attnflow.experiments import receptive
-
-    lines = receptive.read_lines(text)
-    _quiet()
-    import attnflow
-
-    loaded = attnflow.load(model, gguf_file=gguf, dtype="float32")
-    chosen = receptive.sample(loaded, lines, sentences, cut=cut, seed=seed)
-    rows = receptive.run(
-        loaded, chosen, receptive.VARIANTS, progress, blanks=blank.split(","), signed=signed, seed=seed
-    )
-    if as_json:
-        told = {"model": loaded.name, "gguf": gguf, "dtype": "float32", "attnflow": __version__, "text": text.name,
-                "cut": cut, "signed": signed, "seed": seed}  # fmt: skip
-        print(json.dumps({"provenance": told, "rows": [asdict(row) for row in rows]}, indent=1))
-        return
-    Console().print(*receptive.tables(rows), sep="\n\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attnflow
 from attnflow.capture.model import Model
 from attnflow.errors import InputError
 
@@ -12,7 +13,7 @@ DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
 
 def load(
-    model: str | Path,
+    model: str | Path | None = None,
     *,
     revision: str | None = None,
     device: str | None = None,
@@ -24,7 +25,8 @@ def load(
     """A model from the Hugging Face hub or a folder, with its tokenizer or processor, ready to be traced.
 
     model: a folder that ``save_pretrained`` wrote, or the id of a model on the hub; caches and ``HF_HUB_OFFLINE`` are
-        respected. The class is the one that its configuration names, so heads for classes or words come along.
+        respected. The class is the one that its configuration names, so heads for classes or words come along. Without
+        one, the verb-number model of the paper, which comes with the package.
     revision: branch, tag or commit on the hub.
     device: such as "cpu", "cuda", "cuda:1" or "mps"; the first GPU if there is one, by default.
     dtype: "auto" takes what the checkpoint was saved in; or "float32", "float16", "bfloat16", "float64".
@@ -35,6 +37,8 @@ def load(
     import torch
     from transformers.utils import logging
 
+    if model is None:
+        return _embedded(device, dtype)
     if not isinstance(model, str | Path) or not str(model):
         raise InputError(
             f"model={model!r}: expected a folder or a hub id, such as 'bert-base-uncased'; wrap() takes a model object"
@@ -68,6 +72,16 @@ def load(
         if shown:
             logging.enable_progress_bar()
     return Model(found.to(place), processor, name, revision or getattr(config, "_commit_hash", None))
+
+
+EMBEDDED = "verb-number"
+
+
+def _embedded(device: str | None, dtype: str) -> Model:
+    """The model that comes with the package, under the name that its results carry."""
+    folder = Path(attnflow.__file__).parent / "experiments" / EMBEDDED
+    found = load(folder, device=device, dtype=dtype)
+    return Model(found.model, found.processor, EMBEDDED, f"attnflow {attnflow.__version__}")
 
 
 def _fetch(name: str, options: dict[str, Any], dtype: str, safetensors: bool) -> tuple[Any, Any, Any]:

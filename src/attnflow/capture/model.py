@@ -185,6 +185,34 @@ class Model:
             traces.append(assemble(self, collector.calls, e, number, checked, missing, told, said))
         return traces
 
+    def blank_out(self, text: Any, answer: Any = None, **options: Any) -> Any:
+        """What each token is worth to the answer, by blanking it: `attnflow.importance.blank_out`."""
+        from attnflow.importance import blank_out
+
+        with _running():
+            return blank_out(self, text, answer, **options)
+
+    def gradient(self, text: Any, answer: Any = None, **options: Any) -> Any:
+        """What each token is worth to the answer, by the gradient: `attnflow.importance.gradient`."""
+        from attnflow.importance import gradient
+
+        with _running():
+            return gradient(self, text, answer, **options)
+
+    def integrated_gradients(self, text: Any, answer: Any = None, **options: Any) -> Any:
+        """The gradient along the way from a blank text: `attnflow.importance.integrated_gradients`; needs captum."""
+        from attnflow.importance import integrated_gradients
+
+        with _running():
+            return integrated_gradients(self, text, answer, **options)
+
+    def shapley(self, text: Any, answer: Any = None, **options: Any) -> Any:
+        """The mean gain over random orders of adding tokens: `attnflow.importance.shapley`; needs captum."""
+        from attnflow.importance import shapley
+
+        with _running():
+            return shapley(self, text, answer, **options)
+
     def verify(self, encoded: Encoded) -> check.Checked:
         """The self-check, on the first use of this kind of input; later calls return what it found."""
         kind = ",".join(sorted(encoded.tensors))
@@ -348,14 +376,14 @@ class Model:
             )
         return out
 
-    def _forward(self, tensors: Mapping[str, Tensor], **more: Any) -> Any:
+    def _forward(self, tensors: Mapping[str, Tensor], *, grad: bool = False, **more: Any) -> Any:
         placed = self._placed(tensors)
         if self._accepts("use_cache"):
             more.setdefault("use_cache", False)
         function = self._tower(placed)
         if function is not self.model:
             more = {}
-        with torch.no_grad():
+        with torch.set_grad_enabled(grad):
             if "input" in placed and self.config is None:
                 return function(placed.pop("input"), **placed)
             return function(**placed, **more)

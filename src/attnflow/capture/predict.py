@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.trace import Prediction
+from attnflow.errors import InputError
 
 SHOWN = 5
 
@@ -18,27 +19,67 @@ def prediction(model: Any, out: Any, encoded: Encoded, number: int, lengths: lis
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor) or logits.shape[-1] < 1:
         return None
-    if logits.dim() == 2:
-        names = getattr(model.config, "id2label", None) or {}
-        if logits.shape[-1] == 1:
-            return Prediction("score", ((str(names.get(0, "score")), float(logits[number, 0])),))
-        apart = getattr(model.config, "problem_type", None) == "multi_label_classification"
-        return _likeliest("class", logits[number], lambda i: str(names.get(i, i)), apart)
-    if logits.dim() != 3 or model.tokenizer is None or logits.shape[-1] != model._vocabulary():
+    if logits.dim() == 3 and encoded.target is not None:
+        if model.tokenizer is None or logits.shape[-1] != model._vocabulary():
+            return None
+        return _likeliest("next token", logits[number, -1], lambda i: piece(model, i))
+    ids = encoded.tensors["input_ids"][0] if "input_ids" in encoded.tensors else torch.empty(0)
+    try:
+        kind, place = answered(model, logits[number : number + 1], ids)
+    except InputError:
         return None
+    if place is None:
+        said = logits[number]
+    elif kind == "next token" and model.tokenizer is None:
+        return None
+    elif kind == "next token" and logits.shape[1] == len(set(lengths)):  # only the last positions were computed
+        said = logits[number, sorted({n - 1 for n in lengths}).index(len(ids) - 1)]
+    else:
+        said = logits[number, place]
+    if kind in ("class", "score"):
+        names = getattr(model.config, "id2label", None) or {}
+        if kind == "score":
+            return Prediction("score", ((str(names.get(0, "score")), float(said[0])),))
+        apart = getattr(model.config, "problem_type", None) == "multi_label_classification"
+        return _likeliest("class", said, lambda i: str(names.get(i, i)), apart)
+    return _likeliest(kind, said, lambda i: piece(model, i))
 
-    def piece(i: int) -> str:
-        return str(model.tokenizer.decode([i])) or str(i)
 
-    if encoded.target is not None:
-        return _likeliest("next token", logits[number, -1], piece)
-    ids = encoded.tensors["input_ids"][0]
+def answered(model: Any, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
+    """What the logits ``[1, …]`` of one text answer, and the position that does; None for the position of a whole text.
+
+    A model whose configuration has ``prediction_position`` classifies the text at that position.
+    """
+    if logits.dim() == 2:
+        return ("score" if logits.shape[-1] == 1 else "class"), None
+    position = getattr(model.config, "prediction_position", None)
+    if logits.dim() == 3 and isinstance(position, int):
+        return "class", position % logits.shape[1]
+    if logits.dim() != 3 or logits.shape[-1] != model._vocabulary() or not (model.tokenizer or _writes(model)):
+        raise InputError(
+            f"{model!r} gives an answer of shape {tuple(logits.shape)}: expected the classes of a text, or words of its "
+            "tokenizer's vocabulary"
+        )
     mask = getattr(model.tokenizer, "mask_token_id", None)
-    if mask is not None:
-        places = (ids == mask).nonzero().flatten().tolist()
-        return _likeliest("masked token", logits[number, places[0]], piece) if places else None
-    row = sorted({n - 1 for n in lengths}).index(len(ids) - 1) if logits.shape[1] == len(set(lengths)) else len(ids) - 1
-    return _likeliest("next token", logits[number, row], piece)
+    if mask is None:
+        return "next token", len(ids) - 1
+    places = (ids == mask).nonzero().flatten().tolist()
+    if not places:
+        raise InputError(
+            f"the text has no {model.tokenizer.mask_token}, so the masked language model answers nothing: put one into it"
+        )
+    return "masked token", int(places[0])
+
+
+def piece(model: Any, i: int) -> str:
+    return str(model.tokenizer.decode([i]) if model.tokenizer is not None else "") or str(i)
+
+
+def _writes(model: Any) -> bool:
+    """Whether the class of the model predicts the next token: without a tokenizer nothing else says so."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return type(model.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
 def _likeliest(kind: str, logits: Tensor, name: Any, apart: bool = False) -> Prediction:

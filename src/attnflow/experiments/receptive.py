@@ -8,7 +8,6 @@ within each sentence. ``attnflow bench receptive`` runs it; docs/decoders.md has
 
 from __future__ import annotations
 
-import inspect
 import lzma
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from attnflow.errors import InputError
+from attnflow.evaluate.statistics import Interval, intervals, spearman
 from attnflow.graph import attention_graph
 from attnflow.receptive import MODES, check_mode, relative
 from attnflow.rollout import rollout
@@ -42,20 +42,6 @@ SCOPES = {
     "all tokens": slice(0, None),
 }
 RECENCY, RANDOM = "recency", "random"
-BATCH = 64
-DIGITS = 2.0**30  # scores that agree to nine digits tie: flows that are equal come from sums in different orders
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over sentences and the 95 % bootstrap interval of that mean."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
 @dataclass(frozen=True)
@@ -88,43 +74,15 @@ class Row:
     over_recency: Interval | None = None
 
 
-def ranks(x: Floats) -> Floats:
-    """Ranks from 1, ties sharing the mean of theirs.
-
-    >>> ranks(np.array([0.3, 0.1, 0.3, 2.0])).tolist()
-    [2.5, 1.0, 2.5, 4.0]
-    """
-    mantissa, exponent = np.frexp(np.asarray(x, np.float64))
-    rounded = np.ldexp(np.round(mantissa * DIGITS) / DIGITS, exponent)
-    _, place, count = np.unique(rounded, return_inverse=True, return_counts=True)
-    found: Floats = (np.cumsum(count) - (count - 1) / 2)[place]
-    return found
-
-
-def spearman(x: Floats, y: Floats) -> float:
-    """The correlation of the ranks; 0 where one of the two is the same everywhere, and so ranks nothing.
-
-    >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 9.0, 4.0])), 3)
-    0.5
-    """
-    a, b = ranks(x), ranks(y)
-    a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size > 0 else 0.0
+def agree(x: Floats, y: Floats) -> float:
+    """Spearman; 0 where one of the two is the same everywhere, and so ranks nothing."""
+    return float(np.nan_to_num(spearman(x, y)))
 
 
 def partial(xy: float, xz: float, yz: float) -> float:
     """The correlation of x and y given z: ``(xy - xz·yz) / √((1-xz²)(1-yz²))``; 0 where z says all about one of them."""
     rest = (1 - xz * xz) * (1 - yz * yz)
     return (xy - xz * yz) / rest**0.5 if rest > 1e-12 else 0.0
-
-
-def intervals(table: Floats, resamples: int, seed: int) -> list[Interval]:
-    """For each column of ``table[sentence, column]`` its mean and the percentile interval over resampled sentences."""
-    n = len(table)
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples) / n
-    low, high = np.percentile(drawn @ table, [2.5, 97.5], axis=0)
-    return [Interval(*map(float, found)) for found in zip(table.mean(0), low, high, strict=True)]
 
 
 def read_lines(path: Path) -> list[str]:
@@ -196,30 +154,12 @@ def blank_out(model: Model, ids: Sequence[int], blanks: Sequence[str | int]) -> 
     """The probability of the likeliest next token, and for each blank what is lost of it without each token: Δp[input]."""
     import torch
 
-    text = torch.tensor(list(ids))
-    chances = _next_token(model, text[None])[0]
-    said = int(chances.argmax())
-    worth: dict[str | int, Floats] = {}
+    text = {"input_ids": torch.tensor([list(ids)])}
+    found = {}
     for blank in blanks:
         token = neutral(model, blank)
-        without = []
-        for i in range(len(ids)):
-            rest = text[i + 1 :]
-            without.append(torch.cat([text[:i], rest] if token is None else [text[:i], torch.tensor([token]), rest]))
-        left = [_next_token(model, part)[:, said] for part in torch.stack(without).split(BATCH)]
-        worth[blank] = (chances[said] - torch.cat(left)).numpy()
-    return float(chances[said]), worth
-
-
-def _next_token(model: Model, batch: Any) -> Any:
-    """[text, vocabulary], from texts of one length."""
-    import torch
-
-    # The logits of all positions would be the largest tensor by far.
-    last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.model.forward).parameters else {}
-    with torch.no_grad():
-        logits = model.model(input_ids=batch.to(model.device), use_cache=False, **last).logits
-    return torch.softmax(logits[:, -1].double(), -1).cpu()
+        found[blank] = model.blank_out(text, by="remove" if token is None else token, signed=True)
+    return found[blanks[0]].provenance["answer"]["probability"], {blank: w.row() for blank, w in found.items()}
 
 
 def scores(trace: Trace, variants: Sequence[str | None]) -> dict[Score, Floats]:
@@ -294,10 +234,10 @@ def _rows(
     for number, case in enumerate(cases):
         worth = (case.worth[blank] if signed else np.abs(case.worth[blank]))[part]
         place = case.scores[RECENCY, None][part]
-        told = spearman(worth, place)
+        told = agree(worth, place)
         for k, name in enumerate(names):
             x = case.scores[name][part]
-            agreement[number, k], position[number, k] = spearman(x, worth), spearman(x, place)
+            agreement[number, k], position[number, k] = agree(x, worth), agree(x, place)
             beyond[number, k] = partial(agreement[number, k], position[number, k], told)
     plain = [names.index((method, None)) if (method, None) in names else -1 for method, _ in names]
     recency = names.index((RECENCY, None))

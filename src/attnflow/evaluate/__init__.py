@@ -1,0 +1,12 @@
+"""How well a view of attention ranks tokens as their importance does.
+
+evaluate   a model and labelled texts -> rank correlations with means, intervals and paired tests
+spearman   one rank correlation
+"""
+
+from attnflow.evaluate.compare import Evaluation as Evaluation
+from attnflow.evaluate.compare import evaluate as evaluate
+from attnflow.evaluate.statistics import Interval as Interval
+from attnflow.evaluate.statistics import spearman as spearman
+
+__all__ = ["Evaluation", "Interval", "evaluate", "spearman"]

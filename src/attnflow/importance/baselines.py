@@ -1,0 +1,145 @@
+"""Two attributions beyond the plain ones, through captum: integrated gradients and sampled Shapley values."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnflow.errors import InputError
+from attnflow.importance.answer import Question, check_of, logits_of, many, questions, result, score
+from attnflow.importance.blank import blank_id
+from attnflow.importance.gradients import check_difference, embedding_layer
+
+if TYPE_CHECKING:
+    from attnflow.capture.model import Model
+
+BATCH = 64
+
+
+def integrated_gradients(
+    model: Model,
+    text: Any,
+    answer: Any = None,
+    *,
+    of: str = "probability",
+    by: str | int | None = None,
+    steps: int = 50,
+    truncate: bool = False,
+) -> Any:
+    """``Σ_d (x_d - x'_d) · ∫₀¹ ∂f(x' + a(x - x')) / ∂x_d da``, f the answer, x' the embeddings of a text of blanks.
+
+    text, answer, truncate: as in `blank_out`; of: as in `gradient`; by: the blank, but not "remove". Special tokens are
+    the same in both texts and so get 0. The values sum to f(x) - f(x'); `provenance` says how far they miss it (delta).
+    steps: of the integral.
+    """
+    captum = _captum()
+    token = _token(model, by)
+    check_of(of)
+    texts, labels = many(text, answer)
+    asked = questions(model, texts, labels, truncate)
+    check_difference(asked, of)
+    found = []
+    for q in asked:
+        method = captum.LayerIntegratedGradients(_explained(model, q, of), embedding_layer(model))
+        with torch.enable_grad():
+            values, delta = method.attribute(
+                model._placed(q.tensors)["input_ids"], baselines=_blank(model, q, token), n_steps=steps,
+                internal_batch_size=BATCH, return_convergence_delta=True,
+            )  # fmt: skip
+        summed = values[0].detach().double().sum(-1).cpu().numpy()
+        told = {"of": of, "by": _named(model, token), "steps": steps, "delta": float(delta[0])}
+        found.append(result(model, q, summed, "integrated gradients", **told))
+    return found if isinstance(text, list) else found[0]
+
+
+def shapley(
+    model: Model,
+    text: Any,
+    answer: Any = None,
+    *,
+    of: str = "probability",
+    by: str | int | None = None,
+    samples: int = 25,
+    seed: int = 0,
+    truncate: bool = False,
+) -> Any:
+    """Each token's mean gain when tokens are put in place of blanks one by one, over random orders: sampled Shapley values.
+
+    Arguments as in `integrated_gradients`; samples: how many orders; seed: of the orders. The values sum to f(x) - f(x').
+    """
+    captum = _captum()
+    token = _token(model, by)
+    check_of(of)
+    texts, labels = many(text, answer)
+    asked = questions(model, texts, labels, truncate)
+    check_difference(asked, of)
+    found = []
+    for q in asked:
+        method = captum.ShapleyValueSampling(_explained(model, q, of))
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            values = method.attribute(
+                model._placed(q.tensors)["input_ids"], baselines=_blank(model, q, token),
+                feature_mask=_features(model, q), n_samples=samples, perturbations_per_eval=BATCH,
+            )  # fmt: skip
+        told = {"of": of, "by": _named(model, token), "samples": samples, "seed": seed}
+        numbers = values[0].double().cpu().numpy()
+        numbers[list(q.encoded.special)] = 0
+        found.append(result(model, q, numbers, "shapley", **told))
+    return found if isinstance(text, list) else found[0]
+
+
+def _captum() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of captum's own imports
+            import captum.attr
+    except ImportError:
+        raise InputError("this needs captum: pip install 'attnflow[importance]'") from None
+    return captum.attr
+
+
+def _token(model: Model, by: str | int | None) -> int:
+    token = blank_id(model, by)
+    if token is None:
+        raise InputError(
+            f"by={by!r}: the blank text is as long as the text, so a token must stand in each place; expected 'unk', "
+            "'mask', 'pad' or the id of a token"
+        )
+    return token
+
+
+def _named(model: Model, token: int) -> str:
+    return str(model.tokenizer.convert_ids_to_tokens(token)) if model.tokenizer is not None else str(token)
+
+
+def _blank(model: Model, question: Question, token: int) -> Tensor:
+    """The text with a blank for every token but the special ones, which belong to every text."""
+    ids = model._placed(question.tensors)["input_ids"].clone()
+    ids[0, ~torch.tensor(question.encoded.special)] = token
+    return ids
+
+
+def _features(model: Model, question: Question) -> Tensor:
+    """Special tokens are one feature, which changes nothing; every other token is one of its own."""
+    special = torch.tensor(question.encoded.special)
+    numbers = torch.where(special, 0, torch.cumsum(~special, 0))
+    if not special.any():
+        numbers -= 1
+    return numbers[None].to(model.device)
+
+
+def _explained(model: Model, question: Question, of: str) -> Any:
+    """The answer as a function of token ids ``[row, token]``."""
+
+    def run(ids: Tensor) -> Tensor:
+        rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != "input_ids"}
+        logits = logits_of(model, {"input_ids": ids, **rest}, grad=torch.is_grad_enabled())
+        said = logits if question.place is None else logits[:, question.place]
+        other = None if question.against is None else question.against
+        return score(model, question.kind, said.float(), question.chosen, other or 0, of)
+
+    return run

@@ -1,0 +1,115 @@
+"""Input gradients: how the answer changes with the embedding of each token."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnflow.errors import AttentionWarning, InputError
+from attnflow.importance.answer import Question, check_of, many, outputs, questions, result, score
+
+if TYPE_CHECKING:
+    from attnflow.capture.model import Model
+
+REDUCE = {
+    "l2": lambda g, x: g.norm(dim=-1),
+    "l1": lambda g, x: g.abs().sum(-1),
+    "times-input": lambda g, x: (g * x).sum(-1),
+    "abs-sum": lambda g, x: g.sum(-1).abs(),
+    "sum": lambda g, x: g.sum(-1),
+}
+
+ROUNDING = 1e-4
+"""A sum over dimensions that is so small beside the sum of absolute values is taken for rounding."""
+
+
+def gradient(
+    model: Model,
+    text: Any,
+    answer: Any = None,
+    *,
+    reduce: str = "l2",
+    of: str = "probability",
+    truncate: bool = False,
+) -> Any:
+    """The gradient g of the answer with respect to each token's embedding x, reduced to one number a token.
+
+    text, answer, truncate: as in `blank_out`.
+    reduce: "l2" is ``√Σ_d g_d²``; "l1" ``Σ_d |g_d|``; "times-input" ``Σ_d g_d·x_d``; "abs-sum" ``|Σ_d g_d|``, what the
+        authors' code took; "sum" the same with its sign. The last two are 0 up to rounding wherever every path from the
+        embedding passes a LayerNorm, which takes away the mean (BERT, GPT-2): a warning says so.
+    of: "probability" of the answer, its "logit", or the "difference" between its probability and that of the likeliest
+        other answer (the authors' ``p0 - p1``, up to its sign).
+    """
+    if reduce not in REDUCE:
+        raise InputError(f"reduce={reduce!r}: expected one of {', '.join(map(repr, REDUCE))}")
+    check_of(of)
+    texts, labels = many(text, answer)
+    asked = questions(model, texts, labels, truncate)
+    check_difference(asked, of)
+    values: list[Any] = [None] * len(asked)
+    left = whole = 0.0
+    with embeddings(model) as seen, torch.enable_grad():
+        for at, logits in outputs(model, [q.tensors for q in asked], grad=True):
+            said = torch.stack([logits[k] if (p := asked[i].place) is None else logits[k, p] for k, i in enumerate(at)])
+            own, other = ([getattr(asked[i], name) or 0 for i in at] for name in ("chosen", "against"))
+            explained = score(model, asked[at[0]].kind, said.float(), torch.tensor(own), torch.tensor(other), of)
+            x = seen.pop()
+            (g,) = torch.autograd.grad(explained.sum(), x)
+            g = g.double()
+            found = REDUCE[reduce](g, x.detach().double()).cpu().numpy()
+            left, whole = max(left, float(g.sum(-1).abs().max())), max(whole, float(g.abs().sum(-1).max()))
+            for k, number in enumerate(at):
+                values[number] = found[k]
+    if "sum" in reduce and left < ROUNDING * whole:
+        warnings.warn(
+            f"the gradient of every token sums to 0 over its dimensions, up to rounding ({left:.1g} of {whole:.1g}): "
+            f"the model takes the mean away from what it reads, so reduce={reduce!r} ranks rounding errors; "
+            "reduce='l2' does not",
+            AttentionWarning,
+            stacklevel=4,
+        )
+    told = {"reduce": reduce, "of": of}
+    results = [result(model, q, v, "gradient", **told) for q, v in zip(asked, values, strict=True)]
+    return results if isinstance(text, list) else results[0]
+
+
+@contextmanager
+def embeddings(model: Model) -> Iterator[list[Tensor]]:
+    """While it lasts, the output of the embedding layer is a leaf that gradients reach; each pass leaves it here."""
+    seen: list[Tensor] = []
+
+    def leaf(module: Any, given: Any, out: Tensor) -> Tensor:
+        seen[:] = [out.detach().requires_grad_()]
+        return seen[0]
+
+    handle = embedding_layer(model).register_forward_hook(leaf)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def embedding_layer(model: Model) -> Any:
+    try:
+        layer = model.model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        layer = None
+    if layer is None:
+        raise InputError(
+            f"gradients need the embedding layer, and {type(model.model).__name__} does not name one: give it a method "
+            "get_input_embeddings()"
+        )
+    return layer
+
+
+def check_difference(asked: list[Question], of: str) -> None:
+    if of == "difference" and any(q.against is None for q in asked):
+        raise InputError(
+            "of='difference': this model answers with one number, so there is no other answer; give 'logit'"
+        )
