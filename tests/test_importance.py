@@ -24,8 +24,8 @@ SIZES: dict[str, Any] = {
 }
 
 
-def bert(kind: str, **more: Any) -> Any:
-    tokenizer = wordpiece()
+def bert(kind: str, tokenizer: Any = None, **more: Any) -> Any:
+    tokenizer = tokenizer or wordpiece()
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **SIZES, **more)
     return af.wrap(getattr(transformers, kind)(config), tokenizer)
@@ -233,6 +233,18 @@ def test_it_is_a_token_attention(classifier: Any, tmp_path: Any, capsys: Any) ->
     found.without_special().show()
     assert "cabinet" in capsys.readouterr().out
     assert classifier.blank_out([]) == []
+
+
+def test_a_model_that_refuses_batches() -> None:
+    """A decoder that classifies needs a padding token for batches, even where nothing is padded."""
+    model = gpt2("GPT2ForSequenceClassification", num_labels=3)
+    with pytest.raises(ValueError, match="batch sizes > 1"):
+        model.model(input_ids=torch.ones(2, 3, dtype=torch.long))
+    ids = model.tokenizer(TEXT)["input_ids"]
+    p = chances(model, ids)
+    left = chances(model, ids[1:])[int(p.argmax())]
+    assert model.blank_out(TEXT).row()[0] == pytest.approx(abs(float(p.max() - left)), abs=1e-6)
+    assert model.gradient([TEXT, TEXT])[1].row() == pytest.approx(model.gradient(TEXT).row())
 
 
 def test_a_model_with_one_number() -> None:

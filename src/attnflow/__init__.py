@@ -5,7 +5,8 @@ rollout, flow     the graph -> token attention [layer, query, input]
 max_flow          one pair, with the flow on every edge and the cut that proves it
 single_head       token attention of one head
 merge             the graph over words, spans or regions
-load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction
+load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction, and blank_out(text) and
+                  gradient(text) what each token is worth; load() without a name is the paper's own model
 TokenAttention    what comes out: values with their labels; shows and saves itself
 """
 

@@ -13,11 +13,14 @@ from rich.console import Console
 
 from attnflow import __version__
 from attnflow.bench import commands as bench
-from attnflow.command import AsJson, progress, quiet
+from attnflow.command import AsJson, make_folder, progress, quiet
 from attnflow.errors import InputError
+from attnflow.experiments import commands as experiments
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What flows where inside a transformer.")
 app.add_typer(bench.app, name="bench")
+app.add_typer(experiments.train, name="train")
+app.command()(experiments.reproduce)
 
 
 def main() -> None:
@@ -50,9 +53,13 @@ def attnflow(
 def show(
     text: Annotated[
         str, typer.Argument(help="The text; - reads it from standard input. For a vision model, the path of an image.")
-    ],
-    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a Hugging Face model.")],
-    method: Annotated[str, typer.Option(help="raw, rollout or flow.")] = "rollout",
+    ] = "the key to the cabinets",
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="raw, rollout or flow; or what tokens are worth to the answer: blank-out, gradient.")
+    ] = "rollout",
     query: Annotated[
         str | None,
         typer.Option(help="Position or token to explain; by default the class token, or the last token of a decoder."),
@@ -85,8 +92,14 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Which input tokens a hidden state comes from: one forward pass, shown as a table."""
-    if method not in ("raw", "rollout", "flow"):
-        raise InputError(f"method {method!r}: expected raw, rollout or flow")
+    worth = method in ("blank-out", "gradient")
+    if method not in ("raw", "rollout", "flow") and not worth:
+        raise InputError(f"method {method!r}: expected raw, rollout, flow, blank-out or gradient")
+    if worth and (words or query or layer != "last" or target is not None or receptive_field is not None):
+        raise InputError(
+            f"method {method} is about tokens and the model's answer: --words, --query, --layer, --target and "
+            "--receptive-field do not go with it"
+        )
     if method == "raw" and receptive_field is not None:
         raise InputError(
             "receptive_field goes with rollout and flow: raw attention of one layer has no field to compare with"
@@ -98,21 +111,32 @@ def show(
         given = sys.stdin.read() if text == "-" else text
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
-    options: dict[str, Any] = {"residual": residual, "receptive_field": receptive_field} if method != "raw" else {}
+    options: dict[str, Any] = (
+        {"residual": residual, "receptive_field": receptive_field} if method in ("rollout", "flow") else {}
+    )
     loaded = attnflow.load(
         model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
     )
-    trace = loaded.trace(given, target=target, truncate=truncate)
-    if words:
-        trace = trace.words()
-    place = int(query) if query is not None and re.fullmatch("-?[0-9]+", query) else None
-    chosen = query if place is None or abs(place) > len(trace.tokens) else place  # or a token such as 2020
-    number = _layer(layer, trace.layer_count)
-    if number is None and not as_json and output is None:
-        raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
-    if chosen == "all" and not as_json and output is None:
-        raise InputError("query all: a table shows one query; give --json or --output for all of them")
-    result = getattr(trace, method)(query=chosen, layer=number, **options)
+    said = None
+    if worth:
+        result = getattr(loaded, method.replace("-", "_"))(given, truncate=truncate)
+        answer = result.provenance["answer"]
+        said = f"{answer['kind']}: {answer['name']!r} {answer['probability']:.3f}"
+    else:
+        trace = loaded.trace(given, target=target, truncate=truncate)
+        if words:
+            trace = trace.words()
+        place = int(query) if query is not None and re.fullmatch("-?[0-9]+", query) else None
+        chosen = query if place is None or abs(place) > len(trace.tokens) else place  # or a token such as 2020
+        number = _layer(layer, trace.layer_count)
+        if number is None and not as_json and output is None:
+            raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
+        if chosen == "all" and not as_json and output is None:
+            raise InputError("query all: a table shows one query; give --json or --output for all of them")
+        result = getattr(trace, method)(query=chosen, layer=number, **options)
+        if trace.prediction is not None:
+            answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
+            said = f"{trace.prediction.kind}: {answers}"
     if not special:
         result = result.without_special()
     if output is not None:
@@ -126,9 +150,8 @@ def show(
                 "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
                 f"to {len(result.queries) - 1} or a token, or --json for all of them"
             )
-        if trace.prediction is not None:
-            answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
-            print(f"{trace.prediction.kind}: {answers}")
+        if said is not None:
+            print(said)
         result.show()
 
 
@@ -199,6 +222,7 @@ def evaluate(
         explain=explain, row=row, special=special, ties=ties, truncate=truncate, seed=seed, say=progress,
     )  # fmt: skip
     if output is not None:
+        make_folder(output)
         for path in report.write(found, output):
             progress(f"wrote {path}")
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,14 +17,22 @@ def progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def numbers(text: str, what: str) -> list[int]:
+def numbers(text: str, what: str, least: int = 1) -> list[int]:
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) < 1:
-        raise InputError(f"{what} {text!r}: expected positive numbers with commas between them, for example 16,64")
+    if not found or min(found) < least:
+        kind = "positive numbers" if least else "numbers from 0"
+        raise InputError(f"{what} {text!r}: expected {kind} with commas between them, for example 16,64")
     return found
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InputError(f"cannot make the folder {str(folder)!r}: {e.strerror or e}") from None
 
 
 def quiet() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,22 @@ LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word
           "grid", "provenance")  # fmt: skip
 
 FloatArray = np.ndarray[Any, Any]
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Has `write` write beside `path`, then renames: a reader sees the old file or the new one, never half of one."""
+    # beside the target, because a rename is atomic only within one file system
+    beside = path.with_name(f".attnflow-{os.urandom(6).hex()}.tmp")
+    try:
+        write(beside)
+        beside.replace(path)
+    except InputError:
+        raise
+    except (OSError, ValueError) as e:  # ValueError: a name that no file can have
+        raise InputError(f"cannot write {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # gone already, or never there
+            beside.unlink()
 
 
 def of_extension(table: Mapping[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:

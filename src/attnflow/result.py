@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from attnflow._arrays import as_array, is_tensor, positions
 from attnflow.errors import InputError
-from attnflow.files import READERS, WRITERS, labels, of_extension
+from attnflow.files import READERS, WRITERS, labels, of_extension, write_whole
 
 FloatArray = np.ndarray[Any, Any]
 
@@ -225,18 +224,7 @@ class TokenAttention:
         """
         path = Path(path)
         write = of_extension(WRITERS, path)
-        # beside the target, because a rename is atomic only within one file system
-        beside = path.with_name(f".attnflow-{os.urandom(6).hex()}.tmp")
-        try:
-            write(self, beside)
-            beside.replace(path)
-        except InputError:
-            raise
-        except (OSError, ValueError) as e:  # ValueError: a name that no file can have
-            raise InputError(f"cannot write {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
-        finally:
-            with contextlib.suppress(OSError):  # gone already, or never there
-                beside.unlink()
+        write_whole(path, lambda beside: write(self, beside))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:

@@ -80,7 +80,7 @@ EMBEDDED = "verb-number"
 def _embedded(device: str | None, dtype: str) -> Model:
     """The model that comes with the package, under the name that its results carry."""
     folder = Path(attnflow.__file__).parent / "experiments" / EMBEDDED
-    found = load(folder, device=device, dtype=dtype)
+    found = load(folder, device=device, dtype="float32" if dtype == "auto" else dtype)  # shipped in half precision
     return Model(found.model, found.processor, EMBEDDED, f"attnflow {attnflow.__version__}")
 
 

@@ -51,7 +51,7 @@ _checking = threading.RLock()  # a self-check changes the model's implementation
 
 
 @contextmanager
-def _running() -> Iterator[None]:
+def running() -> Iterator[None]:
     """A model that fails on its input says so in its own words; we add whose words they are."""
     try:
         yield
@@ -189,29 +189,25 @@ class Model:
         """What each token is worth to the answer, by blanking it: `attnflow.importance.blank_out`."""
         from attnflow.importance import blank_out
 
-        with _running():
-            return blank_out(self, text, answer, **options)
+        return blank_out(self, text, answer, **options)
 
     def gradient(self, text: Any, answer: Any = None, **options: Any) -> Any:
         """What each token is worth to the answer, by the gradient: `attnflow.importance.gradient`."""
         from attnflow.importance import gradient
 
-        with _running():
-            return gradient(self, text, answer, **options)
+        return gradient(self, text, answer, **options)
 
     def integrated_gradients(self, text: Any, answer: Any = None, **options: Any) -> Any:
         """The gradient along the way from a blank text: `attnflow.importance.integrated_gradients`; needs captum."""
         from attnflow.importance import integrated_gradients
 
-        with _running():
-            return integrated_gradients(self, text, answer, **options)
+        return integrated_gradients(self, text, answer, **options)
 
     def shapley(self, text: Any, answer: Any = None, **options: Any) -> Any:
         """The mean gain over random orders of adding tokens: `attnflow.importance.shapley`; needs captum."""
         from attnflow.importance import shapley
 
-        with _running():
-            return shapley(self, text, answer, **options)
+        return shapley(self, text, answer, **options)
 
     def verify(self, encoded: Encoded) -> check.Checked:
         """The self-check, on the first use of this kind of input; later calls return what it found."""
@@ -223,7 +219,7 @@ class Model:
 
     def _first_use(self, encoded: Encoded, kind: str) -> check.Checked:
         tensors = self._probe(encoded.tensors)
-        with _running():
+        with running():
             expected = check.float_outputs(self._forward(tensors))
         refusals = []
         for route in routes.routes_for(self.model):
@@ -365,7 +361,7 @@ class Model:
         asked = self._asked(checked.route)
         if last and self._accepts("logits_to_keep"):
             asked["logits_to_keep"] = torch.tensor(sorted({n - 1 for n in last}), device=self.device)
-        with _running():
+        with running():
             out = routes.capture(
                 self.model, checked.route, lambda: self._forward(tensors, **asked), collector, checked.reducers
             )

@@ -25,6 +25,9 @@ VIEWS = ("raw", "rollout", "flow")
 IMPORTANCES = ("blank-out", "gradient", "integrated-gradients", "shapley")
 ROWS = ("answer", "max")
 CHUNK = 128
+ONE_TOKEN, SAME_WORTH = "fewer than two tokens", "importance the same for all tokens"
+SAME_ATTENTION = "attention the same for all tokens"
+"""Why a text has no correlation."""
 
 
 @dataclass(frozen=True)
@@ -317,8 +320,8 @@ def _asking(trace: Trace, worth: TokenAttention) -> int:
 
 def _why(worth: Floats) -> str:
     if len(worth) < 2:
-        return "fewer than two tokens"
-    return "importance the same for all tokens" if np.ptp(ranks(worth)) == 0 else "attention the same for all tokens"
+        return ONE_TOKEN
+    return SAME_WORTH if np.ptp(ranks(worth)) == 0 else SAME_ATTENTION
 
 
 def _cells(

@@ -11,8 +11,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from attnflow.errors import InputError
 from attnflow.evaluate.compare import Cell, Evaluation
+from attnflow.files import write_whole
 
 
 def shown(cell: Cell) -> str:
@@ -60,16 +60,17 @@ def remarks(found: Evaluation) -> Iterator[str]:
 
 def write(found: Evaluation, folder: Path) -> list[Path]:
     """evaluation.json, and correlations.csv with a row for every sample, importance, view and layer."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        summary, rows = folder / "evaluation.json", folder / "correlations.csv"
-        summary.write_text(json.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n")
-        with rows.open("w", newline="") as file:
-            out = csv.writer(file)
-            out.writerow(["sample", "importance", "view", "layer", "spearman"])
-            for (k, m, v, layer), value in np.ndenumerate(found.correlations):
-                one = "" if np.isnan(value) else repr(float(value))
-                out.writerow([k, found.importances[m], found.views[v], layer + 1, one])
-    except OSError as e:
-        raise InputError(f"cannot write into {str(folder)!r}: {e.strerror or e}") from None
+    summary, rows = folder / "evaluation.json", folder / "correlations.csv"
+    told = json.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n"
+    write_whole(summary, lambda beside: beside.write_text(told))
+    write_whole(rows, lambda beside: _rows(found, beside))
     return [summary, rows]
+
+
+def _rows(found: Evaluation, path: Path) -> None:
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["sample", "importance", "view", "layer", "spearman"])
+        for (k, m, v, layer), value in np.ndenumerate(found.correlations):
+            one = "" if np.isnan(value) else repr(float(value))
+            out.writerow([k, found.importances[m], found.views[v], layer + 1, one])

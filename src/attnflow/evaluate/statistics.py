@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +102,7 @@ def intervals(table: Floats, resamples: int = 5000, seed: int = 0) -> list[Inter
         return [None] * table.shape[1]
     there = np.isfinite(table)
     filled = np.where(there, table, 0.0)
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+    drawn = _draws(n, resamples, seed)
     counts = drawn @ there
     means = (drawn @ filled) / np.where(counts == 0, np.nan, counts)
     found: list[Interval | None] = []
@@ -112,6 +113,12 @@ def intervals(table: Floats, resamples: int = 5000, seed: int = 0) -> list[Inter
         low, high = np.nanpercentile(means[:, k], [2.5, 97.5])
         found.append(Interval(float(table[there[:, k], k].mean()), float(low), float(high)))
     return found
+
+
+@lru_cache(maxsize=1)  # a table asks for the same draws dozens of times, and they take longer than their use
+def _draws(n: int, resamples: int, seed: int) -> Floats:
+    """How often each of n samples is in each resample: ``[resample, sample]``."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
 
 
 def wilcoxon(difference: Floats) -> float | None:

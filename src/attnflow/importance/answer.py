@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnflow.capture import encode
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.model import running
 from attnflow.capture.predict import answered, piece
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention
@@ -94,12 +95,21 @@ def outputs(model: Model, rows: Sequence[Tensors], grad: bool = False) -> Iterat
         size = max(1, min(TOKENS, LOGITS // wide) // n)
         for start in range(0, len(members), size):
             at = members[start : start + size]
-            batch = {name: torch.cat([rows[i][name] for i in at]) for name in names}
-            yield at, logits_of(model, batch, grad)
+            try:
+                logits = logits_of(model, {name: torch.cat([rows[i][name] for i in at]) for name in names}, grad)
+            except InputError:
+                if len(at) == 1:
+                    raise
+                # some classifiers refuse batches: decoders without a padding token
+                for i in at:
+                    yield [i], logits_of(model, dict(rows[i]), grad)
+            else:
+                yield at, logits
 
 
 def logits_of(model: Model, batch: Tensors, grad: bool = False) -> Tensor:
-    out = model._forward(batch, grad=grad)
+    with running():
+        out = model._forward(batch, grad=grad)
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
         raise InputError(

@@ -1,4 +1,4 @@
-"""One colour ramp for all views, and a map of patches laid over its image."""
+"""The colour ramp of the terminal and of images, and a map of patches laid over its image."""
 
 from __future__ import annotations
 

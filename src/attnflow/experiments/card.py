@@ -1,0 +1,87 @@
+"""The model card of a verb-number model, from what its training reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnflow.experiments import markdown
+
+GROUPS = ("all", "0", "1", "2", "3", "4+")
+
+
+def card(told: dict[str, Any]) -> str:
+    """README.md of the model's folder; told: what its training.json holds."""
+    settings, versions = told["settings"], told["versions"]
+    rows = [["", *("all" if g == "all" else f"{g} attractors" for g in GROUPS)]]
+    rows += [[part, *(share(found[g]) for g in GROUPS)] for part, found in told["accuracy"].items()]
+    return f"""---
+license: apache-2.0
+language: en
+library_name: transformers
+pipeline_tag: token-classification
+---
+
+# Verb number
+
+Is the verb that follows singular or plural? The model of Abnar & Zuidema (2020): {settings["layers"]} layers,
+{settings["heads"]} heads, width {settings["width"]}, GPT-2 blocks without the causal mask, [CLS] first and [EOS] last;
+{told["parameters"]:,} parameters, stored in half precision.
+
+It is a stock `GPT2ForTokenClassification` with `is_causal=False`: the class is read at [CLS], position 0, and means
+nothing elsewhere. One token a word; words are put into lower case. Words that it does not know are [UNK], unless the text
+has their part-of-speech tag in upper case instead ("the article on NNP large systems"). Of a text of more than
+{settings["positions"] - 2} words, give the last ones.
+
+## Accuracy
+By number of attractors (nouns of the other number between subject and verb), with the number of examples. In sets with
+tags rare words are given as their tag; the Linzen subset has no tags, and over-samples attractors.
+
+{markdown.table(rows)}
+
+## Training
+Written by `attnflow train verb-number`, recipe "{told["recipe"]}", seed {told["seed"]}, on {told["device"]} with torch
+{versions["torch"]} and transformers {versions["transformers"]}; `training.json` has every setting and the SHA-256 of all
+data.
+
+{_list(told)}
+"""
+
+
+def _list(told: dict[str, Any]) -> str:
+    settings, weight = told["settings"], told["settings"]["distillation"]
+    teachers = sum(name.startswith("teacher") for name in told["data"])
+    lines = [f"{told['examples']['train']:,} examples, whose split the data gives."]
+    if told["examples"]["more"]:
+        lines.append(
+            f"{told['examples']['more']:,} further examples with weight {settings['more_weight']:g}; the last "
+            f"{settings['refine']:.0%} of the steps leave them out."
+        )
+    if "pretraining" in told["stages"]:
+        lines.append(f"Before that, {settings['pretrain']} passes over plain text with masked words.")
+    if teachers:
+        lines.append(
+            f"Distillation (weight {weight:g}) from the mean of {teachers} encoders of `attnflow train teacher`."
+        )
+    elif settings["teacher"] == "lstm":
+        lines.append(f"Distillation (weight {weight:g}) from an LSTM of 2 layers of 256, as in the authors' code.")
+    if settings["tagging"] or settings["pointing"]:
+        lines.append(
+            f"Beside the number, the tag of every word (weight {settings['tagging']:g}) and the place of the subject "
+            f"(weight {settings['pointing']:g}) are predicted, by heads that are thrown away. Attention is not supervised."
+        )
+    lines.append(
+        f"Dropout: residual {settings['residual_dropout']:g}, embedding {settings['embedding_dropout']:g}, attention "
+        f"{settings['attention_dropout']:g}. In training {settings['unknown_words']:.0%} of the words and "
+        f"{settings['unknown_tags']:.0%} of the tags are [UNK]."
+    )
+    if settings.get("adopted"):
+        lines.append(
+            f"After the training {settings['adopted']:,} plurals of known words got the embedding of their tag, NNS, so "
+            "that fewer words of free text are [UNK]."
+        )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def share(found: dict[str, Any]) -> str:
+    """An accuracy and the number of examples."""
+    return "none" if found["accuracy"] is None else f"{found['accuracy']:.3f} (of {found['count']:,})"

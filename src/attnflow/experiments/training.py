@@ -1,0 +1,377 @@
+"""What every training here shares: one loop that evaluates, logs, averages its weights, and goes on after it was killed.
+
+Whatever a step does follows from the seed and the number of the step alone. So a run that was killed and goes on from its
+last checkpoint ends as one that was not (on the CPU to the bit; on a GPU up to the order of its sums).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow import __version__
+from attnflow.errors import InputError
+from attnflow.evaluate.statistics import wilson
+from attnflow.files import write_whole
+
+Say = Callable[[str], None]
+LOG, REPORT = "log.jsonl", "training.json"
+
+
+def tell(message: str) -> None:
+    """Progress goes to stderr: stdout is for data."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def fit(
+    stage: str,
+    model: Any,
+    optimizer: Any,
+    loss: Callable[[int], Any],
+    evaluate: Callable[[Any], dict[str, float]],
+    *,
+    steps: int,
+    rate: Callable[[int], float],
+    every: int,
+    out: Path,
+    seed: int,
+    recipe: Mapping[str, Any],
+    averaging: float = 0.0,
+    resume: bool = True,
+    say: Say = tell,
+) -> dict[str, Any]:
+    """`steps` steps down ``loss(step)``; leaves the weights of the best evaluation in the model, and returns its record.
+
+    rate: the learning rate at a step. evaluate: called every `every` steps and at the end; its "score" is the higher the
+        better. averaging: evaluate the running average ``w̄ ← a·w̄ + (1-a)·w`` instead of w itself; 0 is w.
+    out: the folder of the log and of the checkpoint, ``checkpoint-<stage>.pt``, written at every evaluation.
+    recipe: what the run was asked to do; a checkpoint of another recipe is refused.
+    """
+    import torch
+
+    out.mkdir(parents=True, exist_ok=True)
+    path, key = out / f"checkpoint-{stage}.pt", json.dumps(dict(recipe), sort_keys=True, default=str)
+    judged = copy.deepcopy(model) if averaging else model
+    weights, averages = list(model.parameters()), list(judged.parameters())
+    best: dict[str, Any] = {"score": -math.inf}
+    kept: dict[str, Any] = {}
+    first, before = 0, 0.0
+    if resume and path.is_file():
+        state = _read_checkpoint(path, key)
+        model.load_state_dict(state["model"])
+        judged.load_state_dict(state["judged"])
+        optimizer.load_state_dict(state["optimizer"])
+        first, before, best, kept = state["step"], state["seconds"], json.loads(state["best"]), state["kept"]
+        say(f"{stage}: going on from step {first} of {steps}")
+    _forget_after(out / LOG, stage, first)
+    started, total = time.perf_counter(), torch.zeros((), device=weights[0].device)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it; nothing changes on the CPU
+    model.train()
+    for step in range(first, steps):
+        torch.manual_seed(_mixed(seed, stage, step))
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        optimizer.zero_grad(set_to_none=True)
+        found = loss(step)
+        found.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        total += found.detach()
+        if averaging:
+            # Early on the average would still be mostly the first random weights.
+            pull = 1 - min(averaging, (1 + step) / (10 + step))
+            torch._foreach_lerp_([w.data for w in averages], [w.data for w in weights], pull)
+        if (step + 1) % every and step + 1 < steps:
+            continue
+        mean = float(total) / ((step % every) + 1)
+        if not math.isfinite(mean):
+            raise InputError(f"{stage}: the loss is {mean} at step {step + 1}: give a lower rate, or another seed")
+        total.zero_()
+        judged.eval()
+        with torch.no_grad():
+            scores = evaluate(judged)
+        model.train()
+        seconds = before + time.perf_counter() - started
+        record = {"stage": stage, "step": step + 1, "loss": mean, "rate": rate(step), **scores, "seconds": seconds}
+        append(out / LOG, record)
+        say(f"{stage}: step {step + 1} of {steps}, " + ", ".join(f"{k} {v:.4g}" for k, v in list(record.items())[2:]))
+        if scores["score"] > best["score"]:
+            best = record
+            kept = {name: value.detach().clone() for name, value in judged.state_dict().items()}
+        state = {"step": step + 1, "seconds": seconds, "recipe": key, "best": json.dumps(best), "kept": kept}
+        state |= {"model": model.state_dict(), "judged": judged.state_dict(), "optimizer": optimizer.state_dict()}
+        write_whole(path, partial(torch.save, state))
+    torch.set_float32_matmul_precision(precision)
+    model.load_state_dict(kept)
+    model.eval()
+    return best
+
+
+def adam(model: Any, rate: float, decay: float, *, coupled: bool = False) -> Any:
+    """AdamW; or Adam with the decay as an L2 term of the loss, coupled to its step sizes."""
+    import torch
+
+    kind = torch.optim.Adam if coupled else torch.optim.AdamW
+    fused = next(model.parameters()).device.type == "cuda"
+    return kind(model.parameters(), lr=rate, weight_decay=decay, fused=fused)
+
+
+def _mixed(seed: int, stage: str, step: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {stage} {step}".encode()).digest()[:7], "big")
+
+
+def _read_checkpoint(path: Path, key: str) -> dict[str, Any]:
+    import torch
+
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        same = state["recipe"] == key
+    except Exception as e:  # torch raises what zip, pickle and the file system raise
+        raise InputError(
+            f"the checkpoint {str(path)!r} cannot be read ({type(e).__name__}): delete it, or give resume=False"
+        ) from e
+    if not same:
+        raise InputError(
+            f"the checkpoint {str(path)!r} is of a training with other settings or data: give another folder, delete it, "
+            "or give resume=False"
+        )
+    return state
+
+
+def _forget_after(log: Path, stage: str, step: int) -> None:
+    """Drops the lines of steps that will be done again."""
+    if log.is_file():
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        kept = [line for line in lines if line["stage"] != stage or line["step"] <= step]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_whole(log, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def append(log: Path, record: Mapping[str, Any]) -> None:
+    """One more line of the log."""
+    with log.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(record) + "\n")
+
+
+def finish(out: Path, report: Mapping[str, Any], device: Any) -> dict[str, Any]:
+    """Writes training.json and removes the checkpoints: the training is done."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    whole = {**report, "device": name, "versions": versions()}
+    text = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    write_whole(out / REPORT, lambda part: part.write_text(text, encoding="utf-8"))
+    for path in out.glob("checkpoint-*.pt"):
+        path.unlink()
+    return whole
+
+
+def order(lengths: Sequence[int] | NDArray[np.int64], batch: int, seed: int) -> tuple[Callable[[int], Any], int]:
+    """Which examples a step reads, and the number of steps in an epoch.
+
+    Every epoch is a new shuffle; within 16 batches' worth of it, examples of similar length go together, so that little of
+    a batch is padding.
+    """
+    sizes = np.asarray(lengths)
+    if not len(sizes):
+        raise InputError("there is nothing to train on: expected at least one example")
+    count = math.ceil(len(sizes) / batch)
+
+    @lru_cache(maxsize=2)
+    def epoch(number: int) -> list[NDArray[np.int64]]:
+        draw = np.random.default_rng((seed, number))
+        shuffled = draw.permutation(len(sizes))
+        pools = [shuffled[i : i + 16 * batch] for i in range(0, len(sizes), 16 * batch)]
+        batches = [
+            pool[i : i + batch]
+            for pool in (pool[np.argsort(sizes[pool], kind="stable")] for pool in pools)
+            for i in range(0, len(pool), batch)
+        ]
+        return [batches[i] for i in draw.permutation(len(batches))]
+
+    return lambda step: epoch(step // count)[step % count], count
+
+
+def warmup_cosine(peak: float, steps: int, warmup: float = 0.06) -> Callable[[int], float]:
+    """Up in a line over the first `warmup` of the steps, then down half a cosine to 0."""
+    up = max(1, round(steps * warmup))
+    return lambda step: (
+        peak * min((step + 1) / up, 0.5 + 0.5 * math.cos(math.pi * max(0, step - up) / (steps - up + 1)))
+    )
+
+
+def cosine_restarts(peak: float, first: int, factor: float = 2.0) -> Callable[[int], float]:
+    """Half cosines from the peak to 0, the first over `first` steps, each next one `factor` times as long (SGDR)."""
+
+    def rate(step: int) -> float:
+        at, length = float(step), float(first)
+        while at >= length:
+            at, length = at - length, length * factor
+        return peak * (0.5 + 0.5 * math.cos(math.pi * at / length))
+
+    return rate
+
+
+def share(right: Iterable[bool]) -> dict[str, Any]:
+    """Accuracy, count and the 95 % interval of what is right; accuracy None of nothing."""
+    flags = list(right)
+    hits = sum(flags)
+    if not flags:
+        return {"accuracy": None, "count": 0, "interval": None}
+    return {"accuracy": hits / len(flags), "count": len(flags), "interval": list(wilson(hits, len(flags)))}
+
+
+class Texts:
+    """Token ids of many texts, padded, on the device: ``batch(indices)`` is no wider than its longest text."""
+
+    def __init__(self, rows: Sequence[Sequence[int]], pad: int, device: Any) -> None:
+        import torch
+
+        self.lengths = np.array([len(row) for row in rows], np.int64)
+        table = np.full((len(rows), int(self.lengths.max(initial=1))), pad, np.int32)
+        for i, row in enumerate(rows):
+            table[i, : len(row)] = row
+        self.ids, self.pad, self.device = torch.from_numpy(table).to(device), pad, device
+
+    def batch(self, index: NDArray[np.int64]) -> tuple[Any, Any]:
+        """Ids and attention mask, [text, token]."""
+        import torch
+
+        width = int(self.lengths[index].max())
+        ids = self.ids[torch.as_tensor(index, device=self.device), :width].long()
+        return ids, (ids != self.pad).long()
+
+
+def probabilities(model: Any, texts: Texts, size: int = 512, *, exact: bool = False) -> Any:
+    """[text, class], on the CPU; for a model that labels tokens, of the first one. exact: single precision on a GPU too."""
+    import torch
+
+    was = model.training
+    model.eval()
+    by_length = np.argsort(texts.lengths, kind="stable")
+    found = None
+    with torch.no_grad(), nullcontext() if exact else autocast(texts.device):
+        for i in range(0, len(by_length), size):
+            index = by_length[i : i + size]
+            ids, mask = texts.batch(index)
+            logits = model(input_ids=ids, attention_mask=mask).logits.float()
+            chances = (logits[:, 0] if logits.ndim == 3 else logits).softmax(-1).cpu()
+            if found is None:
+                found = torch.empty(len(by_length), chances.shape[-1])
+            found[torch.as_tensor(index)] = chances
+    model.train(was)
+    return found
+
+
+def score(model: Any, texts: Texts, truth: Any, *, by: str = "accuracy") -> dict[str, float]:
+    """Accuracy and the mean loss of the true classes; the score is the first, or the other's negative for ``by="loss"``."""
+    import torch
+
+    chances = probabilities(model, texts)
+    lost = torch.nn.functional.nll_loss(chances.clamp(min=1e-9).log(), truth)
+    right = (chances.argmax(-1) == truth).float().mean()
+    return {
+        "score": float(right if by == "accuracy" else -lost),
+        "accuracy": float(right),
+        "held_out_loss": float(lost),
+    }
+
+
+def autocast(device: Any) -> Any:
+    """bfloat16 products on a GPU; on the CPU everything stays in single precision."""
+    import torch
+
+    return torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")
+
+
+def place(device: str | None) -> Any:
+    """The device to train on: the first GPU if there is one, by default."""
+    import torch
+
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise InputError(
+            f"device={device!r} is not here: expected 'cpu', or 'cuda' where there is such a GPU"
+        ) from None
+    return found
+
+
+def pretrained(cls: Any, base: str | Path, **options: Any) -> Any:
+    """``cls.from_pretrained`` without its bars and its list of fresh weights, and with one sentence for what goes wrong."""
+    try:
+        with quiet():
+            return cls.from_pretrained(str(base), **options)
+    except (OSError, ValueError, KeyError, ImportError) as e:
+        why = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        raise InputError(
+            f"the base {str(base)!r} cannot be loaded ({why}): expected a model's folder, or its id on the hub"
+        ) from e
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers without progress bars and notices."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def data_file(folder: str | Path, name: str) -> Path:
+    """The file of that name in the folder, plain, .xz or .gz."""
+    for ending in ("", ".xz", ".gz"):
+        if (Path(folder) / f"{name}{ending}").is_file():
+            return Path(folder) / f"{name}{ending}"
+    raise InputError(f"the folder {str(folder)!r} has no {name}, {name}.xz or {name}.gz: give the folder that has them")
+
+
+def file_hash(path: str | Path) -> str:
+    """SHA-256 of a file, or of the files of a folder in the order of their names."""
+    path = Path(path)
+    digest = hashlib.sha256()
+    for file in sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]:
+        try:
+            digest.update(file.read_bytes())
+        except OSError as e:
+            why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
+            raise InputError(f"{str(file)!r}: {why}; give the path of the data") from None
+    return digest.hexdigest()
+
+
+def weights_hash(base: str | Path) -> str | None:
+    """SHA-256 of a model folder's weights; None where there is no such file, as for an id on the hub."""
+    file = Path(base) / "model.safetensors"
+    return file_hash(file) if file.is_file() else None
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    from importlib.metadata import version
+
+    names = ("numpy", "torch", "transformers", "tokenizers")
+    return {"attnflow": __version__, "python": platform.python_version(), **{name: version(name) for name in names}}
