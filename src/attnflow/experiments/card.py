@@ -6,13 +6,15 @@ from typing import Any
 
 from attnflow.experiments import markdown
 
-GROUPS = ("all", "0", "1", "2", "3", "4+")
+GROUPS = {
+    "all": "all", "0": "0 attractors", "1": "1 attractor", "2": "2 attractors", "3": "3 attractors", "4+": "4+ attractors",
+}  # fmt: skip
 
 
 def card(told: dict[str, Any]) -> str:
     """README.md of the model's folder; told: what its training.json holds."""
     settings, versions = told["settings"], told["versions"]
-    rows = [["", *("all" if g == "all" else f"{g} attractors" for g in GROUPS)]]
+    rows = [["", *GROUPS.values()]]
     rows += [[part, *(share(found[g]) for g in GROUPS)] for part, found in told["accuracy"].items()]
     return f"""---
 license: apache-2.0

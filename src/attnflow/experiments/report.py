@@ -64,7 +64,7 @@ def section(told: dict[str, Any], pictures: str | None = None) -> str:
     name = told.get("table") or told["figure"]
     title = TITLES[name] + (f", {RECIPES[told['recipe']]}" if "recipe" in told else "")
     shown = [f"![{title}]({pictures}.svg)"] if pictures else []
-    return "\n\n".join([f"## {title}", *shown, *lines]) + "\n"
+    return "\n\n".join([f"## {title}", *shown, *filter(None, lines)]) + "\n"
 
 
 def _introduction(results: dict[str, Any]) -> str:
@@ -305,7 +305,7 @@ def _cancelled(told: dict[str, Any]) -> str:
 
 
 def _accuracies(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    rows = [["model", "set", *("all" if g == "all" else f"{g} attractors" for g in GROUPS)]]
+    rows = [["model", "set", *GROUPS.values()]]
     for run in runs:
         scores = (run.get("training") or {}).get("accuracy", {})
         for part, found in scores.items():

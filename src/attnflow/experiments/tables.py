@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Say = Callable[[str], None]
 
+Run = tuple[str, Mapping[str, Evaluation], Mapping[str, Any]]  # model, its readings, and what else is told of it
+
+SOME = 200
+"""Texts on which the sums of gradients are looked at."""
+
 TEXT, WORDS, AUTHORS = "text", "words", "authors"
 READINGS = {
     TEXT: "as the text says it: every token ranked, special ones too; Spearman with ties sharing the mean of their ranks",
@@ -74,46 +79,41 @@ def verb_number_tables(
     test = [e for e in examples if e.split in ("test", None)][:samples]
     if len(test) < 2:
         raise InputError(f"the data has {len(test)} examples of the split 'test': expected at least 2")
-    runs = []
+    runs: dict[str, list[Run]] = {table: [] for table in IMPORTANCES}
     for name, model in models:
         start = time.perf_counter()
         measured = _measured(model, test, lambda line, name=name: say(f"{name}: {line}"))  # type: ignore[misc]
-        found: dict[str, dict[str, Evaluation]] = {table: {} for table in IMPORTANCES}
-        for table in IMPORTANCES:
-            for reading in READINGS:
-                found[table][reading] = _summary(measured, table, reading, resamples, seed)
+        found = {table: {r: _summary(measured, table, r, resamples, seed) for r in READINGS} for table in IMPORTANCES}
         seconds = time.perf_counter() - start
         say(f"{name}: {seconds:.1f} s for {len(test)} examples, 3 views, {found['table1'][TEXT].layers} layers")
-        runs.append((name, found, seconds, _cancellation(model, test[:200]), _shape(measured)))
-    tables = {}
-    for table in IMPORTANCES:
-        tables[table] = {
-            "table": table,
-            "samples": len(test),
-            "views": list(VIEWS),
-            "readings": {
-                r: {"of": IN_WORDS[table].get(r, IN_WORDS[table][TEXT]), "how": READINGS[r]} for r in READINGS
-            },
-            "runs": [
-                {
-                    "model": name,
-                    "accuracy": found[table][TEXT].accuracy,
-                    "seconds": seconds,
-                    "cancellation": cancelled,
-                    **shape,
-                    "readings": {r: found[table][r].to_dict() for r in READINGS},
-                    "claims": {r: claims(found[table][r].correlations[:, 0], resamples, seed) for r in READINGS},
-                }
-                for name, found, seconds, cancelled, shape in runs
-            ],
-            "all": {
-                r: over_all([found[table][r].correlations[:, 0] for _, found, *_ in runs], resamples, seed)
-                for r in READINGS
-            },
-            "paper": paper.TABLES[table],
-            "paper_claims": {name: bool(holds) for name, holds in papers_claims(table).items()},
-        }
-    return tables
+        texts = [" ".join(e.words[-20:]) for e in test[:SOME]]
+        shape = {"seconds": seconds, "cancellation": cancellation(model, texts, "difference"), **_shape(measured)}
+        for table, readings in found.items():
+            runs[table].append((name, readings, shape))
+    return {table: _told(table, len(test), own, resamples, seed) for table, own in runs.items()}
+
+
+def _told(table: str, samples: int, runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    """The result of a table as JSON holds it."""
+    return {
+        "table": table,
+        "samples": samples,
+        "views": list(VIEWS),
+        "readings": {r: {"of": IN_WORDS[table].get(r, IN_WORDS[table][TEXT]), "how": READINGS[r]} for r in READINGS},
+        "runs": [
+            {
+                "model": name,
+                "accuracy": found[TEXT].accuracy,
+                **shape,
+                "readings": {r: found[r].to_dict() for r in READINGS},
+                "claims": {r: claims(found[r].correlations[:, 0], resamples, seed) for r in READINGS},
+            }
+            for name, found, shape in runs
+        ],
+        "all": {r: over_all([found[r].correlations[:, 0] for _, found, _ in runs], resamples, seed) for r in READINGS},
+        "paper": paper.TABLES[table],
+        "paper_claims": papers_claims(table),
+    }
 
 
 def _measured(model: Model, test: Sequence[Example], say: Say) -> Measurement:
@@ -126,7 +126,7 @@ def _measured(model: Model, test: Sequence[Example], say: Say) -> Measurement:
     asked = {f"{table}, {r}": dict(o) for table, readings in IMPORTANCES.items() for r, o in readings.items()}
     del asked[f"table1, {AUTHORS}"]  # the same scores but for the end token
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AttentionWarning)  # `_cancellation` reports it as a number
+        warnings.simplefilter("ignore", AttentionWarning)  # `cancellation` reports it as a number
         measured = measure(model, texts, labels, importance=asked, say=say)
     without_end = tuple(
         replace(t, worth=np.concatenate([t.worth, np.append(t.worth[:1, :-1], [[0.0]], 1)])) for t in measured.texts
@@ -185,13 +185,12 @@ def settled(measured: Measurement) -> dict[str, list[float | None]]:
     }
 
 
-def _cancellation(model: Model, test: Sequence[Example]) -> dict[str, float]:
+def cancellation(model: Model, texts: Sequence[str], of: str) -> dict[str, float]:
     """How large ``|Σ_d g_d|`` is beside ``Σ_d |g_d|``, the largest of each over some texts: rounding, or something?"""
-    texts = [" ".join(e.words[-20:]) for e in test]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AttentionWarning)
+        warnings.simplefilter("ignore", AttentionWarning)  # this is what it says, as a number
         left, whole = (
-            max(float(w.values.max()) for w in model.gradient(texts, reduce=reduce, of="difference"))
+            max(float(w.values.max()) for w in model.gradient(list(texts), reduce=reduce, of=of))
             for reduce in ("abs-sum", "l1")
         )
     return {"texts": len(texts), "abs_sum": left, "l1": whole, "ratio": left / whole if whole else 0.0}
@@ -214,53 +213,20 @@ def sentiment_table(
     start = time.perf_counter()
     found: dict[str, Evaluation] = {}
     shape: dict[str, Any] = {}
-    accuracy = None
     for reading, options in asked.items():
         # the code took the gradient of the positive logit whatever the sentence
         truth = [1] * len(texts) if reading == AUTHORS else list(labels)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AttentionWarning)
+            warnings.simplefilter("ignore", AttentionWarning)  # `cancellation` reports it as a number
             measured = measure(model, texts, truth, say=say, **options)
         if reading == TEXT:
             shape = _shape(measured)
         for name in (TEXT, WORDS) if reading == TEXT else (AUTHORS,):
             formula = "authors" if name == AUTHORS else "mean"
             found[name] = summarize(measured, special=name != WORDS, ties=formula, resamples=resamples, seed=seed)
-        accuracy = found[TEXT].accuracy if accuracy is None else accuracy
     seconds = time.perf_counter() - start
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AttentionWarning)
-        parts = [
-            max(float(w.values.max()) for w in model.gradient(list(texts[:200]), reduce=reduce, of="logit"))
-            for reduce in ("abs-sum", "l1")
-        ]
-    return {
-        "table": "table3",
-        "samples": len(texts),
-        "views": list(VIEWS),
-        "readings": {
-            r: {"of": IN_WORDS["table3"].get(r, IN_WORDS["table3"][TEXT]), "how": READINGS[r]} for r in READINGS
-        },
-        "runs": [
-            {
-                "model": model.name,
-                "accuracy": accuracy,
-                "seconds": seconds,
-                "cancellation": {
-                    "texts": min(200, len(texts)),
-                    "abs_sum": parts[0],
-                    "l1": parts[1],
-                    "ratio": parts[0] / parts[1],
-                },
-                **shape,
-                "readings": {r: found[r].to_dict() for r in READINGS},
-                "claims": {r: claims(found[r].correlations[:, 0], resamples, seed) for r in READINGS},
-            }
-        ],
-        "all": {r: over_all([found[r].correlations[:, 0]], resamples, seed) for r in READINGS},
-        "paper": paper.TABLES["table3"],
-        "paper_claims": {name: bool(holds) for name, holds in papers_claims("table3").items()},
-    }
+    shape |= {"seconds": seconds, "cancellation": cancellation(model, texts[:SOME], "logit")}
+    return _told("table3", len(texts), [(model.name, found, shape)], resamples, seed)
 
 
 def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
