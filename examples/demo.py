@@ -20,7 +20,8 @@ def main() -> None:
     (label, chance), *_ = trace.prediction.top
     print(f'"{TEXT} …": the verb is {label} (p = {chance:.3f}).\n')
 
-    print("Where the last [CLS] state, which decides, comes from; and what each word is worth to the answer.")
+    print("Where the [CLS] state, which decides in the end, comes from; and what each word is worth to the answer.")
+    print("Each column is divided by its sum. Flow is shown at L3: above, it reaches its bound and tokens tie.")
     views = {
         "raw, L6": trace.raw(layer=-1),
         "rollout, L6": trace.rollout(layer=-1),

@@ -53,7 +53,7 @@ def test_what_a_file_does_not_say_is_none(tmp_path: Path) -> None:
 def test_the_published_linzen_file_counts_from_one(tmp_path: Path) -> None:
     (found,) = agreement.read(write(tmp_path, "l.tsv.gz", linzen()))
     assert found.words == ("the", "keyz", "to", "the", "cabinet") and found.words[found.subject or 0] == "keyz"
-    assert (found.number, found.verb, found.attractors, found.split) == ("plural", "are", 1, None)
+    assert (found.number, found.verb, found.attractors, found.split) == ("plural", "are", 1, "test")
     # In the published file rare words are already tags; from the words and tags we get the same.
     assert as_tokens(found, {"the", "to", "cabinet", "NNS"}) == LINZEN["sentence"].split()[:5]
 
@@ -178,7 +178,7 @@ def test_splits_must_be_there_with_both_numbers() -> None:
     with pytest.raises(InputError, match=r"'f' has no singular verb in the split 'train': expected both numbers"):
         agreement.parts_of([one], "f")
     with pytest.raises(
-        InputError, match=r"'f' has no example of the split 'valid'.*split_linzen splits the published file"
+        InputError, match=r"'f' has no example of the split 'valid': expected a column split with train, valid and test"
     ):
         agreement.parts_of([one, Example(("a",), "singular", split="train")], "f")
 

@@ -54,7 +54,7 @@ def test_without_ties_the_authors_formula_is_the_same(x: list[int], y: list[int]
 
 
 def test_where_there_is_no_correlation() -> None:
-    for x, y in (([1.0], [2.0]), ([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [5, 5, 5]), ([], [])):
+    for x, y in (([np.nan, 1, 2], [1, 2, 3]), ([1.0], [2.0]), ([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [5, 5, 5]), ([], [])):
         for ties in ("mean", "authors"):
             assert np.isnan(spearman(np.array(x), np.array(y), ties))
 
@@ -93,6 +93,11 @@ def test_paired_tests() -> None:
     assert wilcoxon(difference) == pytest.approx(stats.wilcoxon(difference).pvalue, rel=1e-6)
     assert wilcoxon(np.append(difference, np.nan)) == wilcoxon(difference)
     assert wilcoxon(np.zeros(50)) is None
+    for tied in (
+        [0.1, 0.1, 0.2, 0.2, 0.3],
+        [0.3, 0.3],
+    ):  # all of one sign: 2 of the 2ⁿ ways to draw signs are as far out
+        assert wilcoxon(np.array(tied)) == pytest.approx(2 / 2 ** len(tied))
     with_ties = np.round(rng.normal(0.2, 0.5, 20))
     assert 0 < (wilcoxon(with_ties) or 0) <= 1
     # under no difference at all, p is uniform: the share below 0.05 is 0.05
@@ -152,8 +157,10 @@ def test_comparisons(classifier: Any) -> None:
 
 def test_explain_the_true_or_the_predicted_class(classifier: Any) -> None:
     wrong = [1 - {"no": 0, "yes": 1}[classifier.trace(t).prediction.top[0][0]] for t in TEXTS]
-    true = evaluate(classifier, TEXTS, wrong, importance={"blank-out": {"signed": True}})
-    said = evaluate(classifier, TEXTS, wrong, importance={"blank-out": {"signed": True}}, explain="predicted")
+    true = evaluate(classifier, TEXTS, wrong, importance={"blank-out": {"signed": True}}, signed=True)
+    said = evaluate(
+        classifier, TEXTS, wrong, importance={"blank-out": {"signed": True}}, signed=True, explain="predicted"
+    )
     assert true.accuracy == said.accuracy == 0
     assert np.allclose(
         true.correlations, -said.correlations, atol=1e-9
@@ -198,6 +205,9 @@ def test_exclusions_are_counted(classifier: Any) -> None:
         ({"row": "last"}, "row='last': expected one of 'answer', 'max'"),
         ({"ties": "no"}, "ties='no': expected one of 'mean', 'authors'"),
         ({"labels": [0]}, "1 labels for 5 texts: expected one for each"),
+        ({"texts": "abc"}, "texts is a str: expected a list of texts"),
+        ({"texts": [None]}, "text 0 is None: expected a text, a pair of texts as a tuple, or a dict with input_ids"),
+        ({"texts": ["a", "\ud800"]}, "text 1 is "),
         ({"texts": []}, r"there is no text to evaluate on \(none was given\)"),
         ({"texts": ["", ""]}, r"there is no text to evaluate on \(2 empty\)"),
         ({"labels": ["dog"] * 5}, "answer='dog' is no class of this model"),
@@ -235,7 +245,9 @@ def test_every_format_reads_the_same(tmp_path: Path, name: str) -> None:
 
 
 def test_labels_by_name_or_number() -> None:
-    assert known_labels(["YES", "no", 1, "0", 1.0], NAMES, Path("x.csv")) == [1, 0, 1, 0, 1]
+    assert known_labels(["YES", "no", 1, "0", 1.0, "1.0"], NAMES, Path("x.csv")) == [1, 0, 1, 0, 1, 1]
+    with pytest.raises(af.InputError, match="the label nan is no class"):
+        known_labels([float("nan")], NAMES, Path("x.csv"))
     with pytest.raises(
         af.InputError,
         match=r"x.csv, row 2: the label '2' is no class of the model; expected one of 'no' \(0\), 'yes' \(1\)",
@@ -298,8 +310,32 @@ def test_command(classifier: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = json.loads(run("--json", "--no-special"))
     assert found["samples"] == 5 and {c["layer"] for c in found["cells"]} == {1, 2}
     assert found["cells"][0]["without"] == {"fewer than two tokens": 1}
+    monkeypatch.setenv("COLUMNS", "80")
     shown = run("-o", str(tmp_path / "out"))
+    assert "…" not in shown and "all tokens" in shown
     assert "blank-out" in shown and "rollout" in shown and "±" in shown
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["samples"] == 5
     rows = (tmp_path / "out" / "correlations.csv").read_text().splitlines()
     assert rows[0] == "sample,importance,view,layer,spearman" and len(rows) == 1 + 5 * 2 * 3 * 2
+
+
+def test_a_model_without_an_answer_says_so_before_labels_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    model = bert("BertModel")
+    model.unwrap().save_pretrained(tmp_path / "model")
+    model.tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "data.csv").write_text("text,label\nthe key,singular\n")
+    monkeypatch.setattr(
+        sys, "argv", ["attnflow", "evaluate", str(tmp_path / "data.csv"), "-m", str(tmp_path / "model")]
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2 and "has no head, so it answers nothing" in capsys.readouterr().err
+
+
+def test_sizes_of_importance_are_ranked_unless_asked(classifier: Any) -> None:
+    by_size = evaluate(classifier, TEXTS, importance={"blank-out": {"signed": True}})
+    assert np.array_equal(
+        by_size.correlations, evaluate(classifier, TEXTS, importance=["blank-out"]).correlations, equal_nan=True
+    )

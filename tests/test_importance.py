@@ -247,6 +247,54 @@ def test_a_model_that_refuses_batches() -> None:
     assert model.gradient([TEXT, TEXT])[1].row() == pytest.approx(model.gradient(TEXT).row())
 
 
+def test_token_types_through_the_same_embedding_are_not_tokens() -> None:
+    """GPT-2 adds the embeddings of token types from the table of words: only the reading of the tokens is theirs."""
+    model = gpt2("GPT2ForSequenceClassification", wordpiece(), pad_token_id=0)  # its tokenizer gives token types
+    found = model.gradient(TEXT, 0, of="logit", reduce="times-input").row()
+    tensors = dict(model.tokenizer(TEXT, return_tensors="pt"))
+    x = model.model.get_input_embeddings()(tensors.pop("input_ids")).detach().requires_grad_()
+    model.model(inputs_embeds=x, **tensors).logits[0, 0].backward()
+    assert np.allclose(found, (x.grad * x).sum(-1)[0].detach().numpy(), atol=1e-5)
+    pytest.importorskip("captum", reason="integrated gradients need captum")
+    with pytest.raises(af.InputError, match="uses its embedding layer 2 times: take gradient or shapley"):
+        model.integrated_gradients(TEXT)
+
+
+def test_embeddings_in_another_shape_are_refused() -> None:
+    tokenizer = wordpiece()
+    config = transformers.XLNetConfig(vocab_size=len(tokenizer), d_model=16, n_layer=1, n_head=2, d_inner=16)
+    model = af.wrap(transformers.XLNetForSequenceClassification(config), tokenizer)
+    with pytest.raises(af.InputError, match="gradients need the embeddings of the tokens, each read once"):
+        model.gradient([TEXT] * 7)
+
+
+def test_gradients_from_several_threads(classifier: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    expected = classifier.gradient(TEXT).row()
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: classifier.gradient(TEXT).row(), range(12)):
+            assert np.allclose(found, expected, atol=1e-6)
+
+
+def test_unknown_words_are_told(classifier: Any, capsys: Any) -> None:
+    found = classifier.blank_out("the ß key")
+    assert found.provenance["unknown"] == [2] and found.row()[2] < 1e-6  # to replace it by itself changes nothing
+    found.show()
+    assert "unknown to the model: ß" in capsys.readouterr().out
+    assert classifier.trace("the ß key").flow().provenance["unknown"] == [2]
+    ids = {"input_ids": torch.tensor([classifier.tokenizer("the ß key")["input_ids"]])}
+    assert classifier.trace(ids).special == classifier.trace("the ß key").special
+
+
+def test_every_importance_shows_itself(classifier: Any, capsys: Any) -> None:
+    pytest.importorskip("captum", reason="integrated gradients and Shapley values need captum")
+    for name in ("blank_out", "gradient", "integrated_gradients", "shapley"):
+        getattr(classifier, name)(TEXT).show()
+        shown = capsys.readouterr().out
+        assert "cabinet" in shown and "L2" not in shown  # of the answer, and so of no layer
+
+
 def test_a_model_with_one_number() -> None:
     model = bert("BertForSequenceClassification", num_labels=1)
     ids = model.tokenizer(TEXT)["input_ids"]
@@ -272,6 +320,10 @@ def test_a_model_with_one_number() -> None:
         (lambda m: m.blank_out(""), "the text '' is empty: expected at least one word"),
         (lambda m: m.gradient(TEXT, reduce="max"), "reduce='max': expected one of 'l2', 'l1', 'times-input', 'abs-sum', 'sum'"),
         (lambda m: m.gradient(TEXT, of="loss"), "of='loss': expected one of 'probability', 'logit', 'difference'"),
+        (lambda m: m.blank_out(TEXT, ["yes"]), r"answer=\['yes'\] is no class of this model"),
+        (lambda m: m.integrated_gradients(TEXT, steps=0), "steps=0: expected a whole number of at least 1"),
+        (lambda m: m.shapley(TEXT, samples=1.5), "samples=1.5: expected a whole number of at least 1"),
+        (lambda m: af.load().blank_out(("the keys", "the dog")), "the tokenizer of this model has no form for a pair of texts"),
         (lambda m: m.integrated_gradients(TEXT, by="remove"), "by='remove': the blank text is as long as the text"),
         (lambda m: bert("BertModel").blank_out(TEXT), "has no head, so it answers nothing"),
         (lambda m: bert("BertForMaskedLM").blank_out(TEXT), "the text has no \\[MASK\\], so the masked language model answers nothing"),

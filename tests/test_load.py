@@ -409,7 +409,7 @@ def test_show(tmp_path: Path) -> None:
         (["--query", "--5"], "query '--5' is not a token of this text"),
         (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
         (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
-        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, blank-out or gradient"),
+        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, blank-out, gradient, integrated-gradients or shapley"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
         (["--receptive-field", "big"], "receptive_field='big': expected one of 'ratio', 'difference', 'layer', or None for none"),

@@ -231,11 +231,11 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
 
     run({"a": 1})
     with pytest.raises(
-        InputError, match=r"is of a training with other settings or data: give another folder, delete it"
+        InputError, match=r"is of a training with other settings or data: give another folder, or delete it"
     ):
         run({"a": 2})
     (tmp_path / "checkpoint-s.pt").write_bytes(b"half a file")
-    with pytest.raises(InputError, match=r"cannot be read \(.*\): delete it, or give resume=False"):
+    with pytest.raises(InputError, match=r"cannot be read \(.*\): delete it"):
         run({"a": 1})
     run({"a": 1}, resume=False)
 
@@ -362,3 +362,23 @@ def test_masked_lm(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
     with pytest.raises(InputError, match="has no text: expected one sentence a line"):
         masked_lm.read(tmp_path / "empty.txt")
+
+
+def test_a_folder_is_for_one_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make the folder"):
+        training.claim(tmp_path / "file")
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "training.json").write_text("{}")
+    with pytest.raises(InputError, match="holds a finished training: give another one, or delete it"):
+        training.claim(tmp_path / "done")
+    fcntl = pytest.importorskip("fcntl", reason="no locks on this system")
+    (tmp_path / "busy").mkdir()
+    with (tmp_path / "busy" / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another training is writing into"):
+            training.claim(tmp_path / "busy")
+    training.claim(tmp_path / "busy")
+    training.claim(tmp_path / "busy")  # this process has it
+    training.finish(tmp_path / "busy", {}, torch.device("cpu"))
+    assert not (tmp_path / "busy" / ".lock").exists()

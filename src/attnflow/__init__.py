@@ -7,9 +7,11 @@ single_head       token attention of one head
 merge             the graph over words, spans or regions
 load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction, and blank_out(text) and
                   gradient(text) what each token is worth; load() without a name is the paper's own model
+evaluate          how well views rank tokens as importance does: evaluate.evaluate(model, texts, labels)
 TokenAttention    what comes out: values with their labels; shows and saves itself
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import AttentionWarning, InputError
@@ -47,6 +49,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
+    if name in ("evaluate", "importance", "view"):
+        return importlib.import_module(f"attnflow.{name}")
     if name not in ("Model", "Trace", "load", "wrap"):
         raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
     try:

@@ -58,7 +58,7 @@ def show(
         str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="raw, rollout or flow; or what tokens are worth to the answer: blank-out, gradient.")
+        str, typer.Option(help="raw, rollout, flow; or importance: blank-out, gradient, integrated-gradients, shapley.")
     ] = "rollout",
     query: Annotated[
         str | None,
@@ -92,9 +92,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Which input tokens a hidden state comes from: one forward pass, shown as a table."""
-    worth = method in ("blank-out", "gradient")
+    worth = method in ("blank-out", "gradient", "integrated-gradients", "shapley")
     if method not in ("raw", "rollout", "flow") and not worth:
-        raise InputError(f"method {method!r}: expected raw, rollout, flow, blank-out or gradient")
+        raise InputError(
+            f"method {method!r}: expected raw, rollout, flow, blank-out, gradient, integrated-gradients or shapley"
+        )
     if worth and (words or query or layer != "last" or target is not None or receptive_field is not None):
         raise InputError(
             f"method {method} is about tokens and the model's answer: --words, --query, --layer, --target and "
@@ -183,12 +185,15 @@ def evaluate(
     special: Annotated[
         bool, typer.Option("--special/--no-special", help="Whether special tokens are ranked too.")
     ] = True,
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Rank importance with its sign instead of its size.")
+    ] = False,
     ties: Annotated[str, typer.Option(help="mean, or authors for the formula of the paper's code.")] = "mean",
     samples: Annotated[int | None, typer.Option(min=1, help="Only the first so many texts.")] = None,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Cut texts that are too long, instead of leaving them out.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap and of sampled Shapley values.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and of sampled Shapley values.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for evaluation.json and correlations.csv.")
@@ -203,12 +208,15 @@ def evaluate(
     import attnflow
     from attnflow.evaluate import evaluate as run
     from attnflow.evaluate import report
-    from attnflow.importance.answer import writes_words
+    from attnflow.importance.answer import questions, writes_words
 
     loaded = attnflow.load(model, device=device)
+    first = next((t for t in texts if t if not isinstance(t, str) or t.strip()), None)
+    if first is not None:
+        questions(loaded, [first], [None], truncate=True)  # a model without an answer says so before labels are read
     labels: list[Any] | None = None
     names = getattr(loaded.config, "id2label", None) or {}
-    if given is not None:
+    if given is not None and (writes_words(loaded) or len(names) > 1):  # a model with one number has no classes
         labels = given if writes_words(loaded) else read.known_labels(given, names, file)
     known: dict[str, dict[str, Any]] = {
         "blank-out": {"by": blank},
@@ -219,7 +227,7 @@ def evaluate(
     options = {name: known.get(name, {}) for name in importance.split(",")}
     found = run(
         loaded, texts[:samples], None if labels is None else labels[:samples], importance=options, views=views.split(","),
-        explain=explain, row=row, special=special, ties=ties, truncate=truncate, seed=seed, say=progress,
+        explain=explain, row=row, special=special, signed=signed, ties=ties, truncate=truncate, seed=seed, say=progress,
     )  # fmt: skip
     if output is not None:
         make_folder(output)

@@ -101,6 +101,7 @@ def _named(model: Model, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
     if model.tokenizer is None:
         return inputs.labelled(tensors, [str(i) for i in ids])
     special = set(model.tokenizer.all_special_ids)
+    special -= {getattr(model.tokenizer, f"{name}_token_id", None) for name in ("unk", "mask")}  # they stand for words
     pieces = [str(p) for p in model.tokenizer.convert_ids_to_tokens(ids)]
     marks = [i in special for i in ids]
     tokens, word_ids, texts = inputs.by_marks(pieces, marks)

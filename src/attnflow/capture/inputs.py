@@ -76,6 +76,8 @@ def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, ta
     found = tokenizer(**given, **options)
     ids = list(found["input_ids"])
     marks = [bool(mark) for mark in found["special_tokens_mask"]]
+    if len(parts) == 2 and not any(marks) and tokenizer.num_special_tokens_to_add(pair=False):
+        raise InputError("the tokenizer of this model has no form for a pair of texts: give one text")
     if all(marks) or not any(part.strip() for part in parts):
         raise InputError(f"the text {' '.join(parts)!r:.60} is empty: expected at least one word")
     if limit is not None and len(ids) > limit:
@@ -238,6 +240,13 @@ def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Te
         lengths = torch.tensor([x["input_ids"].shape[1] for x in inputs])
         tensors["attention_mask"] = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).long()
     return tensors
+
+
+def unknown(tokenizer: Any, encoded: Encoded) -> list[int]:
+    """The positions of tokens that the tokenizer does not know: the model reads another token there than people do."""
+    unk = getattr(tokenizer, "unk_token_id", None)
+    ids = encoded.tensors["input_ids"][0].tolist() if "input_ids" in encoded.tensors else []
+    return [i for i, (n, mark) in enumerate(zip(ids, encoded.special, strict=False)) if n == unk and not mark]
 
 
 def _kind(x: Any) -> str:

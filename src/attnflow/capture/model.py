@@ -181,33 +181,51 @@ class Model:
         traces = []
         for number, e in enumerate(encoded):
             told = self._provenance(checked, mode, reduce, missing)
+            if strange := inputs.unknown(self.tokenizer, e):
+                told["unknown"] = strange
             said = prediction(self, out, e, number, lengths)
             traces.append(assemble(self, collector.calls, e, number, checked, missing, told, said))
         return traces
 
-    def blank_out(self, text: Any, answer: Any = None, **options: Any) -> Any:
-        """What each token is worth to the answer, by blanking it: `attnflow.importance.blank_out`."""
+    def blank_out(
+        self,
+        text: Any,
+        answer: Any = None,
+        *,
+        by: str | int | None = None,
+        signed: bool = False,
+        truncate: bool = False,
+    ) -> Any:
+        """What each token is worth to the answer, by blanking it: see `attnflow.importance.blank_out`."""
         from attnflow.importance import blank_out
 
-        return blank_out(self, text, answer, **options)
+        return blank_out(self, text, answer, by=by, signed=signed, truncate=truncate)
 
-    def gradient(self, text: Any, answer: Any = None, **options: Any) -> Any:
-        """What each token is worth to the answer, by the gradient: `attnflow.importance.gradient`."""
+    def gradient(
+        self, text: Any, answer: Any = None, *, reduce: str = "l2", of: str = "probability", truncate: bool = False
+    ) -> Any:
+        """What each token is worth to the answer, by the gradient: see `attnflow.importance.gradient`."""
         from attnflow.importance import gradient
 
-        return gradient(self, text, answer, **options)
+        return gradient(self, text, answer, reduce=reduce, of=of, truncate=truncate)
 
-    def integrated_gradients(self, text: Any, answer: Any = None, **options: Any) -> Any:
-        """The gradient along the way from a blank text: `attnflow.importance.integrated_gradients`; needs captum."""
+    def integrated_gradients(
+        self, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None, steps: int = 50,
+        truncate: bool = False,
+    ) -> Any:  # fmt: skip
+        """The gradient along the way from a blank text, through captum: see `attnflow.importance.integrated_gradients`."""
         from attnflow.importance import integrated_gradients
 
-        return integrated_gradients(self, text, answer, **options)
+        return integrated_gradients(self, text, answer, of=of, by=by, steps=steps, truncate=truncate)
 
-    def shapley(self, text: Any, answer: Any = None, **options: Any) -> Any:
-        """The mean gain over random orders of adding tokens: `attnflow.importance.shapley`; needs captum."""
+    def shapley(
+        self, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None, samples: int = 25,
+        seed: int = 0, truncate: bool = False,
+    ) -> Any:  # fmt: skip
+        """The mean gain over random orders of adding tokens, through captum: see `attnflow.importance.shapley`."""
         from attnflow.importance import shapley
 
-        return shapley(self, text, answer, **options)
+        return shapley(self, text, answer, of=of, by=by, samples=samples, seed=seed, truncate=truncate)
 
     def verify(self, encoded: Encoded) -> check.Checked:
         """The self-check, on the first use of this kind of input; later calls return what it found."""

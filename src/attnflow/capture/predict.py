@@ -61,7 +61,7 @@ def answered(model: Any, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
             "tokenizer's vocabulary"
         )
     mask = getattr(model.tokenizer, "mask_token_id", None)
-    if mask is None:
+    if mask is None or _writes(model):
         return "next token", len(ids) - 1
     places = (ids == mask).nonzero().flatten().tolist()
     if not places:

@@ -137,7 +137,12 @@ def evaluate(
 ) -> Evaluation:
     """Spearman's rank correlation of each view with each importance, within every text, and what that comes to over all.
 
-    texts, labels and other options: as in `measure`; special, ties, resamples, seed: as in `summarize`.
+    texts: as `Model.trace` takes them. labels: the true class of each, by name or number; None where there is none.
+    special: whether special tokens are among those ranked. ties: "mean", or "authors" as in `spearman`.
+    resamples, seed: of the bootstrap.
+    options: importance, views, explain, row, signed, truncate, say; see `attnflow.evaluate.compare.measure`.
+
+    `Evaluation.cell(importance, view, layer)` is one mean; `attnflow.evaluate.report.tables` prints all.
     """
     _one_of(ties, TIES, "ties")
     return summarize(
@@ -154,6 +159,7 @@ def measure(
     views: Sequence[str] = VIEWS,
     explain: str = "true",
     row: str = "answer",
+    signed: bool = False,
     truncate: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Measurement:
@@ -165,12 +171,15 @@ def measure(
     explain: the answer that importance is of: "true", the label where there is one; or "predicted", the model's own.
     row: "answer" takes the row of the position that answers ([CLS], the mask, the last token); "max" the largest over all
         rows, as the paper's code did for DistilBERT.
-    truncate: cut long texts; otherwise they are left out, and counted.
+    signed: importance as it is, with tokens that speak against the answer last; by default its size alone counts.
+    truncate: cut long texts; otherwise they are left out, and counted. say: is told of progress.
     """
     options = _options(importance)
     _check(views, VIEWS, "views")
     _one_of(explain, ("true", "predicted"), "explain")
     _one_of(row, ROWS, "row")
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise InputError(f"texts is a {type(texts).__name__}: expected a list of texts")
     if labels is not None and len(labels) != len(texts):
         raise InputError(f"{len(labels)} labels for {len(texts)} texts: expected one for each")
     used, truth, sizes, excluded = _usable(model, texts, labels, truncate)
@@ -178,6 +187,7 @@ def measure(
         reasons = "; ".join(f"{count} {why}" for why, count in excluded.items()) or "none was given"
         raise InputError(f"there is no text to evaluate on ({reasons}): expected at least one")
     found: list[Measured | None] = [None] * len(used)
+    unknown = tokens = 0
     order = sorted(range(len(used)), key=lambda k: sizes[k])  # texts of one length run together
     for start in range(0, len(order), CHUNK):
         at = order[start : start + CHUNK]
@@ -187,12 +197,15 @@ def measure(
         for k, trace, *scores in zip(at, model.trace(part, truncate=truncate), *worth, strict=True):
             seen = _views(trace, scores[0], views, row)
             said = trace.prediction.top[0][0] if trace.prediction and trace.prediction.kind == "class" else None
-            found[k] = Measured(seen, np.stack([s.row() for s in scores]), trace.special, truth[k], said)
+            rows = np.stack([s.row() for s in scores])
+            found[k] = Measured(seen, rows if signed else np.abs(rows), trace.special, truth[k], said)
+            unknown += len(trace.provenance.get("unknown", ()))
+            tokens += len(trace.tokens)
         say(f"{min(start + CHUNK, len(used))} of {len(used)} texts")
     told = {
         "model": model.name, "revision": model.revision, "class": type(model.model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."), "importance": options, "explain": explain, "row": row,
-        "attnflow": _version(),
+        "signed": signed, "tokens": tokens, "unknown": unknown, "attnflow": _version(),
     }  # fmt: skip
     names = {int(i): str(name) for i, name in (getattr(model.config, "id2label", None) or {}).items()}
     return Measurement(
@@ -281,7 +294,7 @@ def _usable(
         if isinstance(text, str) and not text.strip():
             excluded["empty"] += 1
             continue
-        size = len(text["input_ids"][0] if isinstance(text, Mapping) else _ids(model, text))
+        size = _size(model, text, number)
         if limit is not None and size > limit and not truncate:
             excluded[f"longer than the {limit} tokens that the model takes"] += 1
             continue
@@ -291,11 +304,22 @@ def _usable(
     return used, truth, sizes, excluded
 
 
-def _ids(model: Model, text: Any) -> Any:
-    if model.tokenizer is None:
+def _size(model: Model, text: Any, number: int) -> int:
+    """In tokens."""
+    if model.tokenizer is None and not isinstance(text, Mapping):
         raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
-    parts = (text,) if isinstance(text, str) else tuple(text)
-    return model.tokenizer(*parts, verbose=False)["input_ids"]
+    parts = (text,) if isinstance(text, str) else text
+    try:
+        if isinstance(text, Mapping):
+            return len(text["input_ids"][0])
+        if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
+            raise TypeError
+        " ".join(parts).encode()
+        return len(model.tokenizer(*parts, verbose=False)["input_ids"])  # type: ignore[misc]
+    except (TypeError, KeyError, IndexError, UnicodeEncodeError):
+        raise InputError(
+            f"text {number} is {text!r:.40}: expected a text, a pair of texts as a tuple, or a dict with input_ids"
+        ) from None
 
 
 def _importance(model: Model, texts: list[Any], answers: list[Any], options: dict[str, Any]) -> list[Any]:
@@ -365,6 +389,9 @@ def _label_name(measured: Measurement, label: int | str) -> str:
 
 
 def _notes(measured: Measurement, present: set[str]) -> Iterator[str]:
+    unknown, tokens = measured.provenance["unknown"], measured.provenance["tokens"]
+    if unknown:
+        yield f"{unknown} of {tokens} tokens are unknown to the model: to blank one by the unknown token changes nothing"
     if present:
         for name in measured.labels.values():
             if name not in present:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def read_rows(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
         ) from None
     if not rows:
         raise InputError(f"{str(path)!r} has no rows: expected at least one below the names of the columns")
-    return list(dict.fromkeys(name for row in rows[:100] for name in row)), rows
+    return list(dict.fromkeys(name for row in rows for name in row)), rows
 
 
 def texts_and_labels(
@@ -65,8 +66,8 @@ def known_labels(given: Sequence[Any], names: Mapping[int, Any], path: Path) -> 
     found = []
     for number, label in enumerate(given, 1):
         key = str(label).strip().casefold()
-        if isinstance(label, float) and label == int(label):
-            key = str(int(label))
+        if re.fullmatch(r"[0-9]+\.0+", key):  # whole numbers of a table with gaps
+            key = key.partition(".")[0]
         if key in by_name:
             found.append(by_name[key])
         elif key.isdecimal() and int(key) in {int(i) for i in names}:

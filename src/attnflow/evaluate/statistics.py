@@ -82,7 +82,7 @@ def rank_correlations(x: Floats, y: Floats, ties: str = "mean") -> Floats:
     if n < 2:
         return np.full((len(x), len(y)), np.nan)
     a, b = (ranks(v, dense=ties == "authors") for v in (x, y))
-    flat = (a.min(-1) == a.max(-1))[:, None] | (b.min(-1) == b.max(-1))[None]
+    flat = _ranks_nothing(x, a)[:, None] | _ranks_nothing(y, b)[None]
     if ties == "authors":
         found = 1 - 6 * ((a[:, None] - b[None]) ** 2).sum(-1) / (n * (n * n - 1))
     else:
@@ -90,6 +90,11 @@ def rank_correlations(x: Floats, y: Floats, ties: str = "mean") -> Floats:
         size = np.sqrt((a * a).sum(-1)[:, None] * (b * b).sum(-1)[None])
         found = (a @ b.T) / np.where(flat, 1, size)
     return np.where(flat, np.nan, found)
+
+
+def _ranks_nothing(values: Floats, placed: Floats) -> NDArray[np.bool_]:
+    nothing: NDArray[np.bool_] = (placed.min(-1) == placed.max(-1)) | ~np.isfinite(values).all(-1)
+    return nothing
 
 
 def intervals(table: Floats, resamples: int = 5000, seed: int = 0) -> list[Interval | None]:
@@ -131,10 +136,7 @@ def wilcoxon(difference: Floats) -> float | None:
     present = difference[np.isfinite(difference)]
     if np.count_nonzero(present) < 2:
         return None
-    exact = "exact" if len(present) <= 25 and np.count_nonzero(present) == len(present) else "asymptotic"
-    if exact == "exact" and len(np.unique(np.abs(present))) < len(present):
-        exact = "asymptotic"
-    return float(stats.wilcoxon(present, zero_method="pratt", method=exact).pvalue)
+    return float(stats.wilcoxon(present, zero_method="pratt", method="auto").pvalue)
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:

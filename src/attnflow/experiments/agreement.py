@@ -52,7 +52,10 @@ class Example:
 
 
 def read(path: str | Path) -> list[Example]:
-    """Examples of any of the three formats, told apart by the header; a folder is a Linzen subset."""
+    """Examples of any of the three formats, told apart by the header; a folder is a Linzen subset.
+
+    The published Linzen file has no splits, and is split as the paper does.
+    """
     path = Path(path)
     if path.is_dir():
         return read_linzen_subset(path)
@@ -61,7 +64,7 @@ def read(path: str | Path) -> list[Example]:
     if set(AGREEMENT) <= set(header):
         return read_agreement(path)
     if set(LINZEN) <= set(header):
-        return read_linzen(path)
+        return split_linzen(read_linzen(path))
     raise InputError(
         f"{str(path)!r} has the columns {', '.join(map(repr, header))}: expected tab-separated columns with "
         f"{', '.join(map(repr, AGREEMENT))}, or those of the published Linzen file, {', '.join(map(repr, LINZEN))}"
@@ -170,11 +173,13 @@ def split_linzen(examples: Sequence[Example], seed: int = 1) -> list[Example]:
 def parts_of(examples: Sequence[Example], data: str | Path) -> dict[str, list[Example]]:
     """The splits train, valid and test of the file `data`; the first two must be there, with both numbers."""
     parts = {name: [e for e in examples if e.split == name] for name in ("train", "valid", "test")}
+    strange = {str(e.split) for e in examples} - set(parts) - {"None"}
+    if strange:
+        raise InputError(f"{str(data)!r} has the split {min(strange)!r}: expected train, valid or test")
     for name in ("train", "valid"):
         if not parts[name]:
             raise InputError(
-                f"{str(data)!r} has no example of the split {name!r}: expected a column split with train, valid and test; "
-                "split_linzen splits the published file"
+                f"{str(data)!r} has no example of the split {name!r}: expected a column split with train, valid and test"
             )
         missing = [number for number in NUMBERS if all(e.number != number for e in parts[name])]
         if missing:
@@ -259,7 +264,7 @@ def opened(path: Path) -> io.StringIO:
             data = lzma.decompress(data)
         elif path.suffix == ".gz":
             data = gzip.decompress(data)
-        return io.StringIO(data.decode("utf-8"), newline="")
+        return io.StringIO(data.decode("utf-8-sig"), newline="")
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as e:
         why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
         raise InputError(f"{str(path)!r}: {why}; expected UTF-8 text, plain, .gz or .xz") from None

@@ -45,18 +45,19 @@ Written by `attnflow train verb-number`, recipe "{told["recipe"]}", seed {told["
 {versions["torch"]} and transformers {versions["transformers"]}; `training.json` has every setting and the SHA-256 of all
 data.
 
-{_list(told)}
+{recipe(told)}
 """
 
 
-def _list(told: dict[str, Any]) -> str:
+def recipe(told: dict[str, Any]) -> str:
+    """How it was trained, as a list."""
     settings, weight = told["settings"], told["settings"]["distillation"]
     teachers = sum(name.startswith("teacher") for name in told["data"])
     lines = [f"{told['examples']['train']:,} examples, whose split the data gives."]
     if told["examples"]["more"]:
+        left_out = f"; the last {settings['refine']:.0%} of the steps leave them out" if settings["refine"] else ""
         lines.append(
-            f"{told['examples']['more']:,} further examples with weight {settings['more_weight']:g}; the last "
-            f"{settings['refine']:.0%} of the steps leave them out."
+            f"{told['examples']['more']:,} further examples with weight {settings['more_weight']:g}{left_out}."
         )
     if "pretraining" in told["stages"]:
         lines.append(f"Before that, {settings['pretrain']} passes over plain text with masked words.")
@@ -73,12 +74,15 @@ def _list(told: dict[str, Any]) -> str:
         )
     lines.append(
         f"Dropout: residual {settings['residual_dropout']:g}, embedding {settings['embedding_dropout']:g}, attention "
-        f"{settings['attention_dropout']:g}. In training {settings['unknown_words']:.0%} of the words and "
-        f"{settings['unknown_tags']:.0%} of the tags are [UNK]."
+        f"{settings['attention_dropout']:g}."
     )
-    if settings.get("adopted"):
+    if settings["unknown_words"] or settings["unknown_tags"]:
         lines.append(
-            f"After the training {settings['adopted']:,} plurals of known words got the embedding of their tag, NNS, so "
+            f"In training {settings['unknown_words']:.0%} of the words and {settings['unknown_tags']:.0%} of the tags are [UNK]."
+        )
+    if told.get("adopted"):
+        lines.append(
+            f"After the training {told['adopted']:,} plurals of known words got the embedding of their tag, NNS, so "
             "that fewer words of free text are [UNK]."
         )
     return "\n".join(f"- {line}" for line in lines)

@@ -30,7 +30,7 @@ ENDINGS = ("", ".xz", ".gz")
 Data = Annotated[
     Path | None, typer.Option(help="A folder with the data, or the file itself; see docs/reproduction.md.")
 ]
-Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")]
 Out = Annotated[
     Path, typer.Option("-o", "--output", help="Folder for the model; a run that was cut off goes on from there.")
@@ -42,7 +42,9 @@ Base = Annotated[str, typer.Option(help="Folder or hub id of the encoder to star
 def train_verb_number(
     output: Out,
     data: Data = None,
-    recipe: Annotated[str, typer.Option(help="best, or authors: an LSTM teacher and their dropout.")] = "best",
+    recipe: Annotated[
+        str, typer.Option(help="best; authors: an LSTM teacher and their dropout; plain: neither.")
+    ] = "best",
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the examples; the recipe's if not given.")
     ] = None,
@@ -117,14 +119,15 @@ def train_masked_lm(
 
 def reproduce(
     what: Annotated[
-        list[str], typer.Argument(help=f"Some of {', '.join(EVERYTHING)}; all; or report, the page of all results.")
+        list[str],
+        typer.Argument(help=f"Some of {', '.join(EVERYTHING)}; all; or report: OUTPUT.md, a page of all results."),
     ],
     data: Data = None,
     samples: Annotated[int, typer.Option(min=2, help="Test examples of Tables 1 and 2.")] = 2000,
     seeds: Annotated[
         str, typer.Option(help="Training seeds of Tables 1 and 2; those without a model are trained.")
     ] = "0",
-    recipe: Annotated[str, typer.Option(help="Of the models for Tables 1 and 2: best or authors.")] = "best",
+    recipe: Annotated[str, typer.Option(help="Of the verb-number models: best, authors or plain.")] = "best",
     models: Annotated[
         Path | None, typer.Option(help="Where trained models lie, or go; OUTPUT/models by default.")
     ] = None,
@@ -153,22 +156,26 @@ def reproduce(
         )
     models = models or output / "models"
     quiet()
-    written: dict[str, dict[str, Any]] = {}
     if {"table1", "table2"} & set(wanted):
-        written |= _verb_number(wanted, data, samples, seeds, recipe, models, output, device)
+        for name, told in _verb_number(wanted, data, samples, seeds, recipe, models, output, device).items():
+            _tell(name, told, recipe, output)
     if "table3" in wanted:
-        written["table3"] = _sentiment(data, model, models, output, device)
+        _tell("table3", _sentiment(data, model, models, output, device), recipe, output)
     for name in FIGURES:
         if name in wanted:
-            written[name] = _figure(name, data, model, models, output, device)
-    for name, told in written.items():
-        text = report.section(told)
-        _write(output / f"{_file_name(name, recipe)}.md", text)
-        print(text)
+            _tell(name, _figure(name, data, model, recipe, models, output, device), recipe, output)
+
+
+def _tell(name: str, told: dict[str, Any], recipe: str, output: Path) -> None:
+    from attnflow.experiments import report
+
+    text = report.section(told)
+    _write(output / f"{_file_name(name, recipe)}.md", text)
+    print(text)
 
 
 def _file_name(name: str, recipe: str) -> str:
-    return f"{name}-{recipe}" if name in ("table1", "table2") and recipe != "best" else name
+    return name if recipe == "best" or name in ("table3", "figure4") else f"{name}-{recipe}"
 
 
 def _verb_number(
@@ -185,10 +192,11 @@ def _verb_number(
 
     source = agreement_file(data, output)
     examples = agreement.read(source)
-    if all(e.split is None for e in examples):
-        examples = agreement.split_linzen(examples)
     loaded = []
-    for seed in numbers(seeds, "seeds", least=0):
+    chosen = numbers(seeds, "seeds", least=0)
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"seeds {seeds!r}: expected each seed once")
+    for seed in chosen:
         loaded.append((f"seed {seed}", *_verb_number_model(seed, recipe, models, data, source, device)))
     found = tables.verb_number_tables([(name, m) for name, m, _ in loaded], examples, progress, samples=samples)
     written: dict[str, Any] = {}
@@ -223,19 +231,45 @@ def _verb_number_model(
     folder = models / f"verb-number-{recipe}-seed{seed}"
     if recipe == "best" and seed == 0:
         folder = Path(attnflow.__file__).parent / "experiments" / EMBEDDED
-    elif not (folder / "config.json").is_file():
-        progress(f"there is no {folder}: training it")
+    elif not (folder / "training.json").is_file():  # its training ended
+        teachers = sorted(models.glob("teacher*")) if recipe == "best" else []
+        told = f" with {len(teachers)} teachers" if teachers else " without teachers" if recipe == "best" else ""
+        progress(f"there is no trained model in {folder}: training it{told}")
         verb_number.train(
             source, folder, recipe=recipe, more=found(data, "more"), text=found(data, "text"),
             linzen=linzen_subset(data), seed=seed, device=device, say=progress,
-            teachers=sorted(models.glob("teacher*")) if recipe == "best" else (),
+            teachers=teachers,
         )  # fmt: skip
-    report = folder / "training.json"
-    trained = json.loads(report.read_text()) if report.is_file() else None
-    kept = {k: trained[k] for k in ("accuracy", "seed", "recipe") if k in trained} if trained else None
     loaded = attnflow.load(folder, device=device, dtype="float32")
     loaded.name = folder.name
-    return loaded, kept
+    return loaded, _training(folder)
+
+
+def _trained(seed: int, recipe: str, models: Path, device: str | None) -> Any:
+    """A verb-number model that was trained before."""
+    import attnflow
+
+    folder = models / f"verb-number-{recipe}-seed{seed}"
+    if not (folder / "training.json").is_file():
+        raise InputError(
+            f"there is no trained model in {str(folder)!r}: make one with attnflow train verb-number --recipe {recipe} "
+            f"--seed {seed}, or with attnflow reproduce table1"
+        )
+    loaded = attnflow.load(folder, device=device, dtype="float32")
+    loaded.name = folder.name
+    return loaded
+
+
+def _training(folder: Path) -> dict[str, Any] | None:
+    """What the training of a model reported; None where there is no such report."""
+    file = folder / "training.json"
+    if not file.is_file():
+        return None
+    try:
+        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return told if isinstance(told, dict) else None
+    except ValueError as e:
+        raise InputError(f"{str(file)!r} is damaged ({e}): train the model again") from None
 
 
 def _sentiment(data: Path | None, model: str | None, models: Path, output: Path, device: str | None) -> dict[str, Any]:
@@ -257,13 +291,15 @@ def _sentiment(data: Path | None, model: str | None, models: Path, output: Path,
 
 
 def _figure(
-    name: str, data: Path | None, model: str | None, models: Path, output: Path, device: str | None
+    name: str, data: Path | None, model: str | None, recipe: str, models: Path, output: Path, device: str | None
 ) -> dict[str, Any]:
     import attnflow
     from attnflow.experiments import figures
 
     if name != "figure4":
-        told, drawn = figures.attention_figure(attnflow.load(device=device), name)
+        loaded = attnflow.load(device=device) if recipe == "best" else _trained(0, recipe, models, device)
+        told, drawn = figures.attention_figure(loaded, name)
+        told["recipe"] = recipe
     else:
         chosen, trained = _chosen(model, models / "masked-lm", BERT)
         loaded = attnflow.load(chosen, device=device, dtype="float32")
@@ -273,16 +309,16 @@ def _figure(
         )
         held_out = trained.get("held out") if trained else None
         told, drawn = figures.pronoun_figure(loaded, winobias, winogender, held_out, progress)
-    _write(output / f"{name}.json", _json(told))
-    _save(drawn, output, name)
+    file = _file_name(name, recipe)
+    _write(output / f"{file}.json", _json(told))
+    _save(drawn, output, file)
     return told
 
 
 def _chosen(given: str | None, folder: Path, hub: str) -> tuple[str, Any]:
     """The model for an experiment: the one given, else the one trained, else the paper's from the hub."""
     name = given or (str(folder) if (folder / "config.json").is_file() else hub)
-    report = Path(name) / "training.json"
-    return name, json.loads(report.read_text()) if report.is_file() else None
+    return name, _training(Path(name))
 
 
 def found(data: Path | None, name: str) -> Path | None:

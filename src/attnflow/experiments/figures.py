@@ -25,7 +25,7 @@ def attention_figure(model: Model, name: str) -> tuple[dict[str, Any], Any]:
     views = OF_FIGURE[name]
     examples = []
     rows = []
-    for text, other in paper.EXAMPLES[: 1 if name == "figure1" else None]:
+    for text, other, right, flips in paper.EXAMPLES[: 1 if name == "figure1" else None]:
         trace, changed = model.trace(text), model.trace(other)
         results = {view: getattr(trace, view)(query="all" if name == "figure1" else "[CLS]") for view in views}
         rows.append((text, results))
@@ -35,6 +35,7 @@ def attention_figure(model: Model, name: str) -> tuple[dict[str, Any], Any]:
                 "tokens": list(trace.tokens),
                 "prediction": _said(trace),
                 "changed": {"text": other, "prediction": _said(changed)},
+                "paper": {"right": right, "flips": flips},
                 "values": {view: result.values.tolist() for view, result in results.items()},
             }
         )

@@ -40,6 +40,7 @@ def train(
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     out, files = Path(out), {name: training.data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
+    training.claim(out)
     recipe = {
         "task": "masked-lm", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
         "base weights": training.weights_hash(base),
@@ -190,11 +191,12 @@ def _packed(tokenizer: Any, path: Path, seed: int) -> list[list[int]]:
     draw = np.random.default_rng(seed)
     found: list[list[int]] = []
     text: list[int] = []
-    width = int(draw.choice(WIDTHS))
-    for ids in tokenizer(read(path), add_special_tokens=False, truncation=True, max_length=WIDTHS[-1] - 2)["input_ids"]:
+    widths = [w for w in WIDTHS if w <= tokenizer.model_max_length] or [tokenizer.model_max_length]
+    width = int(draw.choice(widths))
+    for ids in tokenizer(read(path), add_special_tokens=False, truncation=True, max_length=widths[-1] - 2)["input_ids"]:
         if text and len(text) + len(ids) > width - 2:
             found.append(text)
-            text, width = [], int(draw.choice(WIDTHS))
+            text, width = [], int(draw.choice(widths))
         text = text + ids
     return [_framed(tokenizer, text) for text in [*found, text]]
 

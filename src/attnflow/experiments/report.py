@@ -9,11 +9,12 @@ from typing import Any
 
 from attnflow.errors import InputError
 from attnflow.experiments import markdown, paper
-from attnflow.experiments.card import GROUPS, share
-from attnflow.experiments.tables import AUTHORS, TEXT, WORDS
+from attnflow.experiments.card import GROUPS, recipe, share
+from attnflow.experiments.tables import AUTHORS, TEXT, VERDICTS, WORDS
 
 ORDER = (
-    "table1", "table1-authors", "table2", "table2-authors", "table3", "figure1", "figure2", "figure3", "figure4",
+    "table1", "table1-authors", "table2", "table2-authors", "table3", "figure1", "figure1-authors", "figure2",
+    "figure2-authors", "figure3", "figure3-authors", "figure4",
 )  # fmt: skip
 TITLES = {
     "table1": "Table 1: rank correlation with blank-out, verb number",
@@ -24,12 +25,9 @@ TITLES = {
     "figure3": "Figure 3: rollout and flow of [CLS] by layer",
     "figure4": "Figure 4: which candidate the masked pronoun looks at",
 }
-RECIPES = {
-    "best": "trained by our own recipe",
-    "authors": "trained as the authors' code does: distilled from an LSTM, their dropout",
-}
+AGAINST = {"prediction, against its median": "relative prediction"}
 SHORT = {"best": "our recipe", "authors": "the authors' recipe"}
-NAMES = {TEXT: "the text's reading", WORDS: "words only", AUTHORS: "the released code's reading"}
+NAMES = {TEXT: "the text's reading", WORDS: "the text's reading, words only", AUTHORS: "the released code's reading"}
 MADE = (
     "<!-- Made by `attnflow reproduce report`; edit attnflow/experiments/report.py or the results instead. -->\n\n"
     "# The paper, reproduced\n\n"
@@ -43,8 +41,12 @@ def page(folder: Path) -> str:
         file = folder / f"{name}.json"
         if file.is_file():
             try:
-                results[name] = json.loads(file.read_text(encoding="utf-8"))
-            except ValueError as e:
+                told = json.loads(file.read_text(encoding="utf-8"))
+                if (told.get("table") or told["figure"]) != name.partition("-")[0]:
+                    raise ValueError("it is of another table or figure")
+                section(told)
+                results[name] = told
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError) as e:
                 raise InputError(f"{str(file)!r} is damaged ({e}): run attnflow reproduce {name} again") from None
     if not results:
         raise InputError(
@@ -62,7 +64,7 @@ def section(told: dict[str, Any], pictures: str | None = None) -> str:
     """One table or figure in Markdown; pictures: their path without the ending, where the text should show them."""
     lines = list(_table(told) if "table" in told else _figure4(told) if told["figure"] == "figure4" else _maps(told))
     name = told.get("table") or told["figure"]
-    title = TITLES[name] + (f", {RECIPES[told['recipe']]}" if "recipe" in told else "")
+    title = TITLES[name] + (f" ({_recipe(told)})" if "recipe" in told else "")
     shown = [f"![{title}]({pictures}.svg)"] if pictures else []
     return "\n\n".join([f"## {title}", *shown, *filter(None, lines)]) + "\n"
 
@@ -92,29 +94,60 @@ def _introduction(results: dict[str, Any]) -> str:
 
 def _findings(results: dict[str, Any]) -> str:
     """The claims, all tables at once, and why they hold where they do."""
-    tables = {name: told for name, told in results.items() if "table" in told and name != "table3"}
+    tables = [told for told in results.values() if "table" in told]
     if not tables:
         return ""
-    rows = [["", *paper.CLAIMS.values()]]
-    for told in tables.values():
-        if told["recipe"] == "best":
-            own = ("holds" if told["paper_claims"][name] else "does not hold" for name in paper.CLAIMS)
-            rows.append([f"**Table {told['table'][-1]}**, the paper's own means", *own])
+    asked = "\n".join(f"- **{short}**: {whole}." for short, whole in paper.CLAIMS.values())
+    rows = [["", *(short for short, _ in paper.CLAIMS.values())]]
+    for told in tables:
+        if told.get("recipe") != "authors":
+            own = (told["paper_claims"][name] for name in paper.CLAIMS)
+            rows.append([f"**Table {told['table'][-1]}**, the paper's means", *own])
         for r in (TEXT, AUTHORS):
-            found = (_held([run["claims"][r][name]["holds"] for run in told["runs"]]) for name in paper.CLAIMS)
-            rows.append([f"Table {told['table'][-1]}, {SHORT[told['recipe']]}, {NAMES[r]}", *found])
-    text = "## Which of the paper's claims hold\n\n" + markdown.table(rows)
-    even = {told["recipe"]: _evenness(told) for told in reversed(tables.values())}
-    if len(even) == 2 and even["authors"] > even["best"]:
+            trained = f"{_recipe(told)}, " if "recipe" in told else ""
+            found = (_verdicts(told, r, name) for name in paper.CLAIMS)
+            rows.append([f"Table {told['table'][-1]}, {trained}{NAMES[r]}", *found])
+    text = (
+        "## Which of the paper's claims hold\n\n"
+        f"{asked}\n\n"
+        "Of the paper there are only means, so its own rows are judged by these alone. Of ours, a claim holds if the 95 % "
+        "intervals of all the differences it names are above 0, is contradicted if one is below, and is undecided "
+        "otherwise. Where attention is the same for all tokens of every text, there is no correlation, and the claim "
+        "cannot be asked.\n\n" + markdown.table(rows)
+    )
+    even = {told["recipe"]: _evenness(told) for told in reversed(tables) if "recipe" in told}
+    if {"authors", "best"} <= set(even) and even["authors"] > even["best"]:
+        scores = {t["recipe"]: [run["accuracy"] for run in t["runs"]] for t in tables if "recipe" in t}
         text += (
-            "\n\nThe claims belong to the training more than to the methods. Trained as the authors did, with 0.6 of the "
-            f"attention weights dropped, the model hardly uses its upper layers: from L2 on, rows of [CLS] have "
+            "\n\n**What makes the difference is the training.** Trained as the authors did, with 0.6 of the attention "
+            "weights dropped, the model hardly uses its upper layers: from L2 on, rows of [CLS] have "
             f"{even['authors']:.1%} of the entropy of equal weights, and some are uniform to the last digit. Raw attention "
-            "ranks little there, while rollout and flow still carry what the first layer saw. Trained to a higher accuracy "
-            f"with little dropout, they have {even['best']:.1%}: upper layers attend to words, and flow falls behind "
-            "rollout where it runs into its bound and tokens tie (see the ties below)."
+            "ranks little there, while rollout and flow still carry what the first layer saw, and the paper's pattern "
+            f"comes out. Trained with little dropout, rows have {even['best']:.1%}: upper layers attend to words, and flow "
+            "falls behind rollout where it runs into its bound and tokens tie. Two cautions: our models trained as the "
+            f"authors did are right on {_range(scores['authors'])} of these texts, where the paper's model has "
+            f"{paper.ACCURACY['table1']:.2f} on its own data (ours by the other recipe: {_range(scores['best'])}); and our "
+            "recipe was told tags and subjects in training, so its attention is not that of a model that found them itself."
         )
     return text
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = (f"{f(values):.3f}" for f in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def _recipe(told: dict[str, Any]) -> str:
+    return SHORT.get(told["recipe"], f"recipe {told['recipe']}")
+
+
+def _verdicts(told: dict[str, Any], reading: str, name: str) -> str:
+    """One verdict where all seeds agree, else how many seeds have which."""
+    found = [run["claims"][reading][name]["verdict"] for run in told["runs"]]
+    if len(set(found)) == 1:
+        return str(found[0])
+    counts = (f"{verdict} for {found.count(verdict)}" for verdict in VERDICTS if verdict in found)
+    return f"{', '.join(counts)} of {len(found)} seeds"
 
 
 def _evenness(told: dict[str, Any]) -> float:
@@ -133,23 +166,26 @@ def _deviations(results: dict[str, Any], trainings: Sequence[dict[str, Any]]) ->
         lines.append(
             "- **Verb-number model**: the paper's architecture (6 layers, 8 heads, width 128, GPT-2 blocks without the "
             "causal mask, [CLS] first, an end token last), as a stock GPT2ForTokenClassification whose class is read at "
-            "[CLS]. The embedded one is seed 0 of our own recipe. The authors' recipe is reported beside it: LSTM teacher, "
-            "dropout 0.4, 0.2 and 0.6."
+            "[CLS]. The embedded one is seed 0 of our own recipe; its "
+            "[model card](../src/attnflow/experiments/verb-number/README.md) says what the data is and how it was trained."
         )
+        for told in (results.get("table1"), results.get("table1-authors")):
+            if told is not None and told["runs"][0]["training"]:
+                steps = recipe(told["runs"][0]["training"]).replace("\n- ", " ").removeprefix("- ")
+                lines.append(f"- **Trained by {_recipe(told)}**: {steps}")
     if "table3" in results:
         run = results["table3"]["runs"][0]
         if run["training"]:
-            told = run["training"]["accuracy"]["test"]
             lines.append(
-                f"- **Table 3's model**: `{run['model']}`, {run['training']['recipe']['base']} fine-tuned on SST-2 "
-                f"(accuracy {told['accuracy']:.3f} on {told['count']} sentences), not DistilBERT; and "
+                f"- **Table 3's model**: `{run['model']}`, {run['training']['recipe']['base']}, fine-tuned on SST-2 "
+                f"(accuracy {run['accuracy']:.3f}), not DistilBERT; and "
                 f"{results['table3']['samples']} labelled sentences (GLUE's development set), not 101 of its "
                 "unlabelled test set."
             )
     if trainings:
         found = sorted(run["test"] for run in trainings)
         lines.append(
-            f"- **Its accuracy is a lucky one**: {len(found)} trainings with other seeds and settings reached "
+            f"- **Its accuracy is that of a lucky seed**: {len(found)} trainings with other seeds and settings reached "
             f"{found[0]:.3f} to {found[-1]:.3f} on these sentences (`sst2-trainings.json`), and the development phrases do "
             "not tell which."
         )
@@ -179,27 +215,34 @@ def _table(told: dict[str, Any]) -> Iterator[str]:
     several = f", {len(runs)} training seeds" if len(runs) > 1 else ""
     accuracy = ", ".join(f"{run['accuracy']:.3f}" for run in runs if run["accuracy"] is not None)
     seconds = max(run["seconds"] for run in runs)
+    pooled = (
+        " Means are over texts and seeds, intervals over resampled texts, each with all its seeds; n counts texts times "
+        "seeds."
+        if len(runs) > 1
+        else ""
+    )
     yield (
         f"{told['samples']:,} texts{several}; accuracy on them {accuracy}. Everything after training took at most "
-        f"{seconds:.0f} s a model."
+        f"{seconds:.0f} s a model, on a CPU.{pooled}"
     )
     for reading, words in told["readings"].items():
-        yield f"**{NAMES[reading].capitalize()}**: {words['how']}. Importance: {words['of']}."
+        yield f"**{NAMES[reading][0].upper() + NAMES[reading][1:]}**: {words['how']}. Importance: {words['of']}."
         yield _grid(told, reading, depth)
         yield "\n".join(_missing(told, reading)) or "Every text has a correlation."
-    yield _claims(told)
-    yield _ties(told, depth)
-    yield _cancelled(told)
-    if told["table"] != "table2":  # of the same models
+    yield _against(told)
+    if told["table"] != "table2":  # of the same models as Table 1
+        yield _ties(told, depth)
         yield from _accuracies(runs)
+    if told["table"] != "table1" and told.get("recipe") != "authors":
+        yield _cancelled(told)
 
 
 def _grid(told: dict[str, Any], reading: str, depth: int) -> str:
     rows = [["", *(f"L{k + 1}" for k in range(depth))]]
     for view, cells in told["all"][reading].items():
-        theirs = told["paper"][view] if len(told["paper"][view]) == depth else []
+        theirs = told["paper"][view] if len(told["paper"][view]) == depth and reading != WORDS else []
         if theirs:
-            rows.append([f"{view}, paper", *("" if c is None else f"{c[0]:.2f}±{c[1]:.2f}" for c in theirs)])
+            rows.append([f"{view}, paper", *("not given" if c is None else f"{c[0]:.2f}±{c[1]:.2f}" for c in theirs)])
         rows.append([f"{view}, ours", *(_cell(c, told["samples"] * len(told["runs"])) for c in cells)])
         if len(cells[0]["models"]) > 1:
             rows.append([f"{view}, each seed", *(" ".join(_number(m) for m in c["models"]) for c in cells)])
@@ -222,54 +265,36 @@ def _missing(told: dict[str, Any], reading: str) -> Iterator[str]:
     """Texts that are not in the means, with the reason."""
     for run in told["runs"]:
         for why, count in run["readings"][reading]["excluded"].items():
-            yield f"- {run['model']}: {count} texts left out, {why}."
-        reasons: dict[str, set[int]] = {}
+            yield f"- {run['model']}: {count:,} texts left out, {why}."
+        reasons: dict[str, dict[str, int]] = {}
         for cell in run["readings"][reading]["cells"]:
             for why, count in cell["without"].items():
-                reasons.setdefault(why, set()).add(count)
+                reasons.setdefault(why, {})[f"{cell['view']} L{cell['layer']}"] = count
         for why, counts in reasons.items():
-            shown = str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-            yield f"- {run['model']}: {shown} of {told['samples']:,} texts have no correlation ({why}), and are in no mean."
+            if len(set(counts.values())) == 1 and len(counts) == len(run["readings"][reading]["cells"]):
+                shown = f"{next(iter(counts.values())):,} of {told['samples']:,} texts"
+            else:
+                shown = f"of {told['samples']:,} texts " + ", ".join(f"{n:,} at {where}" for where, n in counts.items())
+            yield f"- {run['model']}: no correlation, and in no mean ({why}): {shown}."
 
 
-def _claims(told: dict[str, Any]) -> str:
-    """Claim by claim: in the paper's own means, and in ours."""
-    rows = [["claim", "the paper's table", *(NAMES[r] for r in told["readings"])]]
-    reasons = []
-    for name, claim in paper.CLAIMS.items():
-        cells = []
-        for reading in told["readings"]:
-            found = [run["claims"][reading][name]["holds"] for run in told["runs"]]
-            cells.append(_held(found))
-            if not all(found) and reading == TEXT:
-                reasons += [f"- {claim}: {why}" for why in _against(told, reading, name)]
-        rows.append([claim, "holds" if told["paper_claims"][name] else "does not hold", *cells])
-    text = (
-        "**The paper's claims.** Asked of the paper's own means, and of ours, where a difference counts only if its 95 % "
-        "interval leaves out 0.\n\n" + markdown.table(rows)
-    )
-    if reasons:
-        text += f"\n\nWhat speaks against them, in {NAMES[TEXT]}:\n\n" + "\n".join(reasons)
-    return text
-
-
-def _held(found: Sequence[bool | None]) -> str:
-    if len(set(found)) == 1:
-        return {True: "holds", False: "does not hold", None: "cannot be asked"}[found[0]]
-    unasked = f", cannot be asked of {found.count(None)}" if None in found else ""
-    return f"holds for {found.count(True)} of {len(found)} seeds{unasked}"
-
-
-def _against(told: dict[str, Any], reading: str, name: str) -> Iterator[str]:
-    for run in told["runs"]:
-        failed = []
-        for what, d in run["claims"][reading][name]["differences"].items():
-            if d is None:
-                failed.append(f"{what} does not exist, raw attention there is the same for all tokens of every text")
-            elif d["low"] <= 0:
-                failed.append(f"{what} {d['mean']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}]")
-        if failed:
-            yield f"{run['model']}: {'; '.join(failed)}"
+def _against(told: dict[str, Any]) -> str:
+    """The differences that contradict a claim or leave it undecided, in the text's reading."""
+    lines = []
+    for name, (short, _) in paper.CLAIMS.items():
+        for run in told["runs"]:
+            found = run["claims"][TEXT][name]
+            failed = []
+            for what, d in found["differences"].items():
+                if d is None:
+                    failed.append(f"{what} does not exist")
+                elif d["low"] <= 0:
+                    failed.append(f"{what} {d['mean']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}]")
+            if failed:
+                lines.append(f"- {short}, {run['model']}, {found['verdict']}: {'; '.join(failed)}")
+    if not lines:
+        return f"In {NAMES[TEXT]} all claims hold."
+    return f"Differences that are not above 0, in {NAMES[TEXT]}:\n\n" + "\n".join(lines)
 
 
 def _ties(told: dict[str, Any], depth: int) -> str:
@@ -290,8 +315,6 @@ def _ties(told: dict[str, Any], depth: int) -> str:
 
 
 def _cancelled(told: dict[str, Any]) -> str:
-    if told["table"] == "table1":
-        return ""
     worst = max(run["cancellation"]["ratio"] for run in told["runs"])
     one = told["runs"][0]["cancellation"]
     return (
@@ -299,8 +322,8 @@ def _cancelled(told: dict[str, Any]) -> str:
         "is 0: every path from an embedding passes a LayerNorm, and a LayerNorm takes away the mean, so adding the same "
         f"number to all dimensions changes nothing. Over {one['texts']} texts the largest |Σ_d g_d| was "
         f"{one['abs_sum']:.1e} where the largest Σ_d |g_d| was {one['l1']:.1e}; over all models the ratio is at most "
-        f"{worst:.0e}, the rounding of single precision. That reading ranks rounding errors, which follow the size of the "
-        "gradient only loosely; the L2 norm does not have this fault."
+        f"{worst:.0e}, the rounding of single precision. That reading ranks rounding errors. They "
+        "grow with the gradient, so the correlations can look like those of its size; the L2 norm is its size."
     )
 
 
@@ -317,16 +340,28 @@ def _accuracies(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _maps(told: dict[str, Any]) -> Iterator[str]:
-    yield f"The model is `{told['model']}` ({told['revision']})."
-    rows = [["text", "says", "with the subject in the other number", "says"]]
+    yield f"The model is `{told['model']}`. The verb that follows is singular in all sentences."
+    rows = [
+        ["text", "ours says", "the paper's model", "with one word changed", "ours says", "flips: ours", "the paper's"]
+    ]
     for example in told["examples"]:
-        changed = example["changed"]
-        rows.append([example["text"], _said(example), changed["text"], _said(changed)])
+        changed, theirs = example["changed"], example["paper"]
+        flips = _likeliest(example) != _likeliest(changed)
+        rows.append(
+            [
+                example["text"], _said(example), "right" if theirs["right"] else "wrong", changed["text"], _said(changed),
+                "yes" if flips else "no", {None: "not told", True: "yes", False: "no"}[theirs["flips"]],
+            ]
+        )  # fmt: skip
     yield markdown.table(rows)
 
 
+def _likeliest(example: dict[str, Any]) -> str:
+    return str(max(example["prediction"], key=example["prediction"].get))
+
+
 def _said(example: dict[str, Any]) -> str:
-    return ", ".join(f"{label} {chance:.3f}" for label, chance in (example["prediction"] or {}).items())
+    return f"{_likeliest(example)} ({example['prediction'][_likeliest(example)]:.3f})"
 
 
 def _figure4(told: dict[str, Any]) -> Iterator[str]:
@@ -349,7 +384,7 @@ def _consistency(told: dict[str, Any]) -> Iterator[str]:
     yield (
         "**Beyond two sentences**: how often the candidate that a view favours at a layer is the one that the model's own "
         f"pronoun prediction implies, with 95 % Wilson intervals. {sentences}; each distinct masked sentence counts once. "
-        '"Against its median" asks whether the male form is likelier than in half of all sentences with that kind of '
+        '"Relative prediction" asks whether the male form is likelier than in half of all sentences with that kind of '
         'pronoun, since a model that nearly always says "he" implies nearly always the male candidate. In Winogender only '
         "the occupation has a (stereotypical) gender; the other candidate takes what speaks against it."
     )
@@ -362,10 +397,8 @@ def _consistency(told: dict[str, Any]) -> Iterator[str]:
                 rows.append([view, *(_share(r) for r in own if r["view"] == view)])
             beside = "; ".join(f"{r['view']} {_share(r)}" for r in own if r["layer"] is None)
             count = max(r["count"] + r["ties"] for r in own)
-            yield (
-                f"{source}, against the {against} ({count:,} sentences). Without attention: {beside}.\n\n"
-                + markdown.table(rows)
-            )
+            title = f"{source}, agreement with the {AGAINST.get(against, against)}"
+            yield f"{title} ({count:,} sentences). Without attention: {beside}.\n\n" + markdown.table(rows)
     left = [
         f"- {name}: {count} {reason}" for name, reasons in told["left out"].items() for reason, count in reasons.items()
     ]

@@ -37,6 +37,7 @@ def train(
     Returns what training.json says.
     """
     out, files = Path(out), {name: training.data_file(data, f"{name}.tsv") for name in ("train", "dev", "test")}
+    training.claim(out)
     parts = {name: read(file) for name, file in files.items()}
     recipe = {
         "task": "sst2", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
@@ -146,5 +147,5 @@ def read(path: str | Path) -> Labelled:
 
 
 def _encoded(tokenizer: Any, texts: Sequence[str], length: int, device: Any) -> training.Texts:
-    rows = tokenizer(list(texts), truncation=True, max_length=length)["input_ids"]
+    rows = tokenizer(list(texts), truncation=True, max_length=min(length, tokenizer.model_max_length))["input_ids"]
     return training.Texts(rows, tokenizer.pad_token_id, device)

@@ -29,6 +29,8 @@ Run = tuple[str, Mapping[str, Evaluation], Mapping[str, Any]]  # model, its read
 SOME = 200
 """Texts on which the sums of gradients are looked at."""
 
+VERDICTS = HOLDS, UNDECIDED, CONTRADICTED, UNASKED = "holds", "undecided", "contradicted", "cannot be asked"
+
 TEXT, WORDS, AUTHORS = "text", "words", "authors"
 READINGS = {
     TEXT: "as the text says it: every token ranked, special ones too; Spearman with ties sharing the mean of their ranks",
@@ -208,7 +210,12 @@ def sentiment_table(
     """Table 3: a classifier of sentences and its input gradients."""
     asked: dict[str, dict[str, Any]] = {
         TEXT: {"row": "answer", "explain": "predicted", "importance": {"gradient": {"reduce": "l2"}}},
-        AUTHORS: {"row": "max", "explain": "true", "importance": {"gradient": {"reduce": "sum", "of": "logit"}}},
+        AUTHORS: {
+            "row": "max",
+            "explain": "true",
+            "signed": True,
+            "importance": {"gradient": {"reduce": "sum", "of": "logit"}},
+        },
     }
     start = time.perf_counter()
     found: dict[str, Evaluation] = {}
@@ -257,16 +264,16 @@ def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[
 
 
 def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[str, Any]]:
-    """The paper's claims on ``correlations[text, view, layer]``: whether each holds, and the differences that say so.
+    """The paper's claims on ``correlations[text, view, layer]``: the differences that must be above 0, and the verdict.
 
-    A difference counts where its 95 % interval leaves out 0. "collapse": raw at its lowest middle layer is below raw at
-    L1, and below rollout and flow there. "growth": rollout rises from each layer to the next. A claim cannot be asked
-    (None) of layers that the model does not have, or where attention is the same for all tokens of every text.
+    "holds": the 95 % intervals of all differences are above 0. "contradicted": one is below 0. "undecided": neither.
+    "cannot be asked": the model has no such layers, or attention is the same for all tokens of every text. What each claim
+    is, `paper.CLAIMS` says.
     """
     raw, rollout, flow = (correlations[:, VIEWS.index(view)] for view in ("raw", "rollout", "flow"))
     depth = raw.shape[1]
     middle = range(1, depth - 1)
-    lowest = min(middle, key=lambda layer: float(np.nanmean(raw[:, layer]))) if depth > 2 else 0
+    lowest = min(middle, key=lambda layer: _mean(raw[:, layer])) if depth > 2 else 0
 
     def differences(pairs: Mapping[str, tuple[Floats, Floats]]) -> dict[str, Interval | None]:
         if not pairs:
@@ -279,7 +286,7 @@ def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[st
         if depth < 3
         else differences(
             {
-                f"raw L1 − raw L{lowest + 1}": (raw[:, 0], raw[:, lowest]),
+                f"½·raw L1 − raw L{lowest + 1}": (raw[:, 0] / 2, raw[:, lowest]),
                 f"rollout L{lowest + 1} − raw L{lowest + 1}": (rollout[:, lowest], raw[:, lowest]),
                 f"flow L{lowest + 1} − raw L{lowest + 1}": (flow[:, lowest], raw[:, lowest]),
             }
@@ -299,21 +306,37 @@ def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[st
     }
     return {
         name: {
-            "holds": None if not parts or None in parts.values() else all(d.low > 0 for d in parts.values() if d),
+            "verdict": _verdict(list(parts.values())),
             "differences": {k: None if d is None else asdict(d) for k, d in parts.items()},
         }
         for name, parts in found.items()
     }
 
 
-def papers_claims(table: str) -> dict[str, bool]:
+def _mean(column: Floats) -> float:
+    """Where there is no correlation, nothing is lower."""
+    there = column[np.isfinite(column)]
+    return float(there.mean()) if len(there) else -np.inf
+
+
+def _verdict(differences: Sequence[Interval | None]) -> str:
+    there = [d for d in differences if d is not None]
+    if not differences or len(there) < len(differences):
+        return UNASKED
+    if all(d.low > 0 for d in there):
+        return HOLDS
+    return CONTRADICTED if any(d.high < 0 for d in there) else UNDECIDED
+
+
+def papers_claims(table: str) -> dict[str, str]:
     """The same claims asked of the paper's own means, whose differences have no intervals."""
     raw, rollout, flow = ([m for m in paper.means(table, view) if m is not None] for view in ("raw", "rollout", "flow"))
     lowest = min(range(1, len(raw) - 1), key=lambda k: raw[k])
     from_l3 = range(2 if len(raw) == 6 else 1, len(raw))  # Table 3 has L1, L3, L5 and L6
-    return {
-        "collapse": raw[lowest] < min(raw[0], rollout[lowest], flow[lowest]),
+    found = {
+        "collapse": raw[lowest] < min(raw[0] / 2, rollout[lowest], flow[lowest]),
         "growth": all(b > a for a, b in pairwise(rollout)),
         "ahead": all(flow[k] > rollout[k] for k in from_l3),
         "end": min(rollout[-1], flow[-1]) > raw[-1],
     }
+    return {name: HOLDS if true else CONTRADICTED for name, true in found.items()}

@@ -98,6 +98,7 @@ def train_encoder(
 ) -> dict[str, Any]:
     """Fine-tunes `base` (such as a BERT) to tell the number from the plain words; a folder for ``teachers=`` there."""
     out, parts = Path(out), parts_of(read(data), data)
+    training.claim(out)
     files = {"data": data} | ({"more": more} if more is not None else {})
     recipe = {
         "task": "verb-number teacher", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate,

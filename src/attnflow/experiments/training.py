@@ -10,11 +10,12 @@ import copy
 import hashlib
 import json
 import math
+import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from attnflow.evaluate.statistics import wilson
 from attnflow.files import write_whole
 
 Say = Callable[[str], None]
-LOG, REPORT = "log.jsonl", "training.json"
+LOG, REPORT, LOCK = "log.jsonl", "training.json", ".lock"
 
 
 def tell(message: str) -> None:
@@ -78,47 +79,61 @@ def fit(
         say(f"{stage}: going on from step {first} of {steps}")
     _forget_after(out / LOG, stage, first)
     started, total = time.perf_counter(), torch.zeros((), device=weights[0].device)
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it; nothing changes on the CPU
-    model.train()
-    for step in range(first, steps):
-        torch.manual_seed(_mixed(seed, stage, step))
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step)
-        optimizer.zero_grad(set_to_none=True)
-        found = loss(step)
-        found.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        total += found.detach()
-        if averaging:
-            # Early on the average would still be mostly the first random weights.
-            pull = 1 - min(averaging, (1 + step) / (10 + step))
-            torch._foreach_lerp_([w.data for w in averages], [w.data for w in weights], pull)
-        if (step + 1) % every and step + 1 < steps:
-            continue
-        mean = float(total) / ((step % every) + 1)
-        if not math.isfinite(mean):
-            raise InputError(f"{stage}: the loss is {mean} at step {step + 1}: give a lower rate, or another seed")
-        total.zero_()
-        judged.eval()
-        with torch.no_grad():
-            scores = evaluate(judged)
+    with _fast():
         model.train()
-        seconds = before + time.perf_counter() - started
-        record = {"stage": stage, "step": step + 1, "loss": mean, "rate": rate(step), **scores, "seconds": seconds}
-        append(out / LOG, record)
-        say(f"{stage}: step {step + 1} of {steps}, " + ", ".join(f"{k} {v:.4g}" for k, v in list(record.items())[2:]))
-        if scores["score"] > best["score"]:
-            best = record
-            kept = {name: value.detach().clone() for name, value in judged.state_dict().items()}
-        state = {"step": step + 1, "seconds": seconds, "recipe": key, "best": json.dumps(best), "kept": kept}
-        state |= {"model": model.state_dict(), "judged": judged.state_dict(), "optimizer": optimizer.state_dict()}
-        write_whole(path, partial(torch.save, state))
-    torch.set_float32_matmul_precision(precision)
+        for step in range(first, steps):
+            torch.manual_seed(_mixed(seed, stage, step))
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step)
+            optimizer.zero_grad(set_to_none=True)
+            found = loss(step)
+            found.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            total += found.detach()
+            if averaging:
+                # Early on the average would still be mostly the first random weights.
+                pull = 1 - min(averaging, (1 + step) / (10 + step))
+                torch._foreach_lerp_([w.data for w in averages], [w.data for w in weights], pull)
+            if (step + 1) % every and step + 1 < steps:
+                continue
+            mean = float(total) / ((step % every) + 1)
+            if not math.isfinite(mean):
+                raise InputError(f"{stage}: the loss is {mean} at step {step + 1}: give a lower rate, or another seed")
+            total.zero_()
+            judged.eval()
+            with torch.no_grad():
+                scores = evaluate(judged)
+            model.train()
+            seconds = before + time.perf_counter() - started
+            record = {"stage": stage, "step": step + 1, "loss": mean, "rate": rate(step), **scores, "seconds": seconds}
+            append(out / LOG, record)
+            say(
+                f"{stage}: step {step + 1} of {steps}, "
+                + ", ".join(f"{k} {v:.4g}" for k, v in list(record.items())[2:])
+            )
+            if scores["score"] > best["score"]:
+                best = record
+                kept = {name: value.detach().clone() for name, value in judged.state_dict().items()}
+            state = {"step": step + 1, "seconds": seconds, "recipe": key, "best": json.dumps(best), "kept": kept}
+            state |= {"model": model.state_dict(), "judged": judged.state_dict(), "optimizer": optimizer.state_dict()}
+            write_whole(path, partial(torch.save, state))
     model.load_state_dict(kept)
     model.eval()
     return best
+
+
+@contextmanager
+def _fast() -> Iterator[None]:
+    """TF32 on a GPU that has it; nothing changes on the CPU."""
+    import torch
+
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 def adam(model: Any, rate: float, decay: float, *, coupled: bool = False) -> Any:
@@ -140,14 +155,13 @@ def _read_checkpoint(path: Path, key: str) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         same = state["recipe"] == key
+        for part in ("model", "judged", "optimizer", "step", "seconds", "best", "kept"):
+            state[part]
     except Exception as e:  # torch raises what zip, pickle and the file system raise
-        raise InputError(
-            f"the checkpoint {str(path)!r} cannot be read ({type(e).__name__}): delete it, or give resume=False"
-        ) from e
+        raise InputError(f"the checkpoint {str(path)!r} cannot be read ({type(e).__name__}): delete it") from e
     if not same:
         raise InputError(
-            f"the checkpoint {str(path)!r} is of a training with other settings or data: give another folder, delete it, "
-            "or give resume=False"
+            f"the checkpoint {str(path)!r} is of a training with other settings or data: give another folder, or delete it"
         )
     return state
 
@@ -155,10 +169,38 @@ def _read_checkpoint(path: Path, key: str) -> dict[str, Any]:
 def _forget_after(log: Path, stage: str, step: int) -> None:
     """Drops the lines of steps that will be done again."""
     if log.is_file():
-        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-        kept = [line for line in lines if line["stage"] != stage or line["step"] <= step]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
+        text = ""
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # a line that was cut off, or is not ours
+                record = json.loads(line)
+                if record["stage"] != stage or record["step"] <= step:
+                    text += json.dumps(record) + "\n"
         write_whole(log, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+_claimed: dict[Path, int] = {}  # folders, and the locks on them, which end with the process
+
+
+def claim(out: Path) -> None:
+    """Makes the folder of a training and keeps it for this process; a finished training is not written over."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InputError(f"cannot make the folder {str(out)!r}: {e.strerror or e}") from None
+    if (out / REPORT).is_file():
+        raise InputError(f"the folder {str(out)!r} holds a finished training: give another one, or delete it")
+    try:
+        import fcntl
+    except ImportError:  # not on Windows: nothing is locked there
+        return
+    if out.resolve() not in _claimed:
+        lock = os.open(out / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise InputError(f"another training is writing into {str(out)!r}: give another folder, or wait") from None
+        _claimed[out.resolve()] = lock
 
 
 def append(log: Path, record: Mapping[str, Any]) -> None:
@@ -175,8 +217,15 @@ def finish(out: Path, report: Mapping[str, Any], device: Any) -> dict[str, Any]:
     whole = {**report, "device": name, "versions": versions()}
     text = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
     write_whole(out / REPORT, lambda part: part.write_text(text, encoding="utf-8"))
-    for path in out.glob("checkpoint-*.pt"):
-        path.unlink()
+    for path in (*out.glob("checkpoint-*.pt"), out / LOCK):
+        path.unlink(missing_ok=True)
+    lock = _claimed.pop(out.resolve(), None)
+    if lock is not None:
+        os.close(lock)
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in out.glob("*.safetensors"):
+        path.chmod(0o666 & ~mask)  # they are written for their owner alone
     return whole
 
 

@@ -79,6 +79,7 @@ def train(
     import torch
 
     out, settings = Path(out), settings_of(recipe, changes)
+    training.claim(out)
     for folder in teachers:
         if not (Path(folder) / "config.json").is_file():
             raise InputError(
@@ -91,6 +92,7 @@ def train(
     key = {"task": "verb-number", "recipe": recipe, "seed": seed, "settings": settings, "data": hashes}
     where = training.place(device)
     extra = read(more) if more is not None else []
+    elsewhere = read(linzen) if linzen is not None else []
     sentences = [line.lower().split() for line in masked_lm.read(text)] if text is not None else []
     tags, words = vocabulary_of([*parts["train"], *extra], settings["vocabulary"], settings["tag_words"], sentences)
     tokenizer = tokenizer_of(tags, words, settings["positions"])
@@ -118,13 +120,13 @@ def train(
         )  # fmt: skip
         shown.soft = training.probabilities(taught, shown).to(where)
     stages["verb-number"] = _learn(model, shown, valid, len(parts["train"]), settings, common)
+    before = len(tokenizer)
     if settings["adopted"]:
         tokenizer = adopt(model, tokenizer, [*parts["train"], *extra], settings["adopted"], sentences)
     save(model, tokenizer, out)
     model, tokenizer = load(out, where)
     scores = {name: accuracy(model, tokenizer, parts[name]) for name in ("valid", "test") if parts[name]}
-    if linzen is not None:
-        elsewhere = read(linzen)
+    if elsewhere:
         scores["linzen"] = accuracy(model, tokenizer, elsewhere)
         scores["linzen, tags guessed"] = accuracy(model, tokenizer, elsewhere, guess="suffix")
     for name, found in scores.items():
@@ -132,7 +134,7 @@ def train(
         say(f"verb-number: accuracy on {name} by attractors: {', '.join(shares)}")
     report = {
         **key, "parameters": sum(w.numel() for w in model.parameters()), "stages": stages, "accuracy": scores,
-        "examples": {"train": len(parts["train"]), "more": len(extra)},
+        "examples": {"train": len(parts["train"]), "more": len(extra)}, "adopted": len(tokenizer) - before,
     }  # fmt: skip
     told = training.finish(out, report, where)
     write_whole(out / "README.md", lambda beside: beside.write_text(card(told), encoding="utf-8"))

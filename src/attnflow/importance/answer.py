@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnflow.capture import encode
-from attnflow.capture.inputs import Encoded
+from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.model import running
 from attnflow.capture.predict import answered, piece
 from attnflow.errors import InputError
@@ -85,8 +86,23 @@ def questions(model: Model, texts: Sequence[Any], labels: Sequence[Any], truncat
     return [q for q in found if q is not None]
 
 
-def outputs(model: Model, rows: Sequence[Tensors], grad: bool = False) -> Iterator[tuple[list[int], Tensor]]:
+def outputs(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensor]]:
     """The logits of every row, in batches of one length: which rows, and ``[row, …]``. So nothing is ever padded."""
+    for at, batch in batches(model, rows):
+        try:
+            logits = logits_of(model, batch)
+        except InputError:
+            if len(at) == 1:
+                raise
+            # some classifiers refuse batches: decoders without a padding token
+            for i in at:
+                yield [i], logits_of(model, dict(rows[i]))
+        else:
+            yield at, logits
+
+
+def batches(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensors]]:
+    """Which rows, and their tensors together."""
     groups: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault((row["input_ids"].shape[1], *row), []).append(number)
@@ -95,16 +111,7 @@ def outputs(model: Model, rows: Sequence[Tensors], grad: bool = False) -> Iterat
         size = max(1, min(TOKENS, LOGITS // wide) // n)
         for start in range(0, len(members), size):
             at = members[start : start + size]
-            try:
-                logits = logits_of(model, {name: torch.cat([rows[i][name] for i in at]) for name in names}, grad)
-            except InputError:
-                if len(at) == 1:
-                    raise
-                # some classifiers refuse batches: decoders without a padding token
-                for i in at:
-                    yield [i], logits_of(model, dict(rows[i]), grad)
-            else:
-                yield at, logits
+            yield at, {name: torch.cat([rows[i][name] for i in at]) for name in names}
 
 
 def logits_of(model: Model, batch: Tensors, grad: bool = False) -> Tensor:
@@ -164,6 +171,7 @@ def result(model: Model, question: Question, values: Any, method: str, **told: A
             "device": model.device.type,
             "answer": {"kind": question.kind, "name": question.name, "probability": question.chance},
             **told,
+            **({"unknown": strange} if (strange := unknown(model.tokenizer, e)) else {}),
             "attnflow": attnflow.__version__,
         },
     )
@@ -182,8 +190,7 @@ def many(texts: Any, labels: Any) -> tuple[list[Any], list[Any]]:
 
 def writes_words(model: Model) -> bool:
     """Whether it answers with a token: a masked or causal language model."""
-    labels = getattr(model.config, "architectures", None) or [type(model.model).__name__]
-    return any("LM" in name for name in labels)
+    return re.search(r"For(Masked|Causal)LM|LMHead|ForPreTraining", type(model.model).__name__) is not None
 
 
 def _name(model: Model, kind: str, chosen: int) -> str:
@@ -200,7 +207,7 @@ def _chosen(model: Model, kind: str, label: Any, count: int) -> int:
         raise InputError(f"answer={label}: expected a number from 0 to {count - 1}")
     if kind in ("class", "score"):
         names = {str(name): int(i) for i, name in (getattr(model.config, "id2label", None) or {}).items()}
-        if label in names:
+        if isinstance(label, str) and label in names:
             return names[label]
         shown = ", ".join(map(repr, names)) or f"0 to {count - 1}"
         raise InputError(f"answer={label!r} is no class of this model: expected one of {shown}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnflow.errors import InputError
 from attnflow.importance.answer import Question, check_of, logits_of, many, questions, result, score
 from attnflow.importance.blank import blank_id
-from attnflow.importance.gradients import check_difference, embedding_layer
+from attnflow.importance.gradients import check_difference, embedding_layer, embeddings
 
 if TYPE_CHECKING:
     from attnflow.capture.model import Model
@@ -35,6 +35,7 @@ def integrated_gradients(
     the same in both texts and so get 0. The values sum to f(x) - f(x'); `provenance` says how far they miss it (delta).
     steps: of the integral.
     """
+    _count(steps, "steps")
     captum = _captum()
     token = _token(model, by)
     check_of(of)
@@ -43,6 +44,13 @@ def integrated_gradients(
     check_difference(asked, of)
     found = []
     for q in asked:
+        with embeddings(model, q.tensors["input_ids"]) as read:
+            logits_of(model, q.tensors)
+        if read.calls != 1 or len(read.leaves) != 1:
+            raise InputError(
+                f"integrated gradients need the embeddings of the tokens to be read once, and {type(model.model).__name__} "
+                f"uses its embedding layer {read.calls} times: take gradient or shapley"
+            )
         method = captum.LayerIntegratedGradients(_explained(model, q, of), embedding_layer(model))
         with torch.enable_grad():
             values, delta = method.attribute(
@@ -50,7 +58,7 @@ def integrated_gradients(
                 internal_batch_size=BATCH, return_convergence_delta=True,
             )  # fmt: skip
         summed = values[0].detach().double().sum(-1).cpu().numpy()
-        told = {"of": of, "by": _named(model, token), "steps": steps, "delta": float(delta[0])}
+        told = {"of": of, "by": _named(model, token), "integral_steps": steps, "delta": float(delta[0])}
         found.append(result(model, q, summed, "integrated gradients", **told))
     return found if isinstance(text, list) else found[0]
 
@@ -70,6 +78,8 @@ def shapley(
 
     Arguments as in `integrated_gradients`; samples: how many orders; seed: of the orders. The values sum to f(x) - f(x').
     """
+    _count(samples, "samples")
+    _count(seed, "seed", least=0)
     captum = _captum()
     token = _token(model, by)
     check_of(of)
@@ -90,6 +100,11 @@ def shapley(
         numbers[list(q.encoded.special)] = 0
         found.append(result(model, q, numbers, "shapley", **told))
     return found if isinstance(text, list) else found[0]
+
+
+def _count(given: int, name: str, least: int = 1) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or not least <= given < 2**31:
+        raise InputError(f"{name}={given!r}: expected a whole number of at least {least}")
 
 
 def _captum() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnflow.capture.model import running
 from attnflow.errors import AttentionWarning, InputError
-from attnflow.importance.answer import Question, check_of, many, outputs, questions, result, score
+from attnflow.importance.answer import Question, Tensors, batches, check_of, logits_of, many, questions, result, score
 
 if TYPE_CHECKING:
     from attnflow.capture.model import Model
@@ -54,18 +56,20 @@ def gradient(
     check_difference(asked, of)
     values: list[Any] = [None] * len(asked)
     left = whole = 0.0
-    with embeddings(model) as seen, torch.enable_grad():
-        for at, logits in outputs(model, [q.tensors for q in asked], grad=True):
-            said = torch.stack([logits[k] if (p := asked[i].place) is None else logits[k, p] for k, i in enumerate(at)])
-            own, other = ([getattr(asked[i], name) or 0 for i in at] for name in ("chosen", "against"))
-            explained = score(model, asked[at[0]].kind, said.float(), torch.tensor(own), torch.tensor(other), of)
-            x = seen.pop()
-            (g,) = torch.autograd.grad(explained.sum(), x)
-            g = g.double()
-            found = REDUCE[reduce](g, x.detach().double()).cpu().numpy()
+    for at, batch in batches(model, [q.tensors for q in asked]):
+        parts: list[tuple[list[int], Tensors]] = [(at, batch)]
+        try:
+            found = [_gradients(model, asked, at, batch, of)]
+        except InputError:
+            if len(at) == 1:
+                raise
+            parts = [([i], dict(asked[i].tensors)) for i in at]  # some classifiers refuse batches
+            found = [_gradients(model, asked, one, alone, of) for one, alone in parts]
+        for (part, _), (g, x) in zip(parts, found, strict=True):
+            reduced = REDUCE[reduce](g, x).cpu().numpy()
             left, whole = max(left, float(g.sum(-1).abs().max())), max(whole, float(g.abs().sum(-1).max()))
-            for k, number in enumerate(at):
-                values[number] = found[k]
+            for k, number in enumerate(part):
+                values[number] = reduced[k]
     if "sum" in reduce and left < ROUNDING * whole:
         warnings.warn(
             f"the gradient of every token sums to 0 over its dimensions, up to rounding ({left:.1g} of {whole:.1g}): "
@@ -79,18 +83,53 @@ def gradient(
     return results if isinstance(text, list) else results[0]
 
 
-@contextmanager
-def embeddings(model: Model) -> Iterator[list[Tensor]]:
-    """While it lasts, the output of the embedding layer is a leaf that gradients reach; each pass leaves it here."""
-    seen: list[Tensor] = []
+def _gradients(model: Model, asked: list[Question], at: list[int], batch: Tensors, of: str) -> tuple[Tensor, Tensor]:
+    """The gradient with respect to the embeddings, and these: ``[row, token, dimension]`` of one batch."""
+    with torch.enable_grad(), embeddings(model, batch["input_ids"]) as read:
+        logits = logits_of(model, batch, grad=True)
+        if len(read.leaves) != 1:
+            raise InputError(
+                f"gradients need the embeddings of the tokens, each read once, and {type(model.model).__name__} reads them "
+                f"{len(read.leaves)} times in this form: it pads, transposes or shares them"
+            )
+        said = torch.stack([logits[k] if (p := asked[i].place) is None else logits[k, p] for k, i in enumerate(at)])
+        own, other = ([getattr(asked[i], name) or 0 for i in at] for name in ("chosen", "against"))
+        explained = score(model, asked[at[0]].kind, said.float(), torch.tensor(own), torch.tensor(other), of)
+        with running():
+            (g,) = torch.autograd.grad(explained.sum(), read.leaves[0])
+    return g.double(), read.leaves[0].detach().double()
 
-    def leaf(module: Any, given: Any, out: Tensor) -> Tensor:
-        seen[:] = [out.detach().requires_grad_()]
-        return seen[0]
+
+class Read:
+    """What the embedding layer did in one forward pass: its calls, and the leaves where it read the tokens themselves."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.leaves: list[Tensor] = []
+
+
+@contextmanager
+def embeddings(model: Model, ids: Tensor) -> Iterator[Read]:
+    """While it lasts, what the embedding layer gives for `ids` is a leaf that gradients reach.
+
+    Some models send the types of tokens through the same layer: that is not touched.
+    """
+    read = Read()
+    wanted, own = ids.to(model.device), threading.get_ident()
+
+    def leaf(module: Any, given: Any, out: Any) -> Any:
+        if threading.get_ident() != own:  # a hook sees the passes of all threads
+            return None
+        read.calls += 1
+        same = bool(given) and isinstance(given[0], Tensor) and given[0].shape == wanted.shape
+        if not (same and torch.equal(given[0], wanted) and isinstance(out, Tensor) and out.shape[:2] == wanted.shape):
+            return None
+        read.leaves.append(out.detach().requires_grad_())
+        return read.leaves[-1]
 
     handle = embedding_layer(model).register_forward_hook(leaf)
     try:
-        yield seen
+        yield read
     finally:
         handle.remove()
 

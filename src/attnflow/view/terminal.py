@@ -117,10 +117,14 @@ class TerminalView:
             (" · " if page.blocks else " | ").join(
                 ([] if model is None else [page.shown(_short(str(model)))])
                 + [page.shown(_method(result)), f"query {page.shown(result.query_tokens[self.at_query])}"]
-                + [f"L{result.layers[self.at_layer] + 1}"]
+                # importance is of the model's answer, and of no layer
+                + ([] if "answer" in result.provenance else [f"L{result.layers[self.at_layer] + 1}"])
             ),
             style="bold",
         )
+        strange = _unknown(result)
+        if strange:
+            yield Text("unknown to the model: " + page.shown(", ".join(strange)))
         if result.grid is None:
             yield _sentence(result.tokens, row, page)
             if page.coloured:
@@ -130,6 +134,15 @@ class TerminalView:
             yield from _patches(patches, page)
             yield _legend(patches, page)
         yield from _table(result, row, page)
+
+
+def _unknown(result: TokenAttention) -> list[str]:
+    """The words that the model cannot read; steps that drop inputs or merge them move positions, so these tell nothing."""
+    places = result.provenance.get("unknown")
+    moved = result.provenance.get("steps") or result.provenance.get("unit") == "word"
+    if not isinstance(places, list) or moved:
+        return []
+    return [result.tokens[i] for i in places if isinstance(i, int) and 0 <= i < len(result.tokens)]
 
 
 def _short(model: str) -> str:
