@@ -78,7 +78,8 @@ def recipe(told: dict[str, Any]) -> str:
     )
     if settings["unknown_words"] or settings["unknown_tags"]:
         lines.append(
-            f"In training {settings['unknown_words']:.0%} of the words and {settings['unknown_tags']:.0%} of the tags are [UNK]."
+            f"In training {settings['unknown_words']:.0%} of the words and {settings['unknown_tags']:.0%} of the tags "
+            "are [UNK]."
         )
     if told.get("adopted"):
         lines.append(
