@@ -383,7 +383,19 @@ def test_offline_and_not_in_the_cache(tmp_path: Path) -> None:
     )
 
 
-def test_show(tmp_path: Path) -> None:
+def here(monkeypatch: pytest.MonkeyPatch, capsys: Any, *words: str) -> str:
+    """What the command prints, run in this process, which has torch loaded already."""
+    from attnflow import cli
+
+    monkeypatch.setattr(sys, "argv", ["attnflow", *words])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    told = capsys.readouterr()
+    assert stopped.value.code == 0, told.err
+    return str(told.out)
+
+
+def test_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     path = str(folder(tmp_path / "m", classifier(), wordpiece()))
     done = attnflow(
         "show", "the key to the cabinets", "-m", path, "--method", "flow", "--words", "--no-special", NO_COLOR="1"
@@ -393,12 +405,15 @@ def test_show(tmp_path: Path) -> None:
     assert lines[0].startswith("class: '") and "flow" in lines[1]
     assert [line.split()[1] for line in lines if line[:1].isdigit()] == ["the", "key", "to", "the", "cabinets"]
     assert "\x1b" not in done.stdout
-    data = json.loads(attnflow("show", "the key", "-m", path, "--layer", "all", "--query", "key", "--json").stdout)
+    capsys.readouterr()
+    data = json.loads(
+        here(monkeypatch, capsys, "show", "the key", "-m", path, "--layer", "all", "--query", "key", "--json")
+    )
     assert (
         np.array(data["values"]).shape == (3, 1, 4) and data["method"] == "rollout" and data["query_tokens"] == ["key"]
     )
-    done = attnflow("show", "the key", "-m", path, "-o", str(tmp_path / "r.npz"))
-    assert done.stdout == "" and af.TokenAttention.load(tmp_path / "r.npz").tokens == ("[CLS]", "the", "key", "[SEP]")
+    shown = here(monkeypatch, capsys, "show", "the key", "-m", path, "-o", str(tmp_path / "r.npz"))
+    assert shown == "" and af.TokenAttention.load(tmp_path / "r.npz").tokens == ("[CLS]", "the", "key", "[SEP]")
 
 
 @pytest.mark.parametrize(
@@ -428,10 +443,10 @@ def test_show_with_mistakes(
     assert stopped.value.code == 2 and told.out == "" and sentence in told.err and told.err.count("\n") == 1
 
 
-def test_show_takes_words_as_queries(tmp_path: Path) -> None:
+def test_show_takes_words_as_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     path = str(folder(tmp_path / "m", classifier(), wordpiece()))
-    done = attnflow("show", "the unbelievable key", "-m", path, "--words", "--query", "unbelievable")
-    assert "rollout (words) · query unbelievable · L3" in done.stdout, done.stderr
+    shown = here(monkeypatch, capsys, "show", "the unbelievable key", "-m", path, "--words", "--query", "unbelievable")
+    assert "rollout (words) · query unbelievable · L3" in shown
     done = subprocess.run(
         [sys.executable, "-m", "attnflow", "show", "-", "-m", path], input=b"\xff\xfe", capture_output=True, timeout=120
     )
