@@ -29,14 +29,14 @@ def tables(found: Evaluation) -> Iterator[Table | Text]:
     ranked = "all tokens" if found.provenance["special"] else "without special tokens"
     for name in found.importances:
         title = f"Spearman with {name}, {found.samples} {'text' if found.samples == 1 else 'texts'}, {ranked}"
-        table = Table("", *found.views, title=title, box=SIMPLE_HEAD, pad_edge=False, title_justify="left")
+        table = Table("", *found.views, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
         for layer in range(found.layers):
             table.add_row(f"L{layer + 1}", *(shown(found.cell(name, view, layer)) for view in found.views))
         yield table
     if found.comparisons:
         asked = sum(c.p is not None for c in found.comparisons)
         table = Table(
-            "", "", "mean difference", "p", "corrected", box=SIMPLE_HEAD, pad_edge=False, title_justify="left",
+            "", "", "mean difference", "p", "corrected", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
             title=f"Text by text at L{found.layers}: Wilcoxon's p, and corrected (Holm) for {asked} comparisons",
         )  # fmt: skip
         for c in found.comparisons:

@@ -64,6 +64,7 @@ def train_verb_number(
         source, output, recipe=recipe, more=found(data, "more"), text=found(data, "text"), linzen=linzen_subset(data),
         teachers=teacher or (), seed=seed, device=device, say=progress, **changes,
     )  # fmt: skip
+    progress(f"wrote {output}")
 
 
 @train.command("teacher")
@@ -83,6 +84,7 @@ def train_teacher(
     teacher.train_encoder(
         source, base, output, more=found(data, "more"), epochs=epochs, seed=seed, device=device, say=progress
     )
+    progress(f"wrote {output}")
 
 
 @train.command("sst2")
@@ -99,6 +101,7 @@ def train_sst2(
     from attnflow.experiments import sst2
 
     sst2.train(folder_of(data, "sst2"), base, output, epochs=epochs, seed=seed, device=device, say=progress)
+    progress(f"wrote {output}")
 
 
 @train.command("masked-lm")
@@ -115,6 +118,7 @@ def train_masked_lm(
     from attnflow.experiments import masked_lm
 
     masked_lm.train(folder_of(data, "text"), base, output, epochs=epochs, seed=seed, device=device, say=progress)
+    progress(f"wrote {output}")
 
 
 def reproduce(
