@@ -247,3 +247,22 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
         InputError, match=r"figures need matplotlib, which is not installed: pip install 'attnflow\[plot\]'"
     ):
         layer_maps([("", views(WORDS, query=0))])
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_a_result_draws_and_saves_itself(tmp_path, kind):
+    one = result(WORDS, "flow", layers=4, query=0)
+    one.save(tmp_path / f"a.{kind}")
+    save(layer_maps([("", {"flow": one})]), tmp_path / f"b.{kind}")
+    assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+def test_what_cannot_be_drawn():
+    many = result(WORDS)
+    with pytest.raises(InputError, match="this result has 7 queries: give one"):
+        many.plot()
+    assert many.plot(query="key").axes
+    with pytest.raises(
+        InputError, match="plot() of an image of 2 × 3 patches: expected text".replace("(", r"\(").replace(")", r"\)")
+    ):
+        replace(many, grid=(2, 3)).plot()

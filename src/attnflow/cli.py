@@ -87,7 +87,10 @@ def show(
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the data to a .json, .npz, .csv or .parquet file.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="Write the data (.json, .npz, .csv, .parquet) or a picture (.svg, .pdf, .png)."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

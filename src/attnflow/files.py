@@ -184,4 +184,5 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
 
 
 WRITERS = {".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet}
+PICTURES = (".svg", ".pdf", ".png")
 READERS = {".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}

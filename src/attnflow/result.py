@@ -13,7 +13,7 @@ import numpy as np
 
 from attnflow._arrays import as_array, is_tensor, positions
 from attnflow.errors import InputError
-from attnflow.files import READERS, WRITERS, labels, of_extension, write_whole
+from attnflow.files import PICTURES, READERS, WRITERS, labels, of_extension, write_whole
 
 FloatArray = np.ndarray[Any, Any]
 
@@ -220,11 +220,29 @@ class TokenAttention:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
 
-        .csv and .parquet are one row a value, with layers counted from 1. .parquet needs pyarrow.
+        .csv and .parquet are one row a value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png are
+        pictures, see `plot`.
         """
         path = Path(path)
-        write = of_extension(WRITERS, path)
+        write = of_extension({**WRITERS, **dict.fromkeys(PICTURES, _draw)}, path)
+        if write is _draw:
+            _draw(self, path)
+            return
         write_whole(path, lambda beside: write(self, beside))
+
+    def plot(self, query: int | str | None = None) -> Any:
+        """A matplotlib figure in the manner of the paper's Figures 2 and 3: what one query takes from each input, by layer.
+
+        query: as in `row`; may be left out where there is only one. Needs matplotlib. An image is drawn by `overlay`.
+        """
+        if self.grid is not None:
+            raise InputError(
+                f"plot() of an image of {self.grid[0]} × {self.grid[1]} patches: expected text; overlay() lays them over it"
+            )
+        from attnflow.view.figure import layer_maps
+
+        self.where(query)
+        return layer_maps([("", {self.method: self})], query=query)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:
@@ -246,6 +264,12 @@ class TokenAttention:
             return cls(**held, values=values)
         except InputError:
             raise damaged from None
+
+
+def _draw(result: TokenAttention, path: Path) -> None:
+    from attnflow.view.figure import save
+
+    save(result.plot(), path)
 
 
 def _layer_index(layers: tuple[int, ...], layer: int) -> int:
