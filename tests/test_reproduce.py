@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import attnflow as af  # noqa: E402
 from attnflow.cli import main  # noqa: E402
 from attnflow.experiments import agreement, paper, report, tables, verb_number  # noqa: E402
 from attnflow.experiments.card import card  # noqa: E402
+from attnflow.experiments.figures import table_figure  # noqa: E402
 from small_tokenizers import wordpiece  # noqa: E402
 from test_importance import bert  # noqa: E402
 from test_pronouns import ROWS, winobias  # noqa: E402
@@ -108,7 +110,7 @@ def test_its_accuracy() -> None:
     found, tokenizer = verb_number.load(FOLDER)
     examples = [e for e in agreement.read(Path(where) / "agreement" / "agreement.tsv.xz") if e.split == "test"]
     assert verb_number.accuracy(found, tokenizer, examples)["all"]["accuracy"] >= 0.95
-    with pytest.warns(af.AttentionWarning, match="4 of 7489|left out"):
+    with pytest.warns(af.AttentionWarning, match="4 of 7489"):
         subset = agreement.read(Path(where) / "linzen_subset")
     assert verb_number.accuracy(found, tokenizer, subset)["0"]["accuracy"] >= 0.93
 
@@ -167,15 +169,7 @@ def test_tables_are_the_loop(model: Any, data: Path) -> None:
 def test_rare_words_become_their_tag(model: Any, data: Path) -> None:
     rare = agreement.read(data / "agreement" / "agreement.tsv")[5]
     ids = verb_number.encode(rare, model.tokenizer.get_vocab(), 64)
-    assert model.tokenizer.convert_ids_to_tokens(ids) == [
-        "[CLS]",
-        "a",
-        "NN",
-        "of",
-        "the",
-        "NNS",
-        "[EOS]",
-    ] or "NN" in model.tokenizer.convert_ids_to_tokens(ids)
+    assert model.tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "a", "NN", "of", "the", "NNS", "[EOS]"]
 
 
 def constructed(raw: list[float], rollout: list[float], flow: list[float]) -> Any:
@@ -252,12 +246,25 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, capsys: Any, data: Path, tmp_
         _, err = run(monkeypatch, capsys, "reproduce", "report", "-o", str(out), code=2)
         assert "table2.json' is damaged" in err
     page = (tmp_path / "out.md").read_text()
-    assert (
-        "![Table 1" in page
-        and "out/table1.svg" in page
-        and "NaN" not in page
-        and "nan" not in page.replace("finance", "")
-    )
+    assert "![Table 1" in page and "out/table1.svg" in page and not re.search(r"\bnan\b", page, re.IGNORECASE)
+
+
+def test_a_layer_whose_attention_ranks_nothing_is_a_gap(data: Path) -> None:
+    """As in models trained with strong dropout: no mean, no crash, and the reason in the table."""
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    model = af.load()
+    with torch.no_grad():
+        model.model.transformer.h[5].attn.c_attn.weight[:, :256] = 0  # queries and keys
+        model.model.transformer.h[5].attn.c_attn.bias[:256] = 0
+    examples = agreement.read(data / "agreement" / "agreement.tsv")
+    told = tables.verb_number_tables([("seed 0", model)], examples, lambda line: None, resamples=50)["table1"]
+    assert told["all"]["text"]["raw"][5]["mean"] is None and told["runs"][0]["evenness"][5] == pytest.approx(1)
+    assert told["runs"][0]["claims"]["text"]["end"]["verdict"] == "cannot be asked"
+    assert table_figure([told], "text").axes
+    told["runs"][0]["training"] = None
+    shown = report.section({**told, "recipe": "plain"})
+    assert "| none |" in shown and "(attention the same for all tokens): of 8 texts 8 at raw L6" in shown
+    assert "rollout L6 − raw L6 does not exist" in shown
 
 
 def test_table3_and_figure4(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:

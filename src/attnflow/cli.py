@@ -214,7 +214,7 @@ def evaluate(
     from attnflow.importance.answer import questions, writes_words
 
     loaded = attnflow.load(model, device=device)
-    first = next((t for t in texts if t if not isinstance(t, str) or t.strip()), None)
+    first = next((t for t in texts if not isinstance(t, str) or t.strip()), None)
     if first is not None:
         questions(loaded, [first], [None], truncate=True)  # a model without an answer says so before labels are read
     labels: list[Any] | None = None

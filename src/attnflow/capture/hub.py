@@ -38,6 +38,8 @@ def load(
     from transformers.utils import logging
 
     if model is None:
+        if revision is not None or gguf_file is not None:
+            raise InputError("revision and gguf_file go with a model: the embedded one has neither")
         return _embedded(device, dtype)
     if not isinstance(model, str | Path) or not str(model):
         raise InputError(
@@ -77,10 +79,13 @@ def load(
 EMBEDDED = "verb-number"
 
 
+def embedded_folder() -> Path:
+    return Path(attnflow.__file__).parent / "experiments" / EMBEDDED
+
+
 def _embedded(device: str | None, dtype: str) -> Model:
     """The model that comes with the package, under the name that its results carry."""
-    folder = Path(attnflow.__file__).parent / "experiments" / EMBEDDED
-    found = load(folder, device=device, dtype="float32" if dtype == "auto" else dtype)  # shipped in half precision
+    found = load(embedded_folder(), device=device, dtype=dtype)
     return Model(found.model, found.processor, EMBEDDED, f"attnflow {attnflow.__version__}")
 
 

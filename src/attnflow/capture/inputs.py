@@ -82,9 +82,10 @@ def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, ta
         raise InputError(f"the text {' '.join(parts)!r:.60} is empty: expected at least one word")
     if limit is not None and len(ids) > limit:
         if not truncate:
+            kept = "last" if getattr(tokenizer, "truncation_side", "right") == "left" else "first"
             raise InputError(
                 f"the text has {len(ids)} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
-                f"(--truncate) to keep the first {limit} tokens"
+                f"(--truncate) to keep the {kept} {limit} tokens"
             )
         options |= {"truncation": True, "max_length": limit}
         found = tokenizer(**given, **options)

@@ -224,43 +224,41 @@ def _verb_number(
     return written
 
 
+def _folder(seed: int, recipe: str, models: Path) -> Path:
+    """Where a verb-number model lies, or should; seed 0 of the recipe "best" comes with the package."""
+    from attnflow.capture.hub import embedded_folder
+
+    return embedded_folder() if recipe == "best" and seed == 0 else models / f"verb-number-{recipe}-seed{seed}"
+
+
+def _trained(folder: Path) -> bool:
+    return (folder / "training.json").is_file()  # the last file that a training writes
+
+
 def _verb_number_model(
     seed: int, recipe: str, models: Path, data: Path | None, source: Path, device: str | None
 ) -> tuple[Any, Any]:
-    """The model of a seed, and what its training reported; seed 0 of the recipe "best" comes with the package."""
-    import attnflow
-    from attnflow.capture.hub import EMBEDDED
+    """The model of a seed, trained if need be, and what its training reported."""
     from attnflow.experiments import verb_number
 
-    folder = models / f"verb-number-{recipe}-seed{seed}"
-    if recipe == "best" and seed == 0:
-        folder = Path(attnflow.__file__).parent / "experiments" / EMBEDDED
-    elif not (folder / "training.json").is_file():  # its training ended
+    folder = _folder(seed, recipe, models)
+    if not _trained(folder):
         teachers = sorted(models.glob("teacher*")) if recipe == "best" else []
         told = f" with {len(teachers)} teachers" if teachers else " without teachers" if recipe == "best" else ""
         progress(f"there is no trained model in {folder}: training it{told}")
         verb_number.train(
             source, folder, recipe=recipe, more=found(data, "more"), text=found(data, "text"),
-            linzen=linzen_subset(data), seed=seed, device=device, say=progress,
-            teachers=teachers,
+            linzen=linzen_subset(data), teachers=teachers, seed=seed, device=device, say=progress,
         )  # fmt: skip
-    loaded = attnflow.load(folder, device=device, dtype="float32")
-    loaded.name = folder.name
-    return loaded, _training(folder)
+    return _loaded(str(folder), device), _training(folder)
 
 
-def _trained(seed: int, recipe: str, models: Path, device: str | None) -> Any:
-    """A verb-number model that was trained before."""
+def _loaded(name: str, device: str | None) -> Any:
+    """A model in single precision, called by the last part of its path."""
     import attnflow
 
-    folder = models / f"verb-number-{recipe}-seed{seed}"
-    if not (folder / "training.json").is_file():
-        raise InputError(
-            f"there is no trained model in {str(folder)!r}: make one with attnflow train verb-number --recipe {recipe} "
-            f"--seed {seed}, or with attnflow reproduce table1"
-        )
-    loaded = attnflow.load(folder, device=device, dtype="float32")
-    loaded.name = folder.name
+    loaded = attnflow.load(name, device=device, dtype="float32")
+    loaded.name = Path(name).name if Path(name).is_dir() else name
     return loaded
 
 
@@ -277,16 +275,13 @@ def _training(folder: Path) -> dict[str, Any] | None:
 
 
 def _sentiment(data: Path | None, model: str | None, models: Path, output: Path, device: str | None) -> dict[str, Any]:
-    import attnflow
     from attnflow.experiments import figures, sst2, tables, training
 
     folder = folder_of(data, "sst2")
     file = next(f for f in (folder / f"test.tsv{e}" for e in ENDINGS) if f.is_file())
     texts, labels = sst2.read(file)
     name, trained = _chosen(model, models / "sst2", DISTILBERT)
-    loaded = attnflow.load(name, device=device, dtype="float32")
-    loaded.name = Path(name).name if Path(name).is_dir() else name
-    told = tables.sentiment_table(loaded, list(texts), list(labels), progress)
+    told = tables.sentiment_table(_loaded(name, device), list(texts), list(labels), progress)
     told["data"] = {"file": file.name, "sha256": training.file_hash(file), "split": "test", "first": len(texts)}
     told["runs"][0]["training"] = trained
     _write(output / "table3.json", _json(told))
@@ -297,17 +292,20 @@ def _sentiment(data: Path | None, model: str | None, models: Path, output: Path,
 def _figure(
     name: str, data: Path | None, model: str | None, recipe: str, models: Path, output: Path, device: str | None
 ) -> dict[str, Any]:
-    import attnflow
     from attnflow.experiments import figures
 
     if name != "figure4":
-        loaded = attnflow.load(device=device) if recipe == "best" else _trained(0, recipe, models, device)
-        told, drawn = figures.attention_figure(loaded, name)
+        folder = _folder(0, recipe, models)
+        if not _trained(folder):
+            raise InputError(
+                f"there is no trained model in {str(folder)!r}: make one with attnflow train verb-number --recipe {recipe} "
+                "--seed 0, or with attnflow reproduce table1"
+            )
+        told, drawn = figures.attention_figure(_loaded(str(folder), device), name)
         told["recipe"] = recipe
     else:
         chosen, trained = _chosen(model, models / "masked-lm", BERT)
-        loaded = attnflow.load(chosen, device=device, dtype="float32")
-        loaded.name = Path(chosen).name if Path(chosen).is_dir() else chosen
+        loaded = _loaded(chosen, device)
         winobias, winogender = (
             data / part if data is not None and (data / part).is_dir() else None for part in ("winobias", "winogender")
         )

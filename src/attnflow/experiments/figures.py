@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnflow.evaluate.compare import VIEWS
 from attnflow.experiments import paper, pronouns
 from attnflow.view import figure as picture
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from attnflow.capture.model import Model
 
 Say = Callable[[str], None]
-VIEWS = ("raw", "rollout", "flow")
+NOTHING = dict.fromkeys(("mean", "low", "high"), float("nan"))
 OF_FIGURE = {"figure1": VIEWS, "figure2": ("raw",), "figure3": ("rollout", "flow")}
 
 
@@ -82,11 +83,11 @@ def pronoun_figure(
 
 
 def table_figure(tables: Sequence[dict[str, Any]], reading: str) -> Any:
-    """The tables as curves, the paper's dashed."""
+    """The tables as curves, the paper's dashed; a layer without any correlation is a gap."""
     rows = []
     for table in tables:
         ours = {
-            view: [(c["mean"]["mean"], c["mean"]["low"], c["mean"]["high"]) for c in cells]
+            view: [(m["mean"], m["low"], m["high"]) for m in (c["mean"] or NOTHING for c in cells)]
             for view, cells in table["all"][reading].items()
         }
         depth = len(ours["raw"])

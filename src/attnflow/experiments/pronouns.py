@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import InputError
+from attnflow.evaluate.compare import VIEWS
 from attnflow.evaluate.statistics import wilson
 from attnflow.experiments.pronoun_data import (
     EITHER,
@@ -59,7 +60,6 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-VIEWS = ("raw", "rollout", "flow")
 COMBINE = ("sum", "mean")
 BATCH = 64
 SAME = 1e-9  # relative: weights that are equal come out of sums in different orders

@@ -54,7 +54,7 @@ def page(folder: Path) -> str:
         )
     spread = folder / "sst2-trainings.json"
     trainings = json.loads(spread.read_text(encoding="utf-8")) if spread.is_file() else []
-    parts = [MADE + _introduction(results), _findings(results), *_deviations(results, trainings)]
+    parts = [MADE + _introduction(), _findings(results), *_deviations(results, trainings)]
     for name, told in results.items():
         parts.append(section(told, f"{folder.name}/{name}"))
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -69,7 +69,7 @@ def section(told: dict[str, Any], pictures: str | None = None) -> str:
     return "\n\n".join([f"## {title}", *shown, *filter(None, lines)]) + "\n"
 
 
-def _introduction(results: dict[str, Any]) -> str:
+def _introduction() -> str:
     return (
         f"{paper.TITLE}: its tables and figures, its numbers beside ours. Ours are means ± standard deviations over texts, "
         "as the paper's, followed by the 95 % bootstrap interval of the mean over texts. Every number on this page is read "

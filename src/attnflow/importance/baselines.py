@@ -36,14 +36,9 @@ def integrated_gradients(
     steps: of the integral.
     """
     _count(steps, "steps")
-    captum = _captum()
-    token = _token(model, by)
-    check_of(of)
-    texts, labels = many(text, answer)
-    asked = questions(model, texts, labels, truncate)
-    check_difference(asked, of)
+    captum, token = _captum(), _token(model, by)
     found = []
-    for q in asked:
+    for q in _asked(model, text, answer, of, truncate):
         with embeddings(model, q.tensors["input_ids"]) as read:
             logits_of(model, q.tensors)
         if read.calls != 1 or len(read.leaves) != 1:
@@ -80,14 +75,9 @@ def shapley(
     """
     _count(samples, "samples")
     _count(seed, "seed", least=0)
-    captum = _captum()
-    token = _token(model, by)
-    check_of(of)
-    texts, labels = many(text, answer)
-    asked = questions(model, texts, labels, truncate)
-    check_difference(asked, of)
+    captum, token = _captum(), _token(model, by)
     found = []
-    for q in asked:
+    for q in _asked(model, text, answer, of, truncate):
         method = captum.ShapleyValueSampling(_explained(model, q, of))
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
@@ -100,6 +90,13 @@ def shapley(
         numbers[list(q.encoded.special)] = 0
         found.append(result(model, q, numbers, "shapley", **told))
     return found if isinstance(text, list) else found[0]
+
+
+def _asked(model: Model, text: Any, answer: Any, of: str, truncate: bool) -> list[Question]:
+    check_of(of)
+    asked = questions(model, *many(text, answer), truncate)
+    check_difference(asked, of)
+    return asked
 
 
 def _count(given: int, name: str, least: int = 1) -> None:
@@ -154,7 +151,6 @@ def _explained(model: Model, question: Question, of: str) -> Any:
         rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != "input_ids"}
         logits = logits_of(model, {"input_ids": ids, **rest}, grad=torch.is_grad_enabled())
         said = logits if question.place is None else logits[:, question.place]
-        other = None if question.against is None else question.against
-        return score(model, question.kind, said.float(), question.chosen, other or 0, of)
+        return score(model, question.kind, said.float(), question.chosen, question.against or 0, of)
 
     return run

@@ -34,8 +34,8 @@ def blank_out(
     signed: keep the sign: positive where the token speaks for the answer.
     truncate: cut texts that are longer than the model takes.
 
-    All tokens are blanked in turn, special ones too. Only the mask, or the position that classifies, cannot be removed;
-    it gets 0. For a model that answers with one number, the number takes the place of the probability.
+    All tokens are blanked in turn, special ones too. Only the mask, or the one position that the class is read at, cannot
+    be removed; it gets 0. For a model that answers with one number, the number takes the place of the probability.
     """
     texts, labels = many(text, answer)
     token = blank_id(model, by)
