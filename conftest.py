@@ -1,10 +1,15 @@
-"""For all tests: GPU modules are left out of the doctests where Triton is not installed; torch uses one thread."""
+"""For all tests: modules whose libraries are not installed are left out of the doctests; torch uses one thread."""
 
 import importlib.util
 
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
     collect_ignore += ["src/attnflow/capture/kernels.py", "src/attnflow/capture/hopper.py"]
+
+if importlib.util.find_spec("fastapi") is None:
+    collect_ignore += [
+        f"src/attnflow/server/{name}.py" for name in ("answers", "api", "guard", "requests", "run", "service")
+    ]
 
 if importlib.util.find_spec("torch") is not None:
     import torch

@@ -438,7 +438,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "an image of wide integers": (lambda: image().overlay(np.full((2, 2), 7)), "the image holds int64 from 7 to 7: expected uint8, or floats from 0 to 1"),
     "an image of words": (lambda: image().overlay([["a"]]), "the image holds <U1: expected uint8, or floats from 0 to 1"),
     "too much of the map": (lambda: image().overlay(np.ones((2, 2)), alpha=2), "alpha=2: expected a number from 0 (image only) to 1 (map only)"),
-    "an unknown extension": (lambda: one(1).save("a.txt"), "'a.txt' has the extension '.txt': expected one of .json, .npz, .csv, .parquet, .svg, .pdf, .png"),
+    "an unknown extension": (lambda: one(1).save("a.txt"), "'a.txt' has the extension '.txt': expected one of .json, .npz, .csv, .parquet, .svg, .pdf, .png, .html"),
     "no extension": (lambda: TokenAttention.load("a"), "'a' has the extension '': expected one of .json, .npz, .csv, .parquet"),
     "a folder that does not exist": (lambda: one(1).save("nowhere/at/all.json"), "cannot write 'nowhere/at/all.json': No such file or directory"),
     "a file that does not exist": (lambda: TokenAttention.load("nowhere.npz"), "'nowhere.npz' does not exist: expected a file written by save()"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +12,18 @@ from rich.console import Console
 
 from attnflow import __version__
 from attnflow.bench import commands as bench
-from attnflow.command import AsJson, make_folder, progress, quiet
+from attnflow.command import AsJson, layer_given, make_folder, progress, query_given, quiet, text_given
 from attnflow.errors import InputError
 from attnflow.experiments import commands as experiments
+from attnflow.server import commands as server
+from attnflow.view import commands as view
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What flows where inside a transformer.")
 app.add_typer(bench.app, name="bench")
 app.add_typer(experiments.train, name="train")
 app.command()(experiments.reproduce)
+app.command()(view.compare)
+app.command()(server.serve)
 
 
 def main() -> None:
@@ -89,7 +92,10 @@ def show(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="Write the data (.json, .npz, .csv, .parquet) or a picture (.svg, .pdf, .png)."
+            "-o",
+            "--output",
+            help="Write the interactive page (.html), a picture (.svg, .pdf, .png) or the data (.json, .npz, .csv, "
+            ".parquet).",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -112,16 +118,30 @@ def show(
     import attnflow
 
     quiet()
-    try:
-        given = sys.stdin.read() if text == "-" else text
-    except UnicodeDecodeError:
-        raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
+    given = text_given(text)
     options: dict[str, Any] = (
         {"residual": residual, "receptive_field": receptive_field} if method in ("rollout", "flow") else {}
     )
     loaded = attnflow.load(
         model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
     )
+    if output is not None and output.suffix.lower() == ".html":
+        from attnflow.view.explain import explain
+
+        trace = loaded.trace(given, target=target, truncate=truncate, keep_heads=True)
+        chosen = query_given(query, len(trace.tokens))
+        number = None if layer == "all" else layer_given(layer, trace.layer_count, "last or all")
+        state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
+        page = explain(
+            loaded, given, query=None if chosen == "all" else chosen, truncate=truncate, residual=residual, trace=trace,
+            importance=list(dict.fromkeys(["gradient", "blank-out", *([method] if worth else [])])),
+            state={name: value for name, value in state.items() if value is not None},
+        )  # fmt: skip
+        page.save(output)
+        progress(f"wrote {output}")
+        if as_json:
+            print(json.dumps(page.document))
+        return
     said = None
     if worth:
         result = getattr(loaded, method.replace("-", "_"))(given, truncate=truncate)
@@ -131,9 +151,8 @@ def show(
         trace = loaded.trace(given, target=target, truncate=truncate)
         if words:
             trace = trace.words()
-        place = int(query) if query is not None and re.fullmatch("-?[0-9]+", query) else None
-        chosen = query if place is None or abs(place) > len(trace.tokens) else place  # or a token such as 2020
-        number = _layer(layer, trace.layer_count)
+        chosen = query_given(query, len(trace.tokens))
+        number = None if layer == "all" else layer_given(layer, trace.layer_count, "last or all")
         if number is None and not as_json and output is None:
             raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
         if chosen == "all" and not as_json and output is None:
@@ -240,18 +259,6 @@ def evaluate(
         print(json.dumps(found.to_dict()))
     else:
         Console().print(*report.tables(found), sep="\n\n")
-
-
-def _layer(given: str, count: int) -> int | None:
-    """The paper's L1…LL, counted from 0; None for all."""
-    if given == "all":
-        return None
-    if given == "last":
-        return count - 1
-    digits = given.upper().removeprefix("L")
-    if not re.fullmatch("[0-9]+", digits) or not 1 <= int(digits) <= count:
-        raise InputError(f"layer {given!r}: expected L1 to L{count}, last or all")
-    return int(digits) - 1
 
 
 @app.command()

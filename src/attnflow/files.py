@@ -97,7 +97,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], FloatArray]:
         return held, archive["values"].astype(dtype)
 
 
-def _table_text(text: str) -> str:
+def table_text(text: str) -> str:
     """What other programs can read: UTF-8 has no lone surrogates, and many readers stop at NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
@@ -108,12 +108,12 @@ def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
     return {
         "layer": (0, [number + 1 for number in result.layers]),
         "query": (1, list(result.queries)),
-        "query_token": (1, [_table_text(token) for token in result.query_tokens]),
+        "query_token": (1, [table_text(token) for token in result.query_tokens]),
         "input": (2, list(range(n))),
-        "token": (2, [_table_text(token) for token in result.tokens]),
+        "token": (2, [table_text(token) for token in result.tokens]),
         "word": (2, list(result.word_ids)),
         "special": (2, list(result.special)),
-        "part": (2, [_table_text(part) for part in result.parts] or [""] * n),
+        "part": (2, [table_text(part) for part in result.parts] or [""] * n),
     }
 
 

@@ -1,7 +1,7 @@
 """Receptive-field normalisation: token attention beside what uniform attention under the same mask would give.
 
 Under a causal mask early tokens are seen by every later query and along more paths, so rollout and flow favour them
-whatever the model does. The paper names the remedy (section 6) and leaves it open; these are three ways to read it.
+whatever the model does. The paper names the remedy (section 5) and leaves it open; these are three ways to read it.
 """
 
 from __future__ import annotations

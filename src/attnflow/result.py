@@ -108,6 +108,11 @@ class TokenAttention:
         # whoever prints it names no query, and an error out of a REPL's display helps nobody
         return render(self) if len(self.queries) == 1 else plain(repr(self))
 
+    def _repr_html_(self) -> str:
+        from attnflow.view.page import of_result
+
+        return of_result(self)._repr_html_()
+
     def show(self, query: int | str | None = None, layer: int = -1, *, file: Any = None) -> None:
         """Print one row in the terminal, or into a file; query and layer are those of `row`."""
         from rich.console import Console
@@ -221,12 +226,12 @@ class TokenAttention:
         """Write it to a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
 
         .csv and .parquet are one row a value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png are
-        pictures, see `plot`.
+        pictures, see `plot`; .html is the interactive page.
         """
         path = Path(path)
-        write = of_extension({**WRITERS, **dict.fromkeys(PICTURES, _draw)}, path)
-        if write is _draw:
-            _draw(self, path)
+        write = of_extension({**WRITERS, **dict.fromkeys(PICTURES, _draw), ".html": _page}, path)
+        if write in (_draw, _page):
+            write(self, path)
             return
         write_whole(path, lambda beside: write(self, beside))
 
@@ -270,6 +275,12 @@ def _draw(result: TokenAttention, path: Path) -> None:
     from attnflow.view.figure import save
 
     save(result.plot(), path)
+
+
+def _page(result: TokenAttention, path: Path) -> None:
+    from attnflow.view.page import of_result
+
+    of_result(result).save(path)
 
 
 def _layer_index(layers: tuple[int, ...], layer: int) -> int:

@@ -196,6 +196,31 @@ def bench_llama(
     Console().print(table)
 
 
+@app.command("page")
+def bench_page(
+    sizes: Annotated[str, typer.Option(help="Tokens.")] = "16,128,512",
+    layers: Annotated[int, typer.Option(min=2, help="Layers.")] = 12,
+    heads: Annotated[int, typer.Option(min=1, help="Heads a layer.")] = 12,
+    rounds: Annotated[int, typer.Option(min=1, help="How often the page is opened; medians are taken.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """The interactive page in a real browser: size, time until it is shown, time of a change of layer."""
+    from attnflow.bench import page
+
+    rows = page.run(numbers(sizes, "sizes", 2), layers, heads, rounds, progress)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    table = Table(
+        "tokens", "MB", "made, s", "shown, ms", *(f"layer, ms ({view})" for view in page.VIEWS),
+        caption=f"{layers} layers of {heads} heads; layer: median and longest of {2 * (layers - 1)} changes",
+    )  # fmt: skip
+    for row in rows:
+        changes = (f"{median:.0f} / {most:.0f}" for median, most in row.change_ms.values())
+        table.add_row(str(row.tokens), f"{row.megabytes:.2f}", f"{row.made_s:.1f}", f"{row.shown_ms:.0f}", *changes)
+    Console().print(table)
+
+
 @app.command("receptive")
 def bench_receptive(
     text: Annotated[Path, typer.Option(help="One sentence a line: .txt or .txt.xz.")],

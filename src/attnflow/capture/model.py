@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -195,11 +195,12 @@ class Model:
         by: str | int | None = None,
         signed: bool = False,
         truncate: bool = False,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Any:
         """What each token is worth to the answer, by blanking it: see `attnflow.importance.blank_out`."""
         from attnflow.importance import blank_out
 
-        return blank_out(self, text, answer, by=by, signed=signed, truncate=truncate)
+        return blank_out(self, text, answer, by=by, signed=signed, truncate=truncate, progress=progress)
 
     def gradient(
         self, text: Any, answer: Any = None, *, reduce: str = "l2", of: str = "probability", truncate: bool = False
@@ -226,6 +227,18 @@ class Model:
         from attnflow.importance import shapley
 
         return shapley(self, text, answer, of=of, by=by, samples=samples, seed=seed, truncate=truncate)
+
+    def explain(
+        self, text: Any, *, target: str | None = None, query: Any = None,
+        importance: Sequence[str] = ("gradient", "blank-out"), truncate: bool = False, residual: float = 0.5,
+    ) -> Any:  # fmt: skip
+        """The interactive page of a text: in a notebook it shows itself, ``.save("page.html")`` makes a file that opens
+        offline. See `attnflow.view.explain`."""
+        from attnflow.view.explain import explain
+
+        return explain(
+            self, text, target=target, query=query, importance=importance, truncate=truncate, residual=residual
+        )
 
     def verify(self, encoded: Encoded) -> check.Checked:
         """The self-check, on the first use of this kind of input; later calls return what it found."""

@@ -81,6 +81,11 @@ class Trace:
         shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
         return f"Trace({self.layer_count} layers, {len(self.tokens)} tokens, {shown!r})"
 
+    def _repr_html_(self) -> str:
+        from attnflow.view.page import of_trace
+
+        return of_trace(self)._repr_html_()
+
     @property
     def layer_count(self) -> int:
         return len(self.ends)

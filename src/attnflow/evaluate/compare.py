@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +175,7 @@ def measure(
     signed: importance as it is, with tokens that speak against the answer last; by default its size alone counts.
     truncate: cut long texts; otherwise they are left out, and counted. say: is told of progress.
     """
-    options = _options(importance)
+    options = options_of(importance)
     _check(views, VIEWS, "views")
     _one_of(explain, ("true", "predicted"), "explain")
     _one_of(row, ROWS, "row")
@@ -193,7 +194,7 @@ def measure(
         at = order[start : start + CHUNK]
         part, true = [used[k] for k in at], [truth[k] for k in at]
         answers = true if explain == "true" else [None] * len(part)
-        worth = [_importance(model, part, answers, {**o, "truncate": truncate}) for o in options.values()]
+        worth = [importances_of(model, part, answers, {**o, "truncate": truncate}) for o in options.values()]
         for k, trace, *scores in zip(at, model.trace(part, truncate=truncate), *worth, strict=True):
             seen = _views(trace, scores[0], views, row)
             said = trace.prediction.top[0][0] if trace.prediction and trace.prediction.kind == "class" else None
@@ -260,7 +261,7 @@ def summarize(
     )
 
 
-def _options(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str, dict[str, Any]]:
+def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str, dict[str, Any]]:
     if isinstance(importance, str):
         importance = [importance]
     options = {k: dict(importance[k]) if isinstance(importance, Mapping) else {} for k in importance}
@@ -322,20 +323,47 @@ def _size(model: Model, text: Any, number: int) -> int:
         ) from None
 
 
-def _importance(model: Model, texts: list[Any], answers: list[Any], options: dict[str, Any]) -> list[Any]:
+def importances_of(model: Model, texts: list[Any], answers: list[Any], options: dict[str, Any]) -> list[Any]:
     method = options.pop("method").replace("-", "_")
     found: list[Any] = getattr(model, method)(texts, answers, **options)
     return found
 
 
+def worth_of(
+    model: Model,
+    text: Any,
+    trace: Trace,
+    options: Mapping[str, Mapping[str, Any]],
+    truncate: bool = False,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> tuple[dict[str, TokenAttention], dict[str, str]]:
+    """What the tokens of one traced text are worth by every method of `options_of`, and why there is none of some."""
+    if trace.parts:  # asking would have the model write its answer once more for each
+        return {}, dict.fromkeys(
+            options, f"{model!r} reads a text and writes another, and importance is about models that read one text"
+        )
+    found: dict[str, TokenAttention] = {}
+    missing: dict[str, str] = {}
+    for name, given in options.items():
+        progress(name, 0, 1)
+        more: dict[str, Any] = {**given, "truncate": truncate}
+        if given["method"] == "blank-out":
+            more["progress"] = partial(progress, name)
+        try:
+            found[name] = importances_of(model, [text], [None], more)[0]
+        except InputError as e:
+            missing[name] = str(e)
+    return found, missing
+
+
 def _views(trace: Trace, worth: TokenAttention, views: Sequence[str], row: str) -> Floats:
     """``[view, layer, input]``."""
-    place: Any = "all" if row == "max" else _asking(trace, worth)
+    place: Any = "all" if row == "max" else asking(trace, worth)
     values = [getattr(trace, view)(query=place).values for view in views]  # each [layer, query, input]
     return np.stack([v.max(1) if row == "max" else v[:, 0] for v in values]).astype(np.float64)
 
 
-def _asking(trace: Trace, worth: TokenAttention) -> int:
+def asking(trace: Trace, worth: TokenAttention) -> int:
     answer = worth.provenance["answer"]
     if answer["kind"] in ("masked token", "next token") or trace.default_query is None:
         return worth.queries[0]

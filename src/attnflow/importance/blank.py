@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ def blank_out(
     by: str | int | None = None,
     signed: bool = False,
     truncate: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """How much of the answer's probability hangs on each token: ``|p(y | x) - p(y | x without token i)|``.
 
@@ -33,6 +35,8 @@ def blank_out(
         first of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which.
     signed: keep the sign: positive where the token speaks for the answer.
     truncate: cut texts that are longer than the model takes.
+    progress: called after every batch with how many texts with a blank are done and how many there are; what it raises
+        stops the work.
 
     All tokens are blanked in turn, special ones too. Only the mask, or the one position that the class is read at, cannot
     be removed; it gets 0. For a model that answers with one number, the number takes the place of the probability.
@@ -50,7 +54,13 @@ def blank_out(
             rows.append(_without(question.tensors, i, token))
             of.append((number, i))
     values = [np.zeros(question.length) for question in asked]
+    done = 0
+    if progress is not None:
+        progress(0, len(rows))
     for at, logits in outputs(model, rows):
+        done += len(at)
+        if progress is not None:
+            progress(done, len(rows))
         pairs = [of[r] for r in at]
         said = [_said(logits[k], asked[number].place, i, token) for k, (number, i) in enumerate(pairs)]
         kinds = asked[pairs[0][0]].kind

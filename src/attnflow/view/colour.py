@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,18 @@ def colours(x: FloatArray) -> FloatArray:
     """
     at = np.linspace(0, 1, len(RAMP))
     return np.stack([np.interp(x, at, channel) for channel in RAMP.T], axis=-1)
+
+
+def ink(colour: Sequence[float]) -> str:
+    """Black or white, whichever reads better on a colour of RGB from 0 to 255.
+
+    >>> ink((255, 234, 70)), ink((0, 32, 77))
+    ('#000000', '#ffffff')
+    """
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in colour)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # where the contrasts (1 + 0.05) / (luminance + 0.05) of white and (luminance + 0.05) / 0.05 of black are equal
+    return "#000000" if luminance > 0.179 else "#ffffff"
 
 
 def _stretch(n: int, size: int) -> FloatArray:

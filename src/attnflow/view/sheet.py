@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = 6.9  # inches
+COLUMN = 3.25  # of a page with two
 SIZE = 7.0  # points: what is read at the width of a printed page
 SMALL = 6.0
 INK, FAINT = "#222222", "#9a9a9a"

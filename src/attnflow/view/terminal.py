@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -15,7 +16,10 @@ from rich.text import Text
 
 from attnflow.errors import InputError
 from attnflow.result import FloatArray, TokenAttention
-from attnflow.view.colour import colours, shares
+from attnflow.view.colour import colours, ink, shares
+
+if TYPE_CHECKING:
+    from attnflow.view.comparison import Comparison
 
 LONG = 60  # inputs above which the table holds only the highest ones
 HIGHEST = 20
@@ -51,9 +55,13 @@ def render(
     1  key  0.750  █████████████████████████
     """
     at_layer, at_query = result.where(query, layer)
+    check_width(width)
+    return TerminalView(result, at_layer, at_query, width)
+
+
+def check_width(width: int | None) -> None:
     if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
         raise InputError(f"width={width!r}: expected a number of columns, or None for all of the terminal's")
-    return TerminalView(result, at_layer, at_query, width)
 
 
 def visible(text: str) -> str:
@@ -94,6 +102,14 @@ class Page:
         return set_cell_size(text, cells - 1) + cut
 
 
+def page_of(console: Console, options: ConsoleOptions, width: int | None = None) -> Page:
+    """What this console can do, within so many columns."""
+    coloured = console.color_system is not None and not console.no_color
+    # rich takes a console on sys.stdout for UTF-8, whatever the stream says
+    encoding = getattr(console.file, "encoding", None) or "utf-8"
+    return Page(min(width or options.max_width, options.max_width), coloured, encoding)
+
+
 @dataclass(frozen=True)
 class TerminalView:
     """One row of a result, which takes its shape only when a console prints it."""
@@ -104,39 +120,36 @@ class TerminalView:
     width: int | None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(self.width or options.max_width, options.max_width)
-        coloured = console.color_system is not None and not console.no_color
-        # rich takes a console on sys.stdout for UTF-8, whatever the stream says
-        page = Page(width, coloured, getattr(console.file, "encoding", None) or "utf-8")
-        yield from console.render(Group(*self._lines(page)), options.update(width=width))
+        page = page_of(console, options, self.width)
+        yield from console.render(Group(*self._lines(page)), options.update(width=page.width))
 
     def _lines(self, page: Page) -> Iterator[Text]:
         result, row = self.result, self.result.values[self.at_layer, self.at_query]
         model = result.provenance.get("model")
         yield Text(
             (" · " if page.blocks else " | ").join(
-                ([] if model is None else [page.shown(_short(str(model)))])
+                ([] if model is None else [page.shown(short(str(model)))])
                 + [page.shown(_method(result)), f"query {page.shown(result.query_tokens[self.at_query])}"]
                 # importance is of the model's answer, and of no layer
                 + ([] if "answer" in result.provenance else [f"L{result.layers[self.at_layer] + 1}"])
             ),
             style="bold",
         )
-        strange = _unknown(result)
+        strange = unknown(result)
         if strange:
             yield Text("unknown to the model: " + page.shown(", ".join(strange)))
         if result.grid is None:
             yield _sentence(result.tokens, row, page)
             if page.coloured:
-                yield _legend(row, page)
+                yield legend(row, page)
         else:
             patches = result.on_grid()[self.at_layer, self.at_query]
-            yield from _patches(patches, page)
-            yield _legend(patches, page)
+            yield from patch_lines(patches, page)
+            yield legend(patches, page)
         yield from _table(result, row, page)
 
 
-def _unknown(result: TokenAttention) -> list[str]:
+def unknown(result: TokenAttention | Comparison) -> list[str]:
     """The words that the model cannot read; steps that drop inputs or merge them move positions, so these tell nothing."""
     places = result.provenance.get("unknown")
     moved = result.provenance.get("steps") or result.provenance.get("unit") == "word"
@@ -145,10 +158,10 @@ def _unknown(result: TokenAttention) -> list[str]:
     return [result.tokens[i] for i in places if isinstance(i, int) and 0 <= i < len(result.tokens)]
 
 
-def _short(model: str) -> str:
+def short(model: str) -> str:
     """A hub id as it is, of a long path its last two folders.
 
-    >>> _short("org/model"), _short("/home/me/experiments/run-7/checkpoint-1000")
+    >>> short("org/model"), short("/home/me/experiments/run-7/checkpoint-1000")
     ('org/model', '…/run-7/checkpoint-1000')
     """
     parts = model.replace("\\", "/").split("/")
@@ -165,17 +178,13 @@ def _method(result: TokenAttention) -> str:
     return result.method + (f" ({', '.join(more)})" if more else "")
 
 
-def _shade(share: float) -> Style:
+def shade(share: float) -> Style:
     """The colour of a share as background, with black or white on it, whichever reads better."""
     red, green, blue = (int(c) for c in colours(np.array(share)).round())
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red / 255, green / 255, blue / 255)]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # where the contrasts (1 + 0.05) / (luminance + 0.05) of white and (luminance + 0.05) / 0.05 of black are equal
-    front = "#000000" if luminance > 0.179 else "#ffffff"
-    return Style(color=front, bgcolor=Color.from_rgb(red, green, blue))
+    return Style(color=ink((red, green, blue)), bgcolor=Color.from_rgb(red, green, blue))
 
 
-def _character(share: float, page: Page) -> str:
+def character(share: float, page: Page) -> str:
     shades = SHADES if page.blocks else ASCII_SHADES
     return shades[min(int(share * len(shades)), len(shades) - 1)]
 
@@ -183,13 +192,13 @@ def _character(share: float, page: Page) -> str:
 def _sentence(tokens: Sequence[str], row: FloatArray, page: Page) -> Text:
     line = Text()
     for number, (token, share) in enumerate(zip(tokens[:SENTENCE], shares(row).tolist(), strict=False)):
-        line.append(" " if number else "").append(page.shown(token), _shade(share) if page.coloured else None)
+        line.append(" " if number else "").append(page.shown(token), shade(share) if page.coloured else None)
     if len(tokens) > SENTENCE:
         line.append(f" and {len(tokens) - SENTENCE:,} more")
     return line
 
 
-def _patches(patches: FloatArray, page: Page) -> Iterator[Text]:
+def patch_lines(patches: FloatArray, page: Page) -> Iterator[Text]:
     rows, columns = patches.shape
     if columns > page.width:
         yield Text(f"{rows} by {columns} patches are too wide for {page.width} columns: use overlay()")
@@ -199,17 +208,22 @@ def _patches(patches: FloatArray, page: Page) -> Iterator[Text]:
         line = Text(no_wrap=True)
         for share in of_row:
             if page.coloured:
-                line.append(" " * cell, _shade(share))
+                line.append(" " * cell, shade(share))
             else:
-                line.append(_character(share, page) * cell)
+                line.append(character(share, page) * cell)
         yield line
 
 
-def _legend(values: FloatArray, page: Page) -> Text:
-    low, high = _numbers(np.array([values.min(), values.max()]))
+def legend(values: FloatArray, page: Page) -> Text:
+    low, high = numbers_of(np.array([values.min(), values.max()]))
+    return ramp(low, high, page)
+
+
+def ramp(low: str, high: str, page: Page) -> Text:
+    """All shades between two names."""
     line = Text(f"{low} ")
     for share in np.linspace(0, 1, 20 if page.coloured else 10).tolist():
-        line.append(" " if page.coloured else _character(share, page), _shade(share) if page.coloured else None)
+        line.append(" " if page.coloured else character(share, page), shade(share) if page.coloured else None)
     return line.append(f" {high}")
 
 
@@ -219,7 +233,7 @@ def _table(result: TokenAttention, row: FloatArray, page: Page) -> Iterator[Text
     listed, bold = sorted(order[:limit]), set(order[:BOLD])
     tokens = [page.shown(result.tokens[i]) for i in listed]
     parts = [page.shown(result.parts[i]) for i in listed] if result.parts else [""] * len(listed)
-    numbers = _numbers(row[listed])
+    numbers = numbers_of(row[listed])
     number_cells, position_cells = max(map(len, numbers)), len(str(listed[-1]))
     token_cells = min(max(map(cell_len, tokens)), TOKEN_CELLS, max(page.width // 2, 1))
     part_cells = min(max(map(cell_len, parts)), 12)
@@ -242,7 +256,7 @@ def _bar(share: float, cells: int, page: Page) -> str:
     return "█" * whole + EIGHTHS[eighths]
 
 
-def _numbers(values: FloatArray) -> list[str]:
+def numbers_of(values: FloatArray) -> list[str]:
     """Three digits of the largest one, so that rows over many thousand inputs are not all 0.000."""
     largest = float(np.abs(values).max())
     if largest and not 1e-6 <= largest < 1e6:

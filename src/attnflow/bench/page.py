@@ -1,0 +1,119 @@
+"""How fast the interactive page is in a real browser: until the sentence stands shaded, and after a change of layer."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnflow.errors import InputError
+
+VIEWS = ("top", "graph", "paths", "heads")
+
+# the time of the first frame that shows the shaded sentence, from the start of the navigation
+SHOWN = """
+const look = () => document.querySelector(".attnflow[data-updated]")
+  ? setTimeout(() => { document.documentElement.dataset.shown = performance.now(); }) : requestAnimationFrame(look);
+requestAnimationFrame(look);
+"""
+
+# from the slider's event to the frame that shows its effect
+CHANGE = """async layer => {
+  const slider = document.querySelector(".pick-layer input"), start = performance.now();
+  slider.value = layer;
+  slider.dispatchEvent(new Event("input", {bubbles: true}));
+  await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)));
+  return performance.now() - start;
+}"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size. Milliseconds; of the changes of layer, the median and the longest with each view in sight."""
+
+    tokens: int
+    layers: int
+    heads: int
+    megabytes: float
+    made_s: float
+    shown_ms: float
+    change_ms: dict[str, tuple[float, float]]
+
+
+def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[str], None]) -> list[Row]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        program = None
+    if program is None:
+        raise InputError("the page is measured in a real browser: install chromium, and pip install playwright")
+    rows = []
+    with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        for tokens in sizes:
+            say(f"{tokens} tokens")
+            path = Path(folder) / f"{tokens}.html"
+            seconds = _made(tokens, layers, heads, path)
+            shown = [_shown(browser, path) for _ in range(rounds)]
+            changes = {view: _changes(browser, path, view, layers) for view in VIEWS}
+            told = {view: (statistics.median(times), max(times)) for view, times in changes.items()}
+            size = path.stat().st_size / 1e6
+            rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), told))
+        browser.close()
+    return rows
+
+
+def weights(tokens: int, layers: int, heads: int, seed: int = 0) -> Any:
+    """Attention that compresses as badly as real attention: noise with a preference for neighbours, by head."""
+    random = np.random.default_rng(seed)
+    near = np.exp(-np.abs(np.subtract.outer(np.arange(tokens), np.arange(tokens))) / 6).astype(np.float32)
+    logits = 1.6 * random.standard_normal((layers, heads, tokens, tokens), dtype=np.float32)
+    logits += 2.5 * near * random.random((layers, heads, 1, 1), dtype=np.float32)
+    logits = np.exp(logits - logits.max(-1, keepdims=True))
+    return logits / logits.sum(-1, keepdims=True)
+
+
+def _made(tokens: int, layers: int, heads: int, path: Path) -> float:
+    from attnflow.view.page import of_weights
+
+    given = weights(tokens, layers, heads)
+    start = time.perf_counter()
+    of_weights(given, [f"token{i % 97}" for i in range(tokens)]).save(path)
+    return time.perf_counter() - start
+
+
+def _opened(browser: Any, path: Path) -> Any:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.add_init_script(SHOWN)
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-shown]")
+    return page
+
+
+def _shown(browser: Any, path: Path) -> float:
+    page = _opened(browser, path)
+    found = float(page.evaluate("document.documentElement.dataset.shown"))
+    page.close()
+    return found
+
+
+def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:
+    page = _opened(browser, path)
+    page.wait_for_selector(".attnflow[data-settled]")
+    if view != "top":
+        page.locator(f".tabs [data-view={view}]").click()
+        page.wait_for_timeout(3000)  # heads and one maximum flow are computed once
+    times = []
+    for layer in [*range(layers - 1), *reversed(range(layers - 1))]:
+        times.append(float(page.evaluate(CHANGE, layer)))
+        page.wait_for_timeout(400)  # what is out of sight follows
+    page.close()
+    return times

@@ -1,0 +1,158 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import attnflow
+from attnflow.server.answers import Accepted, JobState, Known, answer, problems, refused, result_of, sentence
+from attnflow.server.jobs import UNEXPECTED, Jobs, Refusal, Work
+from attnflow.server.requests import ExplainRequest, PathsRequest, RowsRequest
+from attnflow.server.service import Service
+from attnflow.view import page
+
+
+def api(service: Service, jobs: Jobs) -> FastAPI:
+    """The routes, without the checks of where a request comes from: `Guard` has these."""
+    app = FastAPI(
+        title="attnflow", version=attnflow.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
+        description="Raw attention, attention rollout and attention flow of the models that this server was started "
+        'with. Every error is {"error": sentence}. Arrays are objects with type, shape and data, which is zlib in base64; '
+        "float32 (f4) is stored as four planes of bytes, the least significant first.",
+    )  # fmt: skip
+    html = page.application(service.known()).encode()
+
+    async def wait(request: Request, work: Work) -> Response:
+        """A job that nobody but this request knows; it is cancelled when its client leaves."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        job = jobs.submit(work, told=lambda: _tell(loop, ended))
+        both = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(_left(request))]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in both:
+                each.cancel()
+            jobs.cancel(job)  # which does nothing to one that has ended
+        return answer(job.result) if job.problem is None else refused(job.problem)
+
+    @app.get("/", summary="The page.", response_class=Response, responses={200: {"content": {"text/html": {}}}})
+    async def show() -> Response:
+        return Response(html, media_type="text/html; charset=utf-8")
+
+    @app.get("/api", summary="This list.", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def listed() -> Response:
+        lines = [
+            f"{method.upper():<7}{path:<24}{route['summary']}"
+            for path, methods in app.openapi()["paths"].items()
+            for method, route in methods.items()
+        ]
+        text = "\n".join([*lines, "", "/openapi.json says what each of them takes and gives.", ""])
+        return Response(text, media_type="text/plain; charset=utf-8")
+
+    @app.get("/api/models", summary="The models.", response_model=list[Known])
+    async def models() -> Response:
+        return answer(service.known())
+
+    @app.post(
+        "/api/explain",
+        summary="Explain a text or an image; waits for the result.",
+        responses=result_of("What the page shows.", 404, 408, 413, 415, 422, 500, 503),
+    )
+    async def explained(asked: ExplainRequest, request: Request) -> Response:
+        return await wait(request, service.explain(asked))
+
+    @app.post(
+        "/api/rows",
+        summary="Raw attention, rollout and flow of one query at all layers.",
+        responses=result_of("The rows, as the document of a page holds them.", 404, 408, 413, 415, 422, 500, 503),
+    )
+    async def rows(asked: RowsRequest, request: Request) -> Response:
+        return await wait(request, service.rows(asked))
+
+    @app.post(
+        "/api/paths",
+        summary="The maximum flow of one pair, with its paths and the cut that limits it.",
+        responses=result_of("value, gap, paths and cut.", 404, 408, 413, 415, 422, 500, 503),
+    )
+    async def paths(asked: PathsRequest, request: Request) -> Response:
+        return await wait(request, service.paths(asked))
+
+    @app.post(
+        "/api/jobs",
+        summary="Explain a text or an image in the background.",
+        status_code=202,
+        response_model=Accepted,
+        responses=problems(404, 408, 413, 415, 422, 503),
+    )
+    async def submit(asked: ExplainRequest) -> Response:
+        told = jobs.describe(jobs.submit(service.explain(asked)))
+        return answer({name: told[name] for name in ("id", "state", "position")}, 202)
+
+    @app.get("/api/jobs/{id}", summary="How far a job has come.", response_model=JobState, responses=problems(404, 422))
+    async def state(id: str) -> Response:
+        return answer(jobs.describe(jobs.find(id)))
+
+    @app.get(
+        "/api/jobs/{id}/result",
+        summary="What a job gave.",
+        responses=result_of("What the page shows.", 404, 409, 413, 422, 500, 503),
+    )
+    async def result(id: str) -> Response:
+        job = jobs.find(id)
+        if job.problem is not None:
+            return refused(job.problem)
+        if job.state != "done":
+            return refused(Refusal(409, f"the job is {job.state}: ask again when /api/jobs/{job.id} says done"))
+        return answer(job.result)
+
+    @app.delete(
+        "/api/jobs/{id}",
+        summary="Cancel a job: at once if it waits, else at its next step.",
+        response_model=JobState,
+        responses=problems(404, 422),
+    )
+    async def cancel(id: str) -> Response:
+        job = jobs.find(id)
+        jobs.cancel(job)
+        return answer(jobs.describe(job))
+
+    @app.exception_handler(Refusal)
+    async def refusal(request: Request, problem: Exception) -> Response:
+        return refused(problem) if isinstance(problem, Refusal) else refused(Refusal(500, UNEXPECTED))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, problem: Exception) -> Response:
+        found = problem.errors() if isinstance(problem, RequestValidationError) else []
+        return refused(Refusal(422, sentence(found[0])))
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, problem: Exception) -> Response:
+        status = problem.status_code if isinstance(problem, HTTPException) else 500
+        path = f"{request.url.path:.80}"
+        told = {
+            400: "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
+            404: f"there is nothing at {path!r}: GET /api lists what there is",
+            405: f"{path!r} does not take {request.method}: GET /api lists what there is",
+        }
+        return refused(Refusal(status, told.get(status, HTTPStatus(status).phrase)))
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, problem: Exception) -> Response:
+        return refused(Refusal(500, UNEXPECTED))  # Guard writes it to the log
+
+    return app
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(ended.set)

@@ -1,0 +1,141 @@
+"""Who may ask, and how much: a server without a password must not be of use to pages elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from attnflow.server.answers import refused
+from attnflow.server.jobs import UNEXPECTED, Refusal
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+def authorities(host: str, port: int) -> list[str]:
+    """What the Host header may be: the names of this machine for itself, and the one that the server was started with."""
+    names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host.lower()])
+    return [f"{name}:{port}" for name in names] + (list(names) if port == 80 else [])
+
+
+class Guard:
+    """Around the routes: who may ask, how much, and what every answer carries.
+
+    The server has no password, so a page elsewhere must not be able to use it through the browser of whoever runs it. A
+    name that was made to point here (DNS rebinding) is told by Host; requests from another origin by Origin and
+    Sec-Fetch-Site, and in old browsers by the content type, which a form cannot send.
+    """
+
+    def __init__(self, app: Any, hosts: Sequence[str], largest: int, seconds: float) -> None:
+        self.app = app
+        self.hosts = hosts
+        self.largest = largest
+        self.seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        started = False
+        own = "" if scope["path"] == "/" else "default-src 'none'; "
+        more = [
+            (b"x-content-type-options", b"nosniff"),
+            (b"x-frame-options", b"DENY"),
+            (b"content-security-policy", f"{own}frame-ancestors 'none'".encode()),
+            # Not no-referrer, under which some requests of our own page would say "Origin: null"
+            (b"referrer-policy", b"same-origin"),
+            (b"cross-origin-resource-policy", b"same-origin"),
+            (b"cross-origin-opener-policy", b"same-origin"),
+            (b"cache-control", b"no-store"),
+        ]
+
+        async def guarded(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+        try:
+            self.check(scope, headers)
+            if scope["method"] == "POST":
+                receive = _again(await self.body(headers, receive), receive)
+            await self.app(scope, receive, guarded)
+        except Refusal as problem:
+            await refused(problem)(scope, receive, guarded)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if not started:
+                await refused(Refusal(500, UNEXPECTED))(scope, receive, guarded)
+
+    def check(self, scope: Scope, headers: Mapping[str, list[str]]) -> None:
+        host = ", ".join(headers.get("host", []))
+        if host.lower() not in self.hosts:
+            raise Refusal(403, f"the Host header is {host!r:.80}: this server answers to {', '.join(self.hosts)}")
+        for origin in headers.get("origin", []):
+            if origin.lower() not in [f"http://{each}" for each in self.hosts]:
+                raise Refusal(
+                    403, f"the request comes from a page of {origin!r:.80}: only the server's own page may ask"
+                )
+        site = headers.get("sec-fetch-site", ["none"])
+        arrives = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
+        link = scope["path"] == "/" and scope["method"] == "GET" and arrives  # to open the page does nothing yet
+        if not link and not set(site) <= {"none", "same-origin"}:
+            raise Refusal(403, "the request comes from a page elsewhere: only the server's own page may ask")
+        if scope["method"] == "POST":
+            kind = headers.get("content-type", [""])[0]
+            if kind.partition(";")[0].strip().lower() != "application/json":
+                raise Refusal(415, f"the content type is {kind!r:.80}: expected application/json")
+
+    async def body(self, headers: Mapping[str, list[str]], receive: Receive) -> bytes:
+        """The whole body, counted while it comes; only then does anything else happen.
+
+        Somewhat more than may come is read and thrown away: a client that still sends would not hear an answer.
+        """
+        close = {"Connection": "close"}
+        large = Refusal(
+            413, f"the request is larger than {self.largest:,} bytes: send a shorter text, or a smaller image", close
+        )
+        length = headers.get("content-length", ["0"])[0]
+        if length.isdecimal() and int(length) > 8 * self.largest:
+            raise large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.seconds):
+                more = True
+                while more and size <= 8 * self.largest:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise Refusal(400, "the connection was closed before the whole body had come: send it again")
+                    size += len(message.get("body", b""))
+                    if size > self.largest:
+                        parts.clear()
+                    else:
+                        parts.append(message.get("body", b""))
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise Refusal(
+                408, f"the body did not come within {self.seconds:g} seconds: send it faster, or less of it", close
+            ) from None
+        if size > self.largest:
+            raise large
+        return b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A channel that gives the body that was read already, and then what comes after it."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def channel() -> Message:
+        return left.pop() if left else await receive()
+
+    return channel

@@ -1,0 +1,209 @@
+"""The queue: what is computed, one job after another, and what came of it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnflow.errors import InputError
+from attnflow.view import document
+
+log = logging.getLogger(__name__)
+
+UNEXPECTED = (
+    "something went wrong in the server, and its log says what: this is a fault of attnflow, not of your request"
+)
+STOPPING = "the server is stopping: start it again with attnflow serve"
+RETRY = {"Retry-After": "5"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take, and all of them together.
+
+    tokens: of one text. queue: requests that wait. image_bytes, pixels: of one image. body_seconds: until a body has come.
+    kept, kept_seconds, kept_bytes: of finished jobs. traces, trace_bytes: of traces that are kept for more questions.
+    """
+
+    tokens: int = 512
+    queue: int = 32
+    image_bytes: int = 8 << 20
+    pixels: int = 1 << 24
+    body_seconds: float = 20.0
+    kept: int = 64
+    kept_seconds: float = 600.0
+    kept_bytes: int = 256 << 20
+    traces: int = 16
+    trace_bytes: int = 512 << 20
+
+    @property
+    def characters(self) -> int:
+        """Of all texts of a request together: a token of real text has about four, and tokenizing has to end too."""
+        return 40 * self.tokens
+
+    def body(self, images: bool) -> int:
+        """A character is at most twelve bytes of JSON, and base64 makes four bytes of three."""
+        return (1 << 16) + 12 * self.characters + (self.image_bytes // 3 * 4 if images else 0)
+
+
+class Refusal(Exception):
+    """An answer that is an error: its status, and one sentence for whoever asked."""
+
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = headers
+
+
+class Cancelled(BaseException):
+    """Leaves a computation from its progress call. Not an Exception: nothing below may take it for a failure of its own."""
+
+
+Work = Callable[[document.Progress], bytes]
+
+
+@dataclass(eq=False)
+class Job:
+    """One computation: what it is, how far it has come, and what came out."""
+
+    told: Callable[[], None] | None = None
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
+    state: str = "queued"
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    result: bytes = b""
+    problem: Refusal | None = None
+    ended: float | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        if self.cancelled.is_set():
+            raise Cancelled
+        self.stage, self.done, self.total = stage, done, total
+
+
+class Jobs:
+    """The queue, the one thread that works on it, and the finished jobs that somebody may still ask for."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.changed = threading.Condition()
+        self.waiting: dict[Job, Work] = {}
+        self.running: Job | None = None
+        self.known: dict[str, Job] = {}
+        self.stopping = False
+        self.thread = threading.Thread(target=self._work, name="attnflow", daemon=True)
+        self.thread.start()
+
+    def submit(self, work: Work, told: Callable[[], None] | None = None) -> Job:
+        """Into the queue. With ``told``, which is called at the end, nobody can ask for it by its id."""
+        with self.changed:
+            if self.stopping:
+                raise Refusal(503, STOPPING, RETRY)
+            if len(self.waiting) >= self.limits.queue:
+                raise Refusal(
+                    503, f"{len(self.waiting)} requests are waiting, as many as may: try again in some seconds", RETRY
+                )
+            job = Job(told)
+            self.waiting[job] = work
+            if told is None:
+                self.known[job.id] = job
+            self._forget()
+            self.changed.notify()
+            return job
+
+    def find(self, name: str) -> Job:
+        with self.changed:
+            self._forget()
+            if name not in self.known:
+                minutes = self.limits.kept_seconds / 60
+                raise Refusal(
+                    404,
+                    f"there is no job {name!r:.40}: finished jobs are forgotten after {minutes:g} minutes, or sooner when "
+                    "there are many",
+                )
+            return self.known[name]
+
+    def describe(self, job: Job) -> dict[str, Any]:
+        with self.changed:
+            place = None
+            if job in self.waiting:
+                place = list(self.waiting).index(job) + (self.running is not None)
+            elif job is self.running and job.ended is None:
+                place = 0
+            problem = None if job.problem is None else str(job.problem)
+            return {
+                "id": job.id, "state": job.state, "position": place, "stage": job.stage, "done": job.done,
+                "total": job.total, "error": problem,
+            }  # fmt: skip
+
+    def cancel(self, job: Job) -> None:
+        """At once where it waits; where it runs, at its next progress call."""
+        with self.changed:
+            job.cancelled.set()
+            if self.waiting.pop(job, None):
+                self._end(job, "cancelled", Refusal(409, "the job was cancelled: send it again"))
+
+    def stop(self) -> None:
+        """Everything is cancelled, and whoever waits is told so now, even where the running job takes its time."""
+        with self.changed:
+            self.stopping = True
+            for job in [*self.waiting, *([self.running] if self.running else [])]:
+                job.cancelled.set()
+                self._end(job, "cancelled", Refusal(503, STOPPING, RETRY))
+            self.waiting.clear()
+            self.changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                while not self.waiting and not self.stopping:
+                    self.changed.wait(self.limits.kept_seconds)
+                    self._forget()
+                if self.stopping:
+                    return
+                job = self.running = next(iter(self.waiting))
+                work = self.waiting.pop(job)
+                job.state = "running"
+            state, problem, result = "done", None, b""
+            try:
+                result = work(job.progress)
+            except Cancelled:
+                state = "cancelled"
+            except Refusal as e:
+                state, problem = "failed", e
+            except InputError as e:
+                state, problem = "failed", Refusal(422, str(e))
+            except BaseException:  # even SystemExit, which a model's code may raise: nobody else works on the queue
+                log.exception("a computation failed")
+                state, problem = "failed", Refusal(500, UNEXPECTED)
+            if job.cancelled.is_set():  # also if it was done before it could notice: nobody wants it any more
+                state, problem = "cancelled", Refusal(409, "the job was cancelled: send it again")
+            with self.changed:
+                self.running = None
+                self._end(job, state, problem, result if state == "done" else b"")
+            del work, job, problem, result  # while this thread waits, it holds nothing
+
+    def _end(self, job: Job, state: str, problem: Refusal | None, result: bytes = b"") -> None:
+        if job.ended is not None:
+            return
+        job.state, job.problem, job.result, job.ended = state, problem, result, time.monotonic()
+        if job.told is not None:
+            job.told()
+        self._forget()
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        ended = sorted((job for job in self.known.values() if job.ended is not None), key=lambda job: job.ended or 0)
+        size = sum(len(job.result) for job in ended)
+        for newer, job in zip(reversed(range(len(ended))), ended, strict=True):
+            old = now - (job.ended or 0) > self.limits.kept_seconds
+            if old or newer >= self.limits.kept or (newer and size > self.limits.kept_bytes):
+                size -= len(job.result)
+                del self.known[job.id]

@@ -1,0 +1,74 @@
+"""The server from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from attnflow.command import progress as say
+from attnflow.server.api import api
+from attnflow.server.guard import Guard, authorities
+from attnflow.server.jobs import Jobs, Limits
+from attnflow.server.service import Served, Service
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with the queue stopped before connections are waited for, and the address told once it answers."""
+
+    def __init__(self, models: Sequence[Served], limits: Limits, host: str, port: int, browser: bool = False) -> None:
+        images = any(each.kind == "image" for each in models)
+        hosts = authorities(host, port)
+        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # what stands for all addresses is none itself
+        self.jobs = Jobs(limits)
+        self.address = f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+        self.browser = browser
+        self.names = [each.name for each in models]
+        guard = Guard(api(Service(models, limits), self.jobs), hosts, limits.body(images), limits.body_seconds)
+        # What goes wrong in the app is in our own log; a client that leaves is nothing to report
+        super().__init__(
+            uvicorn.Config(
+                guard, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, log_level="critical",
+                access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2,
+            )
+        )  # fmt: skip
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        say(f"attnflow: {', '.join(self.names)} at {self.address} (Ctrl+C stops it)")
+        if self.browser:  # in a thread, because a browser in a terminal returns when it is closed
+            threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.jobs.stop()
+        await super().shutdown(sockets)
+
+
+def run(models: Sequence[Served], limits: Limits, host: str, sock: socket.socket, browser: bool) -> None:
+    """Serves until SIGINT or SIGTERM. A computation that does not notice within seconds ends with the process."""
+    server = Server(models, limits, host, sock.getsockname()[1], browser)
+    with _asked_to_stop():
+        server.run(sockets=[sock])
+        server.jobs.thread.join(timeout=2)
+        if server.jobs.thread.is_alive():  # inside torch, which aborts when the interpreter is taken down around it
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[None]:
+    """uvicorn stops at a signal and then raises it again; to have stopped is all that was asked for."""
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,405 @@
+"""What the page holds of a trace: labels, the weights, and the exact values that a browser should not have to compute.
+
+A document is plain JSON. Arrays are zlib in base64: of float32 the bytes are sorted by their significance, which compresses
+better; weights of long texts are rounded to eight bits a number. The page computes raw attention, rollout, rank correlation
+and one maximum flow at a time from the weights; flows of all pairs, and heads, come from here.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnflow._arrays import to_numpy
+from attnflow.errors import InputError
+from attnflow.flow import max_flow
+from attnflow.receptive import uniform
+from attnflow.result import FloatArray, TokenAttention
+
+if TYPE_CHECKING:
+    from attnflow.capture.trace import Trace
+
+Progress = Callable[[str, int, int], None]
+
+EXACT = 600_000
+"""So many weights are held as float32: 223 tokens in 12 layers."""
+
+ROUNDED = 3_600_000
+"""So many are held at all: 547 tokens in 12 layers, in about 4 MB."""
+
+PAIRS = 200_000
+"""Flow of every query is held up to so many pairs (129 tokens in 12 layers, seconds); above, of the chosen query alone."""
+
+LONGEST = 2048
+"""Flow is left out of longer texts: it would take minutes."""
+
+DOUBLE = 50_000
+"""Tables of up to so many values are held in double precision."""
+
+HEADS = 150_000
+"""So many weights of single heads are held."""
+
+STEPS = 254 / np.log(1e4)
+"""Rounded weights are rowmax · exp(-i / STEPS): in steps of 3.7 %, down to a ten-thousandth of the largest of their row."""
+
+UNITS = ("subwords", "words")
+
+
+def of_trace(
+    trace: Trace,
+    *,
+    query: Any = None,
+    residual: float = 0.5,
+    importance: Sequence[TokenAttention] = (),
+    missing: str = "",
+    image: Any = None,
+    state: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The document of one trace.
+
+    query: the positions whose rows are held where not all can be, as in `Trace.flow`; the first of them is shown first.
+    importance: what tokens are worth, by `blank_out` and the like; missing: why it is not here.
+    image: what a vision model saw, uint8 [height, width, 3].
+    state: what is selected at first: "layer", "method", "unit", "special", "field", as the page's own fragment has it.
+    """
+    if not hasattr(trace, "steps"):
+        raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
+    asked = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
+    size = trace.steps[trace.ends[-1]].weights.shape[0]
+    layers = [l for l, end in enumerate(trace.ends) if trace.steps[end].weights.shape[0] == size]
+    count = sum(step.weights.numel() for step in trace.steps)
+    left_out: list[str] = []
+    units: dict[str, Any] = {"subwords": _unit(trace)}
+    traces = {"subwords": trace}
+    if trace.grid is None and _has_words(trace):
+        traces["words"] = trace.words()
+        units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
+    held: dict[str, Any] = {name: {"flow": None} for name in units}
+    for name, its in traces.items():
+        rows = asked if name == "subwords" else _word_positions(trace, its, asked)
+        if count > EXACT:
+            held[name]["raw"] = table(its.raw(query=rows, layer=layers))
+            held[name]["rollout"] = table(its.rollout(query=rows, layer=layers, residual=residual))
+        held[name]["flow"] = _flows(its, rows, layers, residual, progress, left_out if name == "subwords" else [])
+    weights = None
+    if count <= ROUNDED:
+        weights = packed(np.concatenate([to_numpy(s.weights).astype(np.float32).ravel() for s in trace.steps]))
+        if count > EXACT:
+            weights = rounded([to_numpy(s.weights).astype(np.float64) for s in trace.steps])
+            left_out.append(
+                f"The weights are rounded to eight bits, because {count:,} of them in full would make a large file: what "
+                "the page computes from them is marked ≈. The rows of the query it opens with are exact."
+            )
+    else:
+        left_out.append(
+            f"The {count:,} weights of this text are left out, and with them the graph, the flow paths and the map of a "
+            "layer: the file would be too large. The rows of the query it opens with are here, and exact."
+        )
+    return {
+        "format": "attnflow-page",
+        "version": 1,
+        "text": trace.text,
+        "model": dict(trace.provenance),
+        "prediction": None
+        if trace.prediction is None
+        else {"kind": trace.prediction.kind, "top": [[label, chance] for label, chance in trace.prediction.top]},
+        "units": units,
+        "queries": None if size == len(trace.tokens) else [str(i) for i in range(size)],
+        "firstQuery": trace.first_query,
+        "causal": _is_causal(trace),
+        "grid": trace.grid,
+        "image": None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
+        "residual": residual,
+        "layers": layers,
+        "ends": list(trace.ends),
+        "levels": _levels(trace),
+        "steps": [
+            {
+                "rows": s.weights.shape[0],
+                "cols": s.weights.shape[1],
+                "carried": [s.carried.start, s.carried.stop],
+                "residual": s.residual,
+            }
+            for s in trace.steps
+        ],
+        "weights": weights,
+        "exact": count <= EXACT,
+        "views": held,
+        "heads": _heads(trace, asked, layers, left_out),
+        "importance": [
+            {
+                "name": result.method,
+                "values": result.row().tolist(),
+                "answer": result.provenance.get("answer"),
+                "told": {k: result.provenance[k] for k in ("by", "reduce", "of") if k in result.provenance},
+            }
+            for result in importance
+        ],
+        "missing": missing,
+        "leftOut": left_out,
+        "state": {**(state or {}), **_opening(traces, asked[0], (state or {}).get("unit"))},
+    }
+
+
+def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[str, Any]:
+    """The unit that the page opens in, and the query as it counts there."""
+    whole, words = traces["subwords"], traces.get("words")
+    if unit != "words" or words is None:
+        return {"unit": "subwords", "query": whole.first_query + query}
+    return {"unit": "words", "query": words.first_query + _word_positions(whole, words, [query])[0]}
+
+
+def of_result(result: TokenAttention) -> dict[str, Any]:
+    """The document of values whose graph is gone: what was read from a file, is one head or was traced in linear memory."""
+    return {
+        "format": "attnflow-page",
+        "version": 1,
+        "text": result.text,
+        "model": dict(result.provenance),
+        "prediction": None,
+        "units": {"subwords": _labels(result)},
+        "queries": [f"{token}" for token in result.query_tokens],
+        "firstQuery": 0,
+        "causal": False,
+        "grid": result.grid,
+        "image": None,
+        "residual": result.provenance.get("residual", 0.5),
+        "layers": list(result.layers),
+        "ends": [],
+        "levels": [],
+        "steps": [],
+        "weights": None,
+        "exact": True,
+        "views": {
+            "subwords": {"flow": None, result.method: {**table(result), "queries": list(range(len(result.queries)))}}
+        },
+        "heads": None,
+        "importance": [],
+        "missing": "",
+        "leftOut": [
+            f"This page holds the values of {result.method} alone: the graph they were computed from, and what the model "
+            "said, are not in the result that it was made of."
+        ],
+        "state": {"query": 0, "method": result.method},
+    }
+
+
+def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str, Any]:
+    """Raw attention, rollout and flow of one query at all layers, for a page that does not hold them."""
+    its = _of_unit(trace, unit)
+    at = _query(its, query)
+    size = its.steps[its.ends[-1]].weights.shape[0]
+    layers = [l for l, end in enumerate(its.ends) if its.steps[end].weights.shape[0] == size]
+    left_out: list[str] = []
+    found = {
+        "raw": table(its.raw(query=[at], layer=layers)),
+        "rollout": table(its.rollout(query=[at], layer=layers, residual=residual)),
+        "flow": _flows(its, [at], layers, residual, None, left_out),
+    }
+    return {"unit": unit, "query": query, "views": found, "heads": _heads(its, [at], layers, []), "leftOut": left_out}
+
+
+def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual: float = 0.5) -> dict[str, Any]:
+    """The maximum flow of one pair with its proof, and what rollout sends along the same paths."""
+    its = _of_unit(trace, unit)
+    at = its.first_query + _query(its, query)
+    if not isinstance(layer, int) or not 0 <= layer < its.layer_count:
+        raise InputError(f"layer {layer!r}: expected a number from 0 to {its.layer_count - 1}")
+    if not isinstance(token, int) or not 0 <= token < len(its.tokens):
+        raise InputError(f"token {token!r}: expected a position from 0 to {len(its.tokens) - 1}")
+    graph = [to_numpy(step.graph(residual)).astype(np.float64) for step in its.steps[: its.ends[layer] + 1]]
+    open_ended = [matrix.copy() for matrix in graph]
+    for step, matrix in zip(its.steps, open_ended, strict=False):
+        for i in step.carried:
+            matrix[i, i] = np.inf  # what only passes through limits nothing
+    found = max_flow(open_ended, at, token)
+    return {
+        "query": query,
+        "layer": layer,
+        "token": token,
+        "value": found.value,
+        "gap": found.gap,
+        "cut": [{"step": e.layer, "query": e.query, "key": e.key, "capacity": e.capacity} for e in found.cut],
+        "paths": [
+            {
+                "positions": list(path.positions),
+                "amount": path.amount,
+                "rollout": float(np.prod([m[q, k] for m, q, k in _edges(graph, path.positions)])),
+            }
+            for path in found.paths()
+        ],
+    }
+
+
+def _edges(graph: Sequence[FloatArray], positions: Sequence[int]) -> Iterable[tuple[FloatArray, int, int]]:
+    """The matrices of a path from the top down, with the row and column it takes in each."""
+    return zip(reversed(graph), positions[:-1], positions[1:], strict=True)
+
+
+def packed(values: FloatArray) -> dict[str, Any]:
+    """float64, float32 or uint8, as the page reads it."""
+    if values.dtype == np.uint8:
+        return {"type": "u1", "shape": list(values.shape), "data": _compressed(values.tobytes())}
+    kind = "f8" if values.dtype == np.float64 else "f4"
+    planes = np.ascontiguousarray(values, f"<{kind}").view(np.uint8).reshape(-1, int(kind[1])).T
+    return {"type": kind, "shape": list(values.shape), "data": _compressed(planes.tobytes())}
+
+
+def rounded(matrices: Sequence[FloatArray]) -> dict[str, Any]:
+    """Weights as one byte each, and a number a row so that rows keep their sums."""
+    codes, scales = [], []
+    for matrix in matrices:
+        largest = matrix.max(axis=1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.round(255 + STEPS * np.log(matrix / largest))
+        code = np.where(matrix > 0, np.nan_to_num(steps, nan=0, neginf=0), 0).clip(0, 255)
+        kept = np.where(code > 0, np.exp((code - 255) / STEPS), 0).sum(axis=1)
+        scales.append(matrix.sum(axis=1) / np.where(kept == 0, 1, kept))
+        codes.append(code.astype(np.uint8).ravel())
+    return {
+        "type": "rounded",
+        "steps": STEPS,
+        "data": _compressed(np.concatenate(codes).tobytes()),
+        "scales": packed(np.concatenate(scales).astype(np.float32)),
+    }
+
+
+def table(result: TokenAttention) -> dict[str, Any]:
+    """Values [layer, query, input] of some queries, which are named by their place in the sequence of all positions."""
+    first = getattr(result.source, "first_query", 0)
+    return {"queries": [first + q for q in result.queries], "values": packed(_precise(result.values))}
+
+
+def _precise(values: FloatArray) -> FloatArray:
+    """As the library has them, so that ties are ties and ranks the same; single precision where that would be large."""
+    return values.astype(np.float64 if values.size <= DOUBLE else np.float32)
+
+
+def _compressed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode()
+
+
+def _flows(
+    trace: Trace,
+    asked: Sequence[int],
+    layers: list[int],
+    residual: float,
+    progress: Progress | None,
+    left_out: list[str],
+) -> dict[str, Any] | None:
+    """Flow of all queries where that is cheap, else of those asked; of decoders also what uniform attention would give."""
+    n = len(trace.tokens)
+    size = trace.steps[trace.ends[-1]].weights.shape[0] - trace.first_query
+    if n > LONGEST:
+        left_out.append(f"Flow is left out: it takes minutes for {n:,} tokens.")
+        return None
+    causal = _is_causal(trace)
+    whole = len(layers) * size * n * (3 if causal else 1) <= PAIRS
+    if not whole:
+        names = ", ".join(repr(trace.tokens[trace.first_query + q]) if size <= n else str(q) for q in asked[:3])
+        left_out.append(
+            f"Flow was computed for the query {names}{' and others' if len(asked) > 3 else ''} alone: for every pair it "
+            f"would be {len(layers) * size * n:,} maximum flows. Other queries: explain(text, query=…), or attnflow serve."
+        )
+    queries = list(range(size)) if whole else list(asked)
+    field = replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if causal else None
+    kinds: dict[str, Callable[[list[int]], TokenAttention]] = {
+        "values": lambda some: trace.flow(query=some, layer=layers, residual=residual)
+    }
+    if field is not None:
+        kinds["uniform"] = lambda some: field.flow(query=some, layer=layers, residual=residual)
+        kinds["layer"] = lambda some: trace.flow(query=some, layer=layers, residual=residual, receptive_field="layer")
+    step = max(1, 20_000 // (n * len(layers)))
+    found: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
+    done = 0
+    for kind, method in kinds.items():
+        parts = []
+        for start in range(0, len(queries), step):
+            some = queries[start : start + step]
+            if progress is not None:
+                progress("flow", done, len(queries) * len(kinds))
+            parts.append(method(some).values)
+            done += len(some)
+        found[kind] = packed(_precise(np.concatenate(parts, axis=1)))
+    return found
+
+
+def _heads(trace: Trace, asked: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:
+    """Single heads [head, query, key] of each layer, one after another, of all queries or of those asked."""
+    kept = [to_numpy(trace.weights[l]) for l in layers if l in trace.weights]
+    n = len(trace.tokens)
+    fitting = [h for h in kept if h.ndim == 3 and h.shape[2] == n and h.shape[1] >= max(asked, default=0) + 1]
+    if not kept or len(fitting) < len(layers):
+        return None
+    size = sum(h.size for h in fitting)
+    queries = list(range(fitting[0].shape[1]))
+    if size > HEADS:
+        queries = list(asked)
+        if sum(len(h) for h in fitting) * len(queries) * n > HEADS:
+            left_out.append("Single heads are left out: their weights would make a large file.")
+            return None
+        left_out.append("Single heads are held for the query that the page opens with alone.")
+    values = np.concatenate([h[:, queries].astype(np.float32).ravel() for h in fitting])
+    return {
+        "queries": [trace.first_query + q for q in queries],
+        "counts": [len(h) for h in fitting],
+        "weights": packed(values),
+    }
+
+
+def _unit(trace: Trace) -> dict[str, Any]:
+    return {"tokens": list(trace.tokens), "special": list(trace.special), "parts": list(trace.parts), "groups": None}
+
+
+def _labels(result: TokenAttention) -> dict[str, Any]:
+    return {"tokens": list(result.tokens), "special": list(result.special), "parts": list(result.parts), "groups": None}
+
+
+def _levels(trace: Trace) -> list[str]:
+    """A name for every level above the inputs: L1 … LL, and in an encoder-decoder which of its sides works there."""
+    if not trace.parts:
+        of = {end: f"L{l + 1}" for l, end in enumerate(trace.ends)}
+        return [of.get(s, "merged") for s in range(len(trace.steps))]
+    encoder = trace.ends[0] - 1
+    return [f"enc L{s + 1}" for s in range(encoder)] + [
+        f"{kind}L{l + 1}" for l in range(trace.layer_count) for kind in ("self ", "")
+    ]
+
+
+def _has_words(trace: Trace) -> bool:
+    if len({s.weights.shape for s in trace.steps}) > 1:
+        return False
+    words = [w for w in trace.word_ids if w is not None]
+    return len(set(words)) < len(words)
+
+
+def _word_positions(trace: Trace, words: Trace, asked: Sequence[int]) -> list[int]:
+    of = {position: number for number, group in enumerate(words.word_groups or ()) for position in group}
+    return list(dict.fromkeys(of[trace.first_query + q] - words.first_query for q in asked))
+
+
+def _is_causal(trace: Trace) -> bool:
+    """Whether no position looks ahead, which is what receptive fields are about."""
+    if trace.parts or len(trace.tokens) < 2 or len({s.weights.shape for s in trace.steps}) > 1:
+        return False
+    return all(float(s.weights.triu(1).abs().max()) == 0 for s in trace.steps)
+
+
+def _of_unit(trace: Trace, unit: str) -> Trace:
+    if unit not in UNITS:
+        raise InputError(f"unit {unit!r}: expected one of {', '.join(map(repr, UNITS))}")
+    return trace if unit == "subwords" or not _has_words(trace) else trace.words()
+
+
+def _query(trace: Trace, query: int) -> int:
+    """The place among the queries that a position in the sequence of all positions has."""
+    size = trace.steps[trace.ends[-1]].weights.shape[0]
+    if isinstance(query, bool) or not isinstance(query, int) or not trace.first_query <= query < size:
+        raise InputError(f"query {query!r}: expected a position from {trace.first_query} to {size - 1}")
+    return query - trace.first_query

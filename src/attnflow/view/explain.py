@@ -1,0 +1,92 @@
+"""One text, explained: the trace, what its tokens are worth, and the page that shows both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnflow.evaluate.compare import asking, options_of, worth_of
+from attnflow.result import FloatArray
+from attnflow.view import document
+from attnflow.view.page import Page
+
+if TYPE_CHECKING:
+    from attnflow.capture.model import Model
+    from attnflow.capture.trace import Trace
+
+
+def explain(
+    model: Model,
+    text: Any,
+    *,
+    target: str | None = None,
+    query: Any = None,
+    importance: Sequence[str] = ("gradient", "blank-out"),
+    truncate: bool = False,
+    residual: float = 0.5,
+    state: Mapping[str, Any] | None = None,
+    progress: document.Progress | None = None,
+    trace: Trace | None = None,
+) -> Page:
+    """The interactive page of one text: raw attention, rollout and flow beside what each token is worth to the answer.
+
+    text, target, truncate: as in `Model.trace`.
+    query: the position, token, or several of them, to explain first; by default the one that answers.
+    importance: some of gradient, blank-out, integrated-gradients and shapley. A model without an answer has none, and the
+        page says why.
+    residual: the weight of the residual connection.
+    state: what else is selected at first, as the page's fragment has it: {"layer": 2, "method": "flow"}.
+    progress: called with a stage, how much of it is done and how much there is; what it raises stops the work.
+    trace: of the same text with keep_heads=True, where there is one already.
+    """
+    options = options_of(list(importance)) if importance else {}
+    say: document.Progress = progress or (lambda stage, done, total: None)
+    say("model", 0, 1)
+    if trace is None:
+        trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
+    worth, missing = worth_of(model, text, trace, options, truncate, say)
+    if query is None and worth:
+        query = asking(trace, next(iter(worth.values())))
+    held = document.of_trace(
+        trace,
+        query=query,
+        residual=residual,
+        importance=list(worth.values()),
+        missing=_why(missing),
+        image=None if trace.grid is None else seen(model, text),
+        state=state,
+        progress=say,
+    )
+    return Page(held)
+
+
+def _why(missing: Mapping[str, str]) -> str:
+    """Why some importances are not there, each reason once."""
+    told = []
+    for why in dict.fromkeys(missing.values()):
+        names = " and no ".join(name for name, reason in missing.items() if reason == why)
+        told.append(f"No {names}: {why}.")
+    return " ".join(told)
+
+
+def seen(model: Model, given: Any) -> FloatArray | None:
+    """The image as the model saw it, cropped and scaled: uint8 [height, width, 3]."""
+    from attnflow.capture import encode
+
+    pixels = encode.encode(model, given, None, False, None).tensors.get("pixel_values")
+    if pixels is None or pixels.dim() != 4:
+        return None
+    image = pixels[0].float().cpu().numpy().transpose(1, 2, 0)
+    processor = getattr(model.processor, "image_processor", model.processor)
+    mean, spread = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
+    if mean is not None and spread is not None and getattr(processor, "do_normalize", True):
+        image = image * np.asarray(spread) + np.asarray(mean)
+    else:
+        low, high = float(image.min()), float(image.max())
+        image = (image - low) / (high - low or 1.0)
+    if image.shape[2] == 1:
+        image = image.repeat(3, axis=2)
+    shown: FloatArray = (image[:, :, :3].clip(0, 1) * 255).round().astype(np.uint8)
+    return shown

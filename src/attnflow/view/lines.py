@@ -1,0 +1,196 @@
+"""A comparison for print: the sentence once for each method, its tokens shaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnflow.errors import InputError
+from attnflow.view import sheet
+from attnflow.view.colour import ink, shares
+from attnflow.view.terminal import numbers_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from attnflow.view.comparison import Comparison
+
+MOST = 1000  # tokens: more than that is a book, not a figure
+BLOCKS = 6  # more of them in one column would be higher than two thirds of a page
+NARROWEST = 2.0  # inches
+LINE = 0.152  # from one line to the next
+BOX = 0.136
+PAD = 0.028  # between a word and the edge of its box
+BETWEEN = 0.018  # boxes
+APART = 0.09  # blocks of lines
+SMALL_LINE = 0.115
+STEPS = 12  # of the scale
+MARGIN = 0.03
+QUIET = "#6b6b6b"  # the faint grey of other figures is for single marks: sentences of this size need more contrast
+
+
+def shaded_lines(found: Comparison, *, width: float | None = None) -> Figure:
+    """One line of tokens for each method, shaded from its lowest value to its highest, in blocks where the text is long.
+
+    Beside each line stands its rank correlation with blank-out; the query's token is framed.
+
+    width: in inches; by default a column of a paper (3.25), and the page (6.9) where that would be more than six blocks.
+    """
+    if found.grid is not None:
+        raise InputError(
+            f"plot() of an image of {found.grid[0]} × {found.grid[1]} patches: expected text; overlay() of "
+            "each result lays them over the image"
+        )
+    if len(found.tokens) > MOST:
+        raise InputError(
+            f"plot() of {len(found.tokens):,} tokens: expected at most {MOST:,}; save() to .csv or .json takes any number"
+        )
+    if width is not None and (
+        isinstance(width, bool) or not isinstance(width, int | float) or not NARROWEST <= width <= 4 * sheet.PAGE
+    ):
+        raise InputError(f"width={width!r}: expected inches from {NARROWEST:g} to {4 * sheet.PAGE:g}, or None")
+    with sheet.style():
+        words = [sheet.label(token) for token in found.tokens]
+        boxes = {word: sheet.room([word]) + 2 * PAD for word in set(words)}
+        wide = [boxes[word] for word in words]
+        left = sheet.room(found.methods) + 0.07
+        right = 0.0 if found.measure is None else sheet.room(["−0.00"]) + 0.08
+        widths = (sheet.COLUMN, sheet.PAGE) if width is None else (width,)
+        for across in widths:
+            room = max(across - 2 * MARGIN - left - right, *wide)
+            blocks = [block for _, section in found.sections for block in _blocks(wide, room, section)]
+            if len(blocks) <= BLOCKS:
+                break
+        return _draw(found, words, wide, blocks, left, room, right)
+
+
+def _blocks(wide: Sequence[float], room: float, section: Sequence[int]) -> list[list[int]]:
+    """Which tokens stand on each line."""
+    blocks: list[list[int]] = []
+    x = np.inf
+    for i in section:
+        if x + wide[i] > room + 1e-9:
+            blocks.append([])
+            x = 0.0
+        blocks[-1].append(i)
+        x += wide[i] + BETWEEN
+    return blocks
+
+
+def _draw(
+    found: Comparison,
+    words: Sequence[str],
+    wide: Sequence[float],
+    blocks: Sequence[Sequence[int]],
+    left: float,
+    room: float,
+    right: float,
+) -> Figure:
+    from matplotlib import colormaps
+
+    blues: Any = colormaps["Blues"]
+    taken = max(sum(wide[i] + BETWEEN for i in block) for block in blocks)
+    edge = left + min(taken, room) + right  # a short sentence has its correlations beside it
+    foot = _foot(found, max(edge, sheet.COLUMN - 2 * MARGIN))
+    whole = max(edge, max(sheet.room([line], sheet.SMALL) for line in foot), _scale_width())
+    over, under = 0.16, 0.15 + SMALL_LINE * len(foot)
+    begins = {section[0]: name for name, section in found.sections if name}
+    height = over + len(blocks) * (len(found.methods) * LINE + APART) - APART + SMALL_LINE * len(begins) + under
+    page = sheet.empty(whole + 2 * MARGIN, height + 2 * MARGIN)
+    at = sheet.axes(page, MARGIN, MARGIN, whole, height)
+    at.set(xlim=(0, whole), ylim=(0, height))
+    at.set_axis_off()
+    top = height - over
+    _words(at, left, top + 0.05, sheet.line(_heading(found), edge - left - right, sheet.SMALL), color=QUIET)
+    if found.measure is not None:
+        _words(at, edge, top + 0.05, "ρ", ha="right", color=QUIET, style="italic")
+    shade = [shares(row) for row in found.values]
+    y = top
+    for number, block in enumerate(blocks):
+        if block[0] in begins:
+            y -= SMALL_LINE
+            _words(at, left, y + 0.03, sheet.label(begins[block[0]]), color=QUIET, style="italic")
+        for method, name in enumerate(found.methods):
+            y -= LINE
+            # baselines of one line agree, whatever letters the words have
+            base = y + 0.046
+            at.text(0, base, name, va="baseline")
+            if number == 0 and found.measure not in (None, name):
+                rho = found.correlation(name, str(found.measure))
+                shown = "none" if np.isnan(rho) else f"{rho:.2f}".replace("-", "−")
+                at.text(edge, base, shown, ha="right", va="baseline")
+            x = left
+            for i in block:
+                _box(at, x, y, wide[i], blues(0.9 * shade[method][i]), framed=i == found.place)
+                back = [255 * c for c in blues(0.9 * shade[method][i])[:3]]
+                colour = "white" if ink(back) == "#ffffff" else sheet.INK
+                at.text(
+                    x + wide[i] / 2, base, words[i], ha="center", va="baseline", color=colour,
+                    fontfamily=sheet.families(words[i]),
+                )  # fmt: skip
+                x += wide[i] + BETWEEN
+        y -= APART
+    y += APART - 0.12
+    _scale(at, y, blues)
+    for line in foot:
+        y -= SMALL_LINE
+        _words(at, 0, y, line, color=QUIET)
+    return page
+
+
+def _box(at: Axes, x: float, y: float, width: float, colour: Any, framed: bool = False) -> None:
+    from matplotlib.patches import Rectangle
+
+    edge = {"edgecolor": sheet.PAIR[1], "linewidth": 0.7, "zorder": 2} if framed else {"linewidth": 0, "zorder": 1}
+    at.add_patch(Rectangle((x, y + (LINE - BOX) / 2), width, BOX, facecolor=colour, **edge))
+
+
+def _words(at: Axes, x: float, y: float, words: str, **more: Any) -> None:
+    at.text(x, y, words, va="baseline", size=sheet.SMALL, fontfamily=sheet.families(words), **more)
+
+
+def _heading(found: Comparison) -> str:
+    said = found.prediction
+    answer = [] if said is None else [f"{said.kind} {said.top[0][0]!r} {said.top[0][1]:.2f}"]
+    return " · ".join([f"query {sheet.label(found.query_token)}, L{found.layer + 1}", *answer])
+
+
+def _foot(found: Comparison, width: float) -> list[str]:
+    """What the shades and ρ mean, in lines of the given width."""
+    pieces = []
+    for number, (name, row) in enumerate(zip(found.methods, found.values, strict=True)):
+        low, high = numbers_of(np.array([row.min(), row.max()]))
+        pieces.append(f"{name} {low} to {high}{'.' if number == len(found.values) - 1 else ','}")
+    if found.measure is not None:
+        pieces.append(f"ρ: rank correlation with {found.measure}.")
+    if found.summed is not None:
+        pieces += f"{found.summed[0].upper()}{found.summed[1:]}.".split(" ")
+    lines = [""]
+    for piece in pieces:  # a name stays with its numbers
+        longer = f"{lines[-1]} {piece}".strip()
+        if sheet.room([longer], sheet.SMALL) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(piece)
+    return lines
+
+
+LOWEST, HIGHEST = "lowest", "highest of each method"
+
+
+def _scale_width() -> float:
+    return 0.8 + sheet.room([LOWEST], sheet.SMALL) + sheet.room([HIGHEST], sheet.SMALL)
+
+
+def _scale(at: Axes, y: float, blues: Any) -> None:
+    from matplotlib.patches import Rectangle
+
+    _words(at, 0, y, LOWEST, color=QUIET)
+    x = sheet.room([LOWEST], sheet.SMALL) + 0.05
+    for step in range(STEPS):
+        colour = blues(0.9 * step / (STEPS - 1))
+        at.add_patch(Rectangle((x + 0.05 * step, y), 0.0505, 0.06, facecolor=colour, linewidth=0))
+    _words(at, x + 0.05 * STEPS + 0.05, y, HIGHEST, color=QUIET)

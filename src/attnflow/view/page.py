@@ -1,0 +1,175 @@
+"""The interactive page: one file of HTML with its document, style and script, which asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attnflow.errors import InputError
+from attnflow.files import write_whole
+from attnflow.view import document
+
+WEB = Path(__file__).parent / "web"
+
+MODULES = (
+    "maths.js", "data.js", "colour.js", "draw.js", "state.js", "keep.js", "compare.js", "layers.js", "graph.js", "paths.js",
+    "heads.js", "page.js", "app.js",
+)  # fmt: skip
+"""The modules of the script, each after those that it imports from."""
+
+HEIGHT = 760
+"""Of the page in a notebook's cell; its corner can be drawn down."""
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """One text, explained, as a page to look at. In a notebook it shows itself; `save` makes a file that opens offline.
+
+    document: all that the page shows, as JSON holds it.
+    """
+
+    document: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        text = self.document["text"]
+        shown = text if len(text) <= 40 else text[:39] + "…"
+        tokens = len(self.document["units"]["subwords"]["tokens"])
+        return f"Page({len(self.document['layers'])} layers, {tokens} tokens, {shown!r})"
+
+    def html(self) -> str:
+        """The whole file."""
+        text = " ".join(self.document["text"].split()).encode("utf-8", "replace").decode()
+        return _file(f"{text[:60]} · attnflow", self.document, connect=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as .html, whole or not at all."""
+        path = Path(path)
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise InputError(f"{str(path)!r} has the extension {path.suffix!r}: expected .html, for a page")
+        write_whole(path, lambda beside: beside.write_text(self.html(), encoding="utf-8"))
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: several pages in one notebook share no names, and the notebook's style does not reach it. It
+        # has no origin, so that it can read nothing of the notebook.
+        return (
+            f'<iframe title="attnflow" sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(self.html())}" '
+            f'style="width:100%;height:{HEIGHT}px;border:0;resize:vertical;overflow:auto"></iframe>'
+        )
+
+
+def of_trace(trace: Any, **options: Any) -> Page:
+    """The page of a trace, without importance, which needs the model; options as in `attnflow.view.document.of_trace`."""
+    reason = "Gradients and blank-out need the model: model.explain(text) shows them too."
+    return Page(document.of_trace(trace, **{"missing": reason, **options}))
+
+
+def of_result(result: Any) -> Page:
+    """The page of the trace that a result was computed from, opened where the result is; else of its values alone."""
+    if result.source is None:
+        return Page(document.of_result(result))
+    recipe = result.recipe
+    # A result over words keeps its trace over words
+    selected = {
+        "layer": result.layers[-1],
+        "method": result.method,
+        "special": "without_special" not in result.provenance.get("steps", ()),
+        "field": recipe.get("receptive_field") or "",
+    }
+    return of_trace(result.source, query=list(result.queries[:1]), residual=recipe.get("residual", 0.5), state=selected)
+
+
+def of_weights(
+    weights: Any,
+    tokens: Sequence[str] | None = None,
+    *,
+    text: str | None = None,
+    query: Any = None,
+    residual: float = 0.5,
+) -> Page:
+    """The page of attention weights alone, ``[layer, head, query, key]``, without any model.
+
+    tokens: their names; numbers if not given. text: what they are of. query: the position to explain first; the last where
+    no position looks ahead, else the first.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise InputError("the page of arrays needs torch: pip install 'attnflow[models]'") from None
+    from attnflow._arrays import to_numpy
+    from attnflow.capture.trace import Step, Trace
+    from attnflow.graph import weight_layers
+
+    layers = [to_numpy(layer) for layer in weight_layers(weights)]
+    sizes = {layer.shape[-2:] for layer in layers}
+    if len(sizes) > 1 or any(layer.ndim != 3 for layer in layers) or len(set(next(iter(sizes)))) > 1:
+        raise InputError(
+            f"weights have shapes {', '.join(str(layer.shape) for layer in layers[:3])}: expected [head, query, key] in "
+            "every layer, with as many queries as keys, of one text"
+        )
+    n = layers[0].shape[-1]
+    names = [str(i) for i in range(n)] if tokens is None else [str(token) for token in tokens]
+    if len(names) != n:
+        raise InputError(f"{len(names)} tokens for weights of {n} positions: expected one for each")
+    heads = [torch.as_tensor(layer.astype("float32")) for layer in layers]
+    ahead = any(float(layer.triu(1).max()) > 0 for layer in heads)
+    trace = Trace(
+        tokens=tuple(names),
+        special=(False,) * n,
+        word_ids=tuple(range(n)),
+        word_texts=tuple(names),
+        text=" ".join(names) if text is None else text,
+        steps=tuple(Step(layer.mean(0)) for layer in heads),
+        ends=tuple(range(len(heads))),
+        default_query=0 if ahead else n - 1,
+        provenance={"model": "attention weights", "captured": "given as arrays", "heads": "mean"},
+        weights=dict(enumerate(heads)),
+    )
+    reason = "Gradients and blank-out need the model, and this page was made of its weights of attention alone."
+    return Page(document.of_trace(trace, query=query, residual=residual, missing=reason))
+
+
+def application(models: Sequence[Mapping[str, Any]]) -> str:
+    """The page of the app: a form for texts and models, whose answers come from the server that sent it."""
+    return _file("attnflow", {"format": "attnflow-app", "models": list(models)}, connect=True)
+
+
+def _file(title: str, held: Mapping[str, Any], connect: bool) -> str:
+    script = _script()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    reach = "'self'" if connect else "'none'"
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {reach}; base-uri 'none'; form-action 'none'"
+    )
+    # "<" cannot end the script element that holds it, whatever the tokens are; JSON reads it back
+    data = json.dumps(held, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n<style>\n{(WEB / 'page.css').read_text(encoding='utf-8')}</style>\n"
+        '</head>\n<body>\n<main id="attnflow" aria-busy="true"><p class="loading">Reading the document …</p></main>\n'
+        "<noscript>This page computes what it shows, and needs JavaScript for that.</noscript>\n"
+        f'<script type="application/json" id="attnflow-document">{data}</script>\n'
+        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+
+
+@cache
+def _script() -> str:
+    """The modules one after another, as one: what they import from each other is there already."""
+    parts = []
+    for name in MODULES:
+        source = (WEB / name).read_text(encoding="utf-8")
+        source = re.sub(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', "", source, flags=re.MULTILINE)
+        parts.append(re.sub(r"^export (?=const|let|function|async|class)", "", source, flags=re.MULTILINE))
+    return "\n".join([*parts, 'boot(document.getElementById("attnflow"));\n'])

@@ -1,0 +1,464 @@
+// What the page computes itself, so that a change of layer, query or residual weight needs no server.
+//
+// A graph is an array of steps, lowest first: {rows, cols, values, carried}, with values[query * cols + key]. Level 0 is
+// the input; step s leads from level s + 1 (its rows) down to level s (its columns). carried = [from, to) are the
+// positions that only pass through. Steps before the residual connection is added also say whether they have a
+// `residual`, and their values are a Float32Array as captured, or a Float64Array once merged. Every query is a row of its
+// step, so in an encoder-decoder it counts from the first position of the source.
+
+/** (1-r)·W + r·I, with the roundings of the library: single weights stay single, and r·I is single even beside double. */
+export function augmented(steps, residual) {
+  return steps.map(({ rows, cols, values, carried, residual: joined }) => {
+    if (!joined || residual === 0) return { rows, cols, values: new Float64Array(values), carried };
+    const sum = values.slice(); // of the same type, which rounds what is stored in it
+    const kept = values instanceof Float32Array ? Math.fround(1 - residual) : 1 - residual;
+    for (let e = 0; e < sum.length; e++) sum[e] *= kept;
+    for (let i = 0; i < Math.min(rows, cols); i++) sum[i * cols + i] += Math.fround(residual);
+    return { rows, cols, values: new Float64Array(sum), carried };
+  });
+}
+
+/** The steps over words: A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]. Double from here on, as in the library. */
+export function merged(steps, groups) {
+  const count = groups.length;
+  const place = [];
+  groups.forEach((group, g) => group.forEach((position) => (place[position] = g)));
+  return steps.map((step) => {
+    const values = new Float64Array(count * count);
+    groups.forEach((group, g) => {
+      for (const query of group)
+        for (let k = 0; k < step.cols; k++) values[g * count + place[k]] += step.values[query * step.cols + k];
+      for (let e = g * count; e < (g + 1) * count; e++) values[e] /= group.length;
+    });
+    const passing = place.slice(...step.carried);
+    const carried = passing.length ? [Math.min(...passing), Math.max(...passing) + 1] : [0, 0];
+    return { ...step, rows: count, cols: count, values, carried };
+  });
+}
+
+/** Attention that sees the same positions and prefers none. */
+export function uniform(steps) {
+  return steps.map((step) => {
+    const { rows, cols } = step;
+    const values = step.values.slice();
+    for (let q = 0; q < rows; q++) {
+      let count = 0;
+      for (let e = q * cols; e < (q + 1) * cols; e++) count += step.values[e] > 0;
+      for (let e = q * cols; e < (q + 1) * cols; e++) values[e] = step.values[e] > 0 ? 1 / count : 0;
+    }
+    return { ...step, values };
+  });
+}
+
+/** Each key's weight divided by what uniform attention sends to that key; then rows sum to what they did. */
+export function layerwise(steps) {
+  const even = uniform(steps);
+  return steps.map((step, s) => {
+    const { rows, cols } = step;
+    const received = new Float64Array(cols);
+    for (let q = 0; q < rows; q++) for (let k = 0; k < cols; k++) received[k] += even[s].values[q * cols + k];
+    const values = step.values.slice();
+    for (let q = 0; q < rows; q++) {
+      let before = 0;
+      let after = 0;
+      for (let k = 0, e = q * cols; k < cols; k++, e++) {
+        before += values[e];
+        values[e] /= received[k] || 1;
+        after += values[e];
+      }
+      for (let e = q * cols; e < (q + 1) * cols; e++) values[e] *= before / (after || 1);
+    }
+    return { ...step, values };
+  });
+}
+
+/** Token attention beside that of uniform attention: "ratio" (0 where the mask lets nothing through) or "difference". */
+export function relative(mode, values, field) {
+  if (mode === "difference") return values.map((value, i) => value - field[i]);
+  if (mode === "ratio") return values.map((value, i) => (field[i] > 0 ? value / field[i] : 0));
+  throw new Error(`mode is ${mode}: expected "ratio" or "difference"`);
+}
+
+/** A row times the matrix of a step; four rows of the matrix at a time, which is more than twice as fast. */
+function timesStep(row, { rows, cols, values }) {
+  const found = new Float64Array(cols);
+  let q = 0;
+  for (; q + 3 < rows; q += 4) {
+    const a = row[q];
+    const b = row[q + 1];
+    const c = row[q + 2];
+    const d = row[q + 3];
+    if (a === 0 && b === 0 && c === 0 && d === 0) continue;
+    for (let k = 0, e = q * cols; k < cols; k++, e++)
+      found[k] += a * values[e] + b * values[e + cols] + c * values[e + 2 * cols] + d * values[e + 3 * cols];
+  }
+  for (; q < rows; q++) for (let k = 0; k < cols; k++) found[k] += row[q] * values[q * cols + k];
+  return found;
+}
+
+/** A row at the top of a graph, led down to its input. */
+function throughSteps(row, graph) {
+  return graph.reduceRight(timesStep, row);
+}
+
+/** Raw attention of one query: the mean of a layer's attentions, led down through merging steps below it. */
+export function rawRow(steps, ends, layer, query) {
+  const own = steps.slice(layer ? ends[layer - 1] + 1 : 0, ends[layer] + 1).filter((step) => step.residual);
+  const mean = own[0].values.slice(0, own[0].cols);
+  for (let k = 0; k < mean.length; k++)
+    mean[k] = own.reduce((sum, step) => sum + step.values[query * step.cols + k], 0) / own.length;
+  let row = new Float64Array(mean);
+  for (let s = ends[layer] - 1; s >= 0; s--)
+    if (!steps[s].residual && steps[s].rows === row.length) row = timesStep(row, steps[s]);
+  return row;
+}
+
+/** Rollout of one query at the top of step `end`, as vector-matrix products down to the input. */
+export function rolloutRow(graph, end, query) {
+  const { cols, values } = graph[end];
+  return throughSteps(values.slice(query * cols, (query + 1) * cols), graph.slice(0, end));
+}
+
+/** Rollout of one query at every layer; null at layers of another size than the last, whose positions are not the tokens. */
+export function rolloutRows(graph, ends, query) {
+  const size = graph[ends[ends.length - 1]].rows;
+  return ends.map((end) => (graph[end].rows === size ? rolloutRow(graph, end, query) : null));
+}
+
+/**
+ * Rollout of each head of a layer by itself (Appendix A.1) for one query: ((1-r)·W_head[q] + r·e_q) · rollout(below).
+ * headWeights: for each head, the query's row of its weights. below: the graph of the layers below, empty at the first.
+ */
+export function headRows(headWeights, below, query, residual) {
+  return headWeights.map((weights) => {
+    const row = Float64Array.from(weights, (weight) => (1 - residual) * weight);
+    row[query] += residual;
+    return throughSteps(row, below);
+  });
+}
+
+/** Ranks from 1, ties sharing the mean of theirs. What agrees to nine digits ties: equal flows are sums in other orders. */
+export function ranks(values) {
+  const rounded = Float64Array.from(values);
+  const bits = new BigUint64Array(rounded.buffer); // to 30 binary digits, halves to even, as the library rounds
+  for (let i = 0; i < bits.length; i++) bits[i] = (bits[i] + 0x3fffffn + ((bits[i] >> 23n) & 1n)) & ~0x7fffffn;
+  const order = Array.from(rounded.keys()).sort(
+    (a, b) => Number.isNaN(rounded[a]) - Number.isNaN(rounded[b]) || rounded[a] - rounded[b],
+  );
+  const found = new Float64Array(order.length);
+  for (let first = 0, last = 0; first < order.length; first = last) {
+    while (last < order.length && (last === first || rounded[order[last]] === rounded[order[first]])) last++;
+    for (let i = first; i < last; i++) found[order[i]] = (first + last + 1) / 2;
+  }
+  return found;
+}
+
+/** The correlation of the ranks; NaN where nothing is ranked. */
+export function spearman(x, y) {
+  const n = x.length;
+  if (n !== y.length) throw new Error(`rank correlation of ${n} with ${y.length} values: expected as many of both`);
+  if (n < 2 || !x.every(Number.isFinite) || !y.every(Number.isFinite)) return NaN;
+  const [a, b] = [ranks(x), ranks(y)];
+  const mean = (n + 1) / 2;
+  let [both, left, right] = [0, 0, 0];
+  for (let i = 0; i < n; i++) {
+    both += (a[i] - mean) * (b[i] - mean);
+    left += (a[i] - mean) ** 2;
+    right += (b[i] - mean) ** 2;
+  }
+  return left && right ? both / Math.sqrt(left * right) : NaN;
+}
+
+/**
+ * The maximum flow from `query`, at the top of step `end`, to input `token`, with its proof.
+ *
+ * value: what the flow carries. capacity: that of the minimum cut, which no flow exceeds. gap: by how much they differ.
+ * edges: for each step the flow on its edges, laid out as its values. cut: the full edges of the cut, widest first.
+ * reached: for each level a Uint8Array, 1 where capacity is left all the way down to the token: the token's side of the
+ * cut. A flow of infinite value has no cut, and no flow on its edges is given.
+ *
+ * What only passes through limits nothing: carried positions have infinite capacity. `pause`, if there is one, is awaited
+ * about every 12 ms of work; it may throw to cancel.
+ */
+export async function maxFlow(graph, end, query, token, pause) {
+  const rest = pauses(pause);
+  const net = flowNetwork(graph.slice(0, end + 1), query, token);
+  if (infinitePath(net)) return flowProof(net, Infinity);
+  let value = 0;
+  while (labelDistances(net)) {
+    if (rest.due()) await rest.taken();
+    value += await blockingFlow(net, rest);
+  }
+  if (rest.due()) await rest.taken();
+  return flowProof(net, value);
+}
+
+/**
+ * Capacities, the flow so far, and `nodes`: of each level those that lie on a path from the query to the token, which is
+ * all that matters. `path` is the one that the search stands on.
+ */
+function flowNetwork(steps, query, token) {
+  const sizes = [steps[0].cols, ...steps.map((step) => step.rows)];
+  const longest = sizes.reduce((sum, size) => sum + size);
+  const net = {
+    sizes,
+    query,
+    token,
+    top: steps.length,
+    capacity: steps.map(openedCapacities),
+    flow: steps.map((step) => new Float64Array(step.rows * step.cols)),
+    distance: sizes.map((size) => new Int32Array(size).fill(-1)),
+    next: sizes.map((size) => new Int32Array(size)),
+    path: { levels: new Int32Array(longest), places: new Int32Array(longest), room: new Float64Array(longest), length: 0 },
+  };
+  const nodes = nodesBelow(net, 0);
+  nodes[0] = nodes[0].filter((j) => j === token);
+  for (let s = 0; s < net.top; s++)
+    nodes[s + 1] = nodes[s + 1].filter((i) => nodes[s].some((j) => net.capacity[s][i * sizes[s] + j] > 0));
+  return { ...net, nodes };
+}
+
+function openedCapacities({ cols, values, carried: [from, to] }) {
+  if (from >= to) return values;
+  const opened = new Float64Array(values);
+  for (let i = from; i < to; i++) opened[i * cols + i] = Infinity;
+  return opened;
+}
+
+/** The nodes of each level that can be reached from the query along edges wider than `width`. */
+function nodesBelow({ sizes, capacity, query, top }, width) {
+  const nodes = sizes.map(() => []);
+  nodes[top] = [query];
+  for (let s = top - 1; s >= 0; s--) {
+    const cols = sizes[s];
+    const values = capacity[s];
+    const seen = new Uint8Array(cols);
+    let unseen = cols;
+    // From the last: it sees all under a causal mask, and then the others need not be asked.
+    for (let n = nodes[s + 1].length - 1; n >= 0 && unseen; n--)
+      for (let j = 0, e = nodes[s + 1][n] * cols; j < cols; j++, e++)
+        if (!seen[j] && values[e] > width) {
+          seen[j] = 1;
+          unseen--;
+        }
+    for (let j = 0; j < cols; j++) if (seen[j]) nodes[s].push(j);
+  }
+  return nodes;
+}
+
+function infinitePath(net) {
+  return nodesBelow(net, Number.MAX_VALUE)[0].includes(net.token);
+}
+
+/** A clock that says when `pause` is due. */
+function pauses(pause) {
+  let since = performance.now();
+  return {
+    due: () => Boolean(pause) && performance.now() - since > 12,
+    taken: async () => {
+      await pause();
+      since = performance.now();
+    },
+  };
+}
+
+/**
+ * Distances to the token along edges with capacity left, breadth first from the token; false once the query is cut off.
+ * Then all that still reaches the token is labelled, which is the proof. Each level keeps a list of those that still wait
+ * for a label, so that a dense graph costs little more than its nodes.
+ */
+function labelDistances({ sizes, capacity, flow, distance, next, nodes, query, token, top }) {
+  for (let k = 0; k <= top; k++) {
+    distance[k].fill(-1);
+    next[k].fill(0);
+  }
+  const waiting = nodes.map((level) => level.slice());
+  const levels = [];
+  const places = [];
+  const label = (k, i, d) => {
+    distance[k][i] = d;
+    levels.push(k);
+    places.push(i);
+  };
+  label(0, token, 0);
+  for (let head = 0; head < levels.length && distance[top][query] < 0; head++) {
+    const k = levels[head];
+    const v = places[head];
+    const d = distance[k][v] + 1;
+    if (k < top) {
+      const above = waiting[k + 1];
+      const cols = sizes[k];
+      const c = capacity[k];
+      const f = flow[k];
+      let left = 0;
+      for (const i of above)
+        if (c[i * cols + v] - f[i * cols + v] > 0) label(k + 1, i, d);
+        else above[left++] = i;
+      above.length = left;
+    }
+    if (k > 1) {
+      const below = waiting[k - 1];
+      const row = v * sizes[k - 1];
+      const f = flow[k - 1];
+      let left = 0;
+      for (const j of below)
+        if (f[row + j] > 0) label(k - 1, j, d);
+        else below[left++] = j;
+      below.length = left;
+    }
+  }
+  return distance[top][query] >= 0;
+}
+
+/** Depth first from the query, always one step nearer to the token; `next` remembers how far each node was tried. */
+async function blockingFlow(net, rest) {
+  const { distance, path } = net;
+  let total = 0;
+  extendPath(path, net.top, net.query);
+  for (let turn = 1; path.length; turn++) {
+    if (turn % 256 === 0 && rest.due()) await rest.taken();
+    const k = path.levels[path.length - 1];
+    const i = path.places[path.length - 1];
+    if (k === 0) total += augmentPath(net);
+    else if (!advancePath(net, k, i)) {
+      distance[k][i] = -2; // a dead end in this phase
+      path.length--;
+    }
+  }
+  return total;
+}
+
+function extendPath(path, level, place) {
+  path.levels[path.length] = level;
+  path.places[path.length] = place;
+  path.length++;
+}
+
+/** One step on from node i of level k, down along an edge with capacity left or up by taking flow back. */
+function advancePath({ sizes, capacity, flow, distance, next, nodes, path, top }, k, i) {
+  const d = distance[k][i] - 1;
+  const below = nodes[k - 1];
+  const above = k < top ? nodes[k + 1] : [];
+  const row = i * sizes[k - 1];
+  let a = next[k][i];
+  for (const near = distance[k - 1], c = capacity[k - 1], f = flow[k - 1]; a < below.length; a++) {
+    const j = below[a];
+    if (near[j] === d && c[row + j] - f[row + j] > 0) break;
+  }
+  if (a >= below.length)
+    for (; a < below.length + above.length; a++) {
+      const h = above[a - below.length];
+      if (distance[k + 1][h] === d && flow[k][h * sizes[k] + i] > 0) break;
+    }
+  next[k][i] = a;
+  if (a === below.length + above.length) return false;
+  if (a < below.length) extendPath(path, k - 1, below[a]);
+  else extendPath(path, k + 1, above[a - below.length]);
+  return true;
+}
+
+/** Sends as much as the path takes, and cuts the path back to the first edge that this fills. What is full is exactly so. */
+function augmentPath({ sizes, capacity, flow, path }) {
+  const { levels, places, room } = path;
+  const last = path.length - 1;
+  let least = Infinity;
+  for (let p = 0; p < last; p++) {
+    const s = Math.min(levels[p], levels[p + 1]); // the step between the two levels
+    const down = levels[p] > s;
+    const edge = down ? places[p] * sizes[s] + places[p + 1] : places[p + 1] * sizes[s] + places[p];
+    room[p] = down ? capacity[s][edge] - flow[s][edge] : flow[s][edge];
+    if (room[p] < least) least = room[p];
+  }
+  for (let p = last - 1; p >= 0; p--) {
+    const s = Math.min(levels[p], levels[p + 1]);
+    const full = room[p] === least;
+    if (levels[p] > s) {
+      const edge = places[p] * sizes[s] + places[p + 1];
+      flow[s][edge] = full ? capacity[s][edge] : flow[s][edge] + least;
+    } else {
+      const edge = places[p + 1] * sizes[s] + places[p];
+      flow[s][edge] = full ? 0 : flow[s][edge] - least;
+    }
+    if (full) path.length = p + 1;
+  }
+  return least;
+}
+
+/** After the last labelling: every edge from an unlabelled node to a labelled one is full, and these are the cut. */
+function flowProof({ sizes, capacity, flow, distance, nodes, top }, value) {
+  const reached = distance.map((level) => Uint8Array.from(level, (d) => (value < Infinity && d >= 0 ? 1 : 0)));
+  const cut = [];
+  for (let s = 0; s < top; s++)
+    for (const i of nodes[s + 1])
+      if (!reached[s + 1][i])
+        for (const j of nodes[s]) {
+          const width = capacity[s][i * sizes[s] + j];
+          if (reached[s][j] && width > 0) cut.push({ step: s, query: i, key: j, capacity: width });
+        }
+  const capacityOfCut = value < Infinity ? cut.reduce((sum, edge) => sum + edge.capacity, 0) : Infinity;
+  cut.sort((a, b) => b.capacity - a.capacity);
+  const gap = value < Infinity ? Math.abs(capacityOfCut - value) : 0;
+  return { value, capacity: capacityOfCut, gap, edges: flow, cut, reached };
+}
+
+/** A flow of `maxFlow` as paths whose amounts add up to its value: each time the widest that is left, `limit` at most. */
+export function flowPaths(flow, query, token, limit = Infinity) {
+  const sizes = flow.reached.map((level) => level.length);
+  const layers = flow.edges.map((edges, s) => usedEdges(edges, sizes[s]));
+  const found = [];
+  while (found.length < limit) {
+    const path = widestPath(layers, sizes, query, token);
+    if (!path) break;
+    found.push(path);
+  }
+  return found;
+}
+
+/** The few edges that carry something. */
+function usedEdges(edges, cols) {
+  const used = { queries: [], keys: [], amounts: [] };
+  for (let e = 0; e < edges.length; e++) {
+    if (!(edges[e] > 0)) continue;
+    used.queries.push(Math.floor(e / cols));
+    used.keys.push(e % cols);
+    used.amounts.push(edges[e]);
+  }
+  return used;
+}
+
+/** Takes the path with the largest bottleneck out of `layers`; null when nothing flows any more. */
+function widestPath(layers, sizes, query, token) {
+  let width = new Float64Array(sizes[0]);
+  width[token] = Infinity;
+  const choice = layers.map(({ queries, keys, amounts }, s) => {
+    const best = new Int32Array(sizes[s + 1]).fill(-1);
+    const wider = new Float64Array(sizes[s + 1]);
+    for (let e = 0; e < amounts.length; e++) {
+      const through = Math.min(amounts[e], width[keys[e]]);
+      if (through < wider[queries[e]]) continue;
+      wider[queries[e]] = through;
+      best[queries[e]] = e;
+    }
+    width = wider;
+    return best;
+  });
+  const amount = width[query];
+  if (!(amount > 0)) return null;
+  const positions = [query];
+  for (let s = layers.length - 1; s >= 0; s--) {
+    const edge = choice[s][positions[positions.length - 1]];
+    layers[s].amounts[edge] -= amount;
+    positions.push(layers[s].keys[edge]);
+  }
+  return { positions, amount };
+}
+
+/** The product of the weights along a path, from the top of step `end` down: what rollout sends along it. */
+export function alongPaths(graph, end, positions) {
+  let product = 1;
+  for (let i = 0; i <= end; i++) {
+    const { cols, values } = graph[end - i];
+    product *= values[positions[i] * cols + positions[i + 1]];
+  }
+  return product;
+}

@@ -1,0 +1,57 @@
+/** What is selected: one object that drives every panel and lives in the URL's fragment, so that a view can be shared.
+ *
+ * q query, l layer (L1 is 1), t token, u unit, s special tokens, f receptive field, v view, g what the graph's edges show,
+ * m method of the map, h head as layer.head, k method of the heads, o order of the table, cs and ls whether rows are stretched,
+ * theme. An address may come from anywhere: what is not among the `allowed` values of a name does not count.
+ */
+export function makeState(defaults, allowed, prefix, signal) {
+  const listeners = [];
+  let current = {...defaults, ...fromFragment(location.hash)}, waiting = false;
+
+  function fromFragment(hash) {
+    const found = {};
+    for (const [key, text] of new URLSearchParams(hash.slice(1))) {
+      const name = key.startsWith(prefix) ? key.slice(prefix.length) : "";
+      if (!Object.hasOwn(defaults, name)) continue;
+      const number = Number(text);
+      if (typeof defaults[name] === "number") {
+        if (Number.isInteger(number)) found[name] = number;
+      } else if (!allowed[name] || allowed[name].includes(text)) found[name] = text;
+    }
+    return found;
+  }
+
+  function write() {
+    if (signal.aborted) return;
+    const parameters = new URLSearchParams(location.hash.slice(1));
+    for (const name of Object.keys(defaults)) {
+      if (current[name] === defaults[name]) parameters.delete(prefix + name);
+      else parameters.set(prefix + name, current[name]);
+    }
+    try {
+      history.replaceState(null, "", `#${parameters}`);
+    } catch {
+      // a frame without an origin has no address to share
+    }
+  }
+
+  function set(changes) {
+    const changed = Object.keys(changes).filter(name => current[name] !== changes[name]);
+    if (!changed.length) return;
+    current = {...current, ...changes};
+    const names = new Set(changed);
+    for (const listener of listeners) listener(names);
+    if (!waiting) {
+      waiting = true;
+      setTimeout(() => { waiting = false; write(); }, 120);  // browsers slow down pages that write it at every key
+    }
+  }
+
+  // the event's own address: by now the selection before may have been written over it
+  addEventListener("hashchange", event => set({...defaults, ...fromFragment(new URL(event.newURL).hash)}), {signal});
+  return {
+    get: () => current,
+    set,
+    listen: listener => listeners.push(listener),
+  };
+}
