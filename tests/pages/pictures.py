@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from browser import chromium
 
 import attnflow as af
-
-sys.path.insert(0, str(Path(__file__).parent))
-from browser import chromium
 
 PICTURES = Path(__file__).parent.parent.parent / "docs" / "pictures"
 TEXT = "the key to the cabinets"

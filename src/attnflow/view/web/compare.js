@@ -1,4 +1,4 @@
-import {el, button, number, correlation, tokenNodes, plainToken} from "./draw.js";
+import {el, svg, figure, label, button, number, correlation, tokenNodes, plainToken, textWidth} from "./draw.js";
 import {shade, inkOn, shares, extent, cellCanvas} from "./colour.js";
 import {spearman} from "./maths.js";
 import {exportMenu, compareFigure} from "./keep.js";
@@ -20,7 +20,7 @@ export function comparePanel(page) {
   const node = el("section", {class: "panel", "data-panel": "compare", tabindex: "-1"},
     el("header", {}, el("h2", {}, "Compare"), el("p", {class: "hint"}),
       el("label", {}, stretch, " shade each row from its lowest to its highest"),
-      exportMenu("compare", colours => compareFigure({...figureParts(), colours}), csvRows, data, page.announce)),
+      exportMenu("compare", colours => data.grid ? imageFigure(colours) : compareFigure({...figureParts(), colours}), csvRows, data, page.announce)),
     rowsBox, legend, el("div", {class: "columns"}, el("div", {}, tableBox, more), matrixBox));
 
   /** Values of every method over the inputs shown, in their order. */
@@ -126,8 +126,8 @@ export function comparePanel(page) {
     drawMatrix();
   }
 
-  function paintImage(row, method, at, colours) {
-    const canvas = row.querySelector("canvas");
+  /** The patches over the image. */
+  function paintOver(canvas, method, at, colours) {
     const [rows, columns] = data.grid, first = at.tokens.length - rows * columns;
     const side = 168, wide = Math.round(side * columns / rows);
     canvas.width = wide * 2; canvas.height = side * 2;
@@ -152,6 +152,11 @@ export function comparePanel(page) {
       context.strokeRect((i - first) % columns * cell.w, Math.floor((i - first) / columns) * cell.h, cell.w, cell.h);
     };
     outline(state.get().t, colours.accent, 4);
+    return {shareOf, first, wide, side};
+  }
+
+  function paintImage(row, method, at, colours) {
+    const canvas = row.querySelector("canvas"), {shareOf, first} = paintOver(canvas, method, at, colours);
     canvas.setAttribute("aria-label", spokenRow(method, at));
     const specials = row.querySelector(".text");
     specials.replaceChildren(...at.inputs.filter(i => i < first).flatMap(i => [el("span", {class: "tok", "data-i": i, style: `background:${shade(colours, shareOf.get(i))};color:${inkOn(colours, shareOf.get(i))}`}, at.tokens[i]), " "]));
@@ -198,12 +203,28 @@ export function comparePanel(page) {
         }), there.slice(i + 1, -1).map(() => el("td")))))));
   }
 
+  function imageFigure(colours) {
+    const at = page.now(), there = table.filter(method => method.shares), {title} = figureParts();
+    const drawn = there.map(method => {
+      const canvas = el("canvas");
+      return {...paintOver(canvas, method, at, colours), canvas, method};
+    });
+    const found = figure(Math.max(textWidth(title, 12, "600"), drawn.reduce((sum, {wide}) => sum + wide + 16, 0)), (drawn[0]?.side ?? 0) + 48, colours, title);
+    found.append(label(0, 12, title, {"font-size": 12, "font-weight": 600}));
+    let x = 0;
+    for (const {canvas, method, wide, side} of drawn) {
+      found.append(label(x, 34, method.title, {"font-size": 12}), svg("image", {x, y: 46, width: wide, height: side, href: canvas.toDataURL()}));
+      x += wide + 16;
+    }
+    return found;
+  }
+
   function figureParts() {
     const at = page.now();
     return {
       tokens: at.inputs.map(i => at.tokens[i]), joins: at.inputs.map((i, place) => place && at.joins[i]),
       methods: table.map(method => ({...method, reason: method.values ? "" : "not computed"})),
-      title: `${plainToken(data.text.replace(/\s+/g, " "), 70)} · query ${at.queryName} · ${at.layerName}`,
+      title: `${plainToken(data.text.replace(/\s+/g, " ").trim() || String(data.model.model ?? "attention"), 70)} · query ${at.queryName} · ${at.layerName}`,
     };
   }
 

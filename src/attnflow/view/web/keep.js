@@ -68,35 +68,39 @@ function asObjects([head, ...rows], data) {
   };
 }
 
-/** Compare as a figure: one shaded sentence a method, set line by line. */
+/** Compare as a figure: one shaded sentence a method, set line by line, and its correlations beside it. */
 export function compareFigure({tokens, joins, methods, title, colours, width = 640}) {
-  const size = 12, left = 84, right = 118, gap = 3, high = 20, size2 = 10.5;
+  const size = 12, small = 10.5, gap = 3, high = 20;
+  const against = methods.find(method => method.correlations)?.correlations.map(c => `ρ ${c.name}`) ?? [];
+  const columns = against.map(name => textWidth(name, small) + 16), right = columns.reduce((sum, x) => sum + x, 0);
+  const left = Math.max(...methods.map(method => textWidth(method.title, size))) + 12;
   const place = [];
-  let x = left, line = 0;
+  let x = left, line = 0, wide = left + 60;
   tokens.forEach((token, i) => {
-    const text = plainToken(token, 40), wide = textWidth(text, size) + 7;
-    if (x + wide > width - right && x > left) { x = left; line++; }
+    const text = plainToken(token, 40), own = textWidth(text, size) + 8;
+    if (x + own > width - right && x > left) { x = left; line++; }
     else if (i && !joins[i]) x += gap;
-    place.push({text, x, line, wide});
-    x += wide;
+    place.push({text, x, line, own});
+    x += own;
+    wide = Math.max(wide, x);
   });
-  const block = (line + 1) * (high + 3) + 7, top = 44;
-  const found = figure(width, top + methods.length * block + 8, colours, title);
-  found.append(label(0, 12, title, {"font-size": 12, "font-weight": 600}));
-  const against = methods.find(m => m.correlations)?.correlations.map(c => c.name) ?? [];
-  against.forEach((name, i) => found.append(label(width - right + 62 + 56 * i, 32, `ρ ${name}`, {"text-anchor": "end", "font-size": size2, fill: colours.faint})));
+  const block = (line + 1) * (high + 3) + 7, top = 44, end = Math.ceil(Math.max(wide + right, textWidth(title, size, "600")) + 8);
+  const found = figure(end, top + methods.length * block + 4, colours, title);
+  found.append(label(0, 12, title, {"font-size": size, "font-weight": 600}));
+  const column = i => wide + columns.slice(0, i + 1).reduce((sum, x) => sum + x, 0);
+  against.forEach((name, i) => found.append(label(column(i), 32, name, {"text-anchor": "end", "font-size": small, fill: colours.faint})));
   methods.forEach((method, m) => {
     const y = top + m * block;
     found.append(label(0, y + high / 2, method.title, {"font-size": size}));
-    if (!method.shares) found.append(label(left, y + high / 2, method.reason ?? "", {fill: colours.faint, "font-size": size2}));
-    place.forEach(({text, x, line, wide}, i) => {
+    if (!method.shares) found.append(label(left, y + high / 2, method.reason ?? "", {fill: colours.faint, "font-size": small}));
+    place.forEach(({text, x, line, own}, i) => {
       if (!method.shares) return;
       const at = y + line * (high + 3);
-      found.append(svg("rect", {x, y: at, width: wide, height: high, fill: shade(colours, method.shares[i]), stroke: colours.line, "stroke-width": 0.5}));
-      found.append(label(x + wide / 2, at + high / 2 + 0.5, text, {"text-anchor": "middle", "font-size": size, fill: inkOn(colours, method.shares[i]), direction: "ltr"}));
+      found.append(svg("rect", {x, y: at, width: own, height: high, fill: shade(colours, method.shares[i]), stroke: colours.line, "stroke-width": 0.5}));
+      found.append(label(x + own / 2, at + high / 2 + 0.5, text, {"text-anchor": "middle", "font-size": size, fill: inkOn(colours, method.shares[i]), direction: "ltr"}));
     });
     (method.correlations ?? []).forEach((c, i) => found.append(
-      label(width - right + 62 + 56 * i, y + high / 2, correlation(c.value), {"text-anchor": "end", "font-size": size})));
+      label(column(i), y + high / 2, correlation(c.value), {"text-anchor": "end", "font-size": size})));
   });
   return found;
 }

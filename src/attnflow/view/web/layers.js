@@ -67,6 +67,16 @@ export function heatMap({rows, rowNames, columnNames, title, colours, stretch = 
   }};
 }
 
+/** A map with its scale under it, for export. */
+function withScale(map, colours) {
+  if (!map.scale) return map.node;
+  const [wide, high] = ["width", "height"].map(name => Number(map.node.getAttribute(name))), bar = scaleBar(map.scale, colours);
+  bar.setAttribute("y", high + 4);
+  const found = figure(Math.max(wide, 162), high + 30, colours, map.node.getAttribute("aria-label"));
+  found.append(map.node, bar);
+  return found;
+}
+
 /** Several figures beside each other as one, for export. */
 export function beside(figures, colours, gap = 18) {
   if (!figures.length) return figure(200, 40, colours, "not held");
@@ -103,10 +113,13 @@ export function layersPanel(page) {
   const node = el("section", {class: "panel", "data-panel": "layers", tabindex: "-1"},
     el("header", {}, el("h2", {}, "Layers"), el("p", {class: "hint"}, "layers up, tokens across; a click chooses both"),
       el("label", {}, stretch, " shade each layer from its lowest to its highest"),
-      exportMenu("layers", colours => beside(drawn(colours).map(({map}) => map.node), colours), csvRows, data, page.announce)),
+      exportMenu("layers", colours => beside(drawn(colours).map(({map}) => withScale(map, colours)), colours), csvRows, data, page.announce)),
     small,
     el("header", {class: "second"}, el("h3", {}, "One layer, every query"), pick, note,
-      exportMenu("map", colours => drawWhole(colours)?.node ?? figure(200, 40, colours, "not held"), mapRows, data, page.announce)),
+      exportMenu("map", colours => {
+        const map = drawWhole(colours);
+        return map ? withScale(map, colours) : figure(200, 40, colours, "not held");
+      }, mapRows, data, page.announce)),
     whole);
 
   function drawn(colours, live = false) {
