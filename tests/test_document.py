@@ -20,7 +20,7 @@ import attnflow as af
 from attnflow import cli
 from attnflow.capture.trace import Step
 from attnflow.view import document, page
-from attnflow.view.explain import explain
+from attnflow.view.explain import explain, traced
 from small_tokenizers import wordpiece
 
 TEXT = "the key to the cabinets"
@@ -126,6 +126,15 @@ def test_words_have_flows_of_their_own(pieces: Any) -> None:
     assert [list(group) for group in words.word_groups] == [list(g) for g in found["units"]["words"]["groups"]]
     assert np.allclose(unpacked(found["views"]["words"]["flow"]["values"]), words.flow(query="all").values)
     assert found["state"]["unit"] == "words" and found["importance"] == []
+
+
+def test_heads_are_not_even_kept_where_the_page_would_not_hold_them(pieces: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(traced(pieces, TEXT).weights) == 3 and len(traced(pieces, (TEXT, TEXT)).weights) == 3
+    n = len(pieces.trace(TEXT).tokens)
+    monkeypatch.setattr(document, "HEADS", 3 * 4 * n)
+    assert traced(pieces, TEXT).weights
+    monkeypatch.setattr(document, "HEADS", 3 * 4 * n - 1)
+    assert not traced(pieces, TEXT).weights
 
 
 def test_a_masked_model_opens_at_its_mask(pieces: Any) -> None:

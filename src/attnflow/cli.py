@@ -126,9 +126,9 @@ def show(
         model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
     )
     if output is not None and output.suffix.lower() == ".html":
-        from attnflow.view.explain import explain
+        from attnflow.view.explain import explain, traced
 
-        trace = loaded.trace(given, target=target, truncate=truncate, keep_heads=True)
+        trace = traced(loaded, given, target, truncate)
         chosen = query_given(query, len(trace.tokens))
         number = None if layer == "all" else layer_given(layer, trace.layer_count, "last or all")
         state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}

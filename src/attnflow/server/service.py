@@ -17,7 +17,7 @@ from attnflow.server.answers import encoded
 from attnflow.server.jobs import Limits, Refusal, Work
 from attnflow.server.requests import ExplainRequest, Input, PathsRequest, RowsRequest
 from attnflow.view import document
-from attnflow.view.explain import explain
+from attnflow.view.explain import explain, traced
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,11 +179,7 @@ class Service:
         image = None if asked.image is None else hashlib.sha256(asked.image.encode()).digest()
         key = (of.name, asked.text, asked.pair, asked.target, asked.truncate, image)
 
-        def make() -> Trace:
-            found: Trace = of.model.trace(given, target=asked.target, truncate=asked.truncate, keep_heads=True)
-            return found
-
-        return self.traces.get(key, make)
+        return self.traces.get(key, lambda: traced(of.model, given, asked.target, asked.truncate))
 
 
 def picture(data: str, pixels: int) -> Any:

@@ -72,7 +72,7 @@ def of_trace(
         raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
     asked = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
     size = trace.steps[trace.ends[-1]].weights.shape[0]
-    layers = [l for l, end in enumerate(trace.ends) if trace.steps[end].weights.shape[0] == size]
+    layers = _layers(trace)
     count = sum(step.weights.numel() for step in trace.steps)
     left_out: list[str] = []
     units: dict[str, Any] = {"subwords": _unit(trace)}
@@ -163,8 +163,8 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         "text": result.text,
         "model": dict(result.provenance),
         "prediction": None,
-        "units": {"subwords": _labels(result)},
-        "queries": [f"{token}" for token in result.query_tokens],
+        "units": {"subwords": _unit(result)},
+        "queries": list(result.query_tokens),
         "firstQuery": 0,
         "causal": False,
         "grid": result.grid,
@@ -194,8 +194,7 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
     """Raw attention, rollout and flow of one query at all layers, for a page that does not hold them."""
     its = _of_unit(trace, unit)
     at = _query(its, query)
-    size = its.steps[its.ends[-1]].weights.shape[0]
-    layers = [l for l, end in enumerate(its.ends) if its.steps[end].weights.shape[0] == size]
+    layers = _layers(its)
     left_out: list[str] = []
     found = {
         "raw": table(its.raw(query=[at], layer=layers)),
@@ -353,12 +352,14 @@ def _heads(trace: Trace, asked: Sequence[int], layers: list[int], left_out: list
     }
 
 
-def _unit(trace: Trace) -> dict[str, Any]:
-    return {"tokens": list(trace.tokens), "special": list(trace.special), "parts": list(trace.parts), "groups": None}
+def _unit(of: Trace | TokenAttention) -> dict[str, Any]:
+    return {"tokens": list(of.tokens), "special": list(of.special), "parts": list(of.parts), "groups": None}
 
 
-def _labels(result: TokenAttention) -> dict[str, Any]:
-    return {"tokens": list(result.tokens), "special": list(result.special), "parts": list(result.parts), "groups": None}
+def _layers(trace: Trace) -> list[int]:
+    """Those whose positions are the last layer's: others have no names."""
+    sizes = [trace.steps[end].weights.shape[0] for end in trace.ends]
+    return [l for l, size in enumerate(sizes) if size == sizes[-1]]
 
 
 def _levels(trace: Trace) -> list[str]:

@@ -39,13 +39,13 @@ def explain(
     residual: the weight of the residual connection.
     state: what else is selected at first, as the page's fragment has it: {"layer": 2, "method": "flow"}.
     progress: called with a stage, how much of it is done and how much there is; what it raises stops the work.
-    trace: of the same text with keep_heads=True, where there is one already.
+    trace: of the same text, from `traced`, where there is one already.
     """
     options = options_of(list(importance)) if importance else {}
     say: document.Progress = progress or (lambda stage, done, total: None)
     say("model", 0, 1)
     if trace is None:
-        trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
+        trace = traced(model, text, target, truncate)
     worth, missing = worth_of(model, text, trace, options, truncate, say)
     if query is None and worth:
         query = asking(trace, next(iter(worth.values())))
@@ -60,6 +60,19 @@ def explain(
         progress=say,
     )
     return Page(held)
+
+
+def traced(model: Model, text: Any, target: str | None = None, truncate: bool = False) -> Trace:
+    """A trace for a page: with its heads, unless the text is so long that the page would not hold them anyway."""
+    keep = True
+    if model.tokenizer is not None and isinstance(text, str | tuple):
+        parts = (text,) if isinstance(text, str) else text
+        n = sum(len(model.tokenizer(part, verbose=False)["input_ids"]) for part in parts if isinstance(part, str))
+        config = getattr(model.config, "text_config", None) or model.config
+        layers, heads = (getattr(config, name, None) or 12 for name in ("num_hidden_layers", "num_attention_heads"))
+        keep = layers * heads * n <= document.HEADS
+    found: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=keep)
+    return found
 
 
 def _why(missing: Mapping[str, str]) -> str:
