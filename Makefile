@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
   LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
   .venv-sanitize/bin/python
+# Two processes, and the tests of a file in one of them: they share what they load.
+TWO := -n 2 --dist loadfile
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
 .PHONY: demo test pages browser docs pictures lint fuzz sanitize bench models wheel clean help
@@ -18,11 +20,11 @@ demo: $(VENV)/models.stamp
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO)
 
 # The page, the app and the documentation as a person uses them. They need Debian's chromium, and skip where it is missing.
 pages: $(VENV)/test.stamp $(VENV)/docs.stamp
-	$(BIN)/python -m pytest tests/pages
+	$(BIN)/python -m pytest $(TWO) tests/pages
 
 # Installs that browser: for CI, and whoever has the right to.
 browser:
@@ -89,7 +91,7 @@ $(VENV)/models.stamp: $(VENV)/package.stamp
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
-	$(PIP) pytest hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum \
+	$(PIP) pytest pytest-xdist hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum \
 	  fastapi uvicorn httpx playwright nbclient ipykernel
 	@touch $@
 

@@ -128,7 +128,9 @@ def test_words_have_flows_of_their_own(pieces: Any) -> None:
     assert found["state"]["unit"] == "words" and found["importance"] == []
 
 
-def test_heads_are_not_even_kept_where_the_page_would_not_hold_them(pieces: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_not_even_kept_where_the_page_would_not_hold_them(
+    pieces: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(traced(pieces, TEXT).weights) == 3 and len(traced(pieces, (TEXT, TEXT)).weights) == 3
     n = len(pieces.trace(TEXT).tokens)
     monkeypatch.setattr(document, "HEADS", 3 * 4 * n)

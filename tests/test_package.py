@@ -28,10 +28,17 @@ def test_importing_brings_neither_torch_nor_matplotlib_nor_the_core() -> None:
 
 
 def test_importing_is_instant() -> None:
-    """attnflow's own share, after numpy: milliseconds, so that the whole stays below 0.15 s where numpy does. The best of
-    five, because the machine may be busy."""
-    code = "import numpy, time; began = time.perf_counter(); import attnflow; print(time.perf_counter() - began)"
-    assert min(float(python(code).stdout) for _ in range(5)) < 0.06
+    """attnflow takes less than numpy, which it needs, and beside which it is timed; the best of five, because the machine may
+    be busy."""
+    code = """
+import time
+start = time.perf_counter()
+import numpy
+between = time.perf_counter()
+import attnflow
+print((time.perf_counter() - between) / (between - start))
+"""
+    assert min(float(python(code).stdout) for _ in range(5)) < 0.7
 
 
 def test_the_source_tree_works_without_the_compiled_core() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ OPTIONS = [
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Debian's Chromium, headless, driven by playwright; skips where one of them is missing. One a test module will do."""
+    """Debian's Chromium, headless, driven by playwright; skips where one of them is missing."""
     program = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
@@ -36,6 +37,7 @@ def chromium() -> Iterator[Any]:
         try:
             yield browser
         finally:
+            PAGES.clear()
             browser.close()
 
 
@@ -45,20 +47,73 @@ SETTLED = """() => {
 }"""
 
 
+# Every wait of the page, for its address or for the tables behind its pictures, takes a tenth of its time.
+HURRY = """(() => {
+    const wait = window.setTimeout;
+    window.setTimeout = (work, delay, ...given) => wait(work, delay / 10, ...given);
+})()"""
+
+# A browser stops a page that saves more than ten files a second: while there is a `keep`, it gets what would be saved.
+CATCH = """(() => {
+    const made = new Map(), address = URL.createObjectURL, click = HTMLAnchorElement.prototype.click;
+    URL.createObjectURL = blob => {
+        const url = address.call(URL, blob);
+        made.set(url, blob);
+        return url;
+    };
+    HTMLAnchorElement.prototype.click = function () {
+        if (window.keep) window.keep([this.download, made.get(this.href)]);
+        else click.call(this);
+    };
+})()"""
+
+EXPORT = """async ([name, kind]) => {
+    const menu = document.querySelector(`details.export[data-name="${name}"]`);
+    const saved = new Promise((done, fail) => {
+        window.keep = done;
+        setTimeout(() => fail(new Error(`no ${kind} of ${name}: ${document.querySelector("[aria-live]").textContent}`)), 50000);
+    });
+    menu.open = true;
+    menu.querySelector(`[data-kind="${kind}"]`).click();
+    try {
+        const [file, blob] = await saved;
+        const reader = new FileReader();
+        await new Promise(done => { reader.onload = done; reader.readAsDataURL(blob); });
+        return [file, reader.result.split(",")[1] ?? ""];
+    } finally {
+        window.keep = null;
+    }
+}"""
+
+
+# By browser and options. A new one costs more than most tests do with it, and a file keeps nothing but its address.
+PAGES: dict[tuple[Any, ...], Any] = {}
+
+
 @contextmanager
 def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Iterator[Any]:
     """A file as a page to drive. At the end: it asked for nothing but itself, raised nothing and told the console nothing.
 
     options: of playwright's context, as color_scheme.
     """
-    context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options})
-    context.set_default_timeout(8000)
-    page = context.new_page()
+    options = {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options}
+    key = (browser, str(sorted(options.items())))
+    page = PAGES.pop(key, None)  # not there again before its test has passed
+    if page is None:
+        context = browser.new_context(**options)
+        context.set_default_timeout(8000)
+        context.add_init_script(CATCH)
+        context.add_init_script(HURRY)
+        page = context.new_page()
     asked: list[str] = []
     said: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    listeners = {
+        "request": lambda request: asked.append(request.url),
+        "console": lambda message: said.append(message.text),
+        "pageerror": lambda error: said.append(str(error)),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
     try:
         page.goto(path.as_uri() + fragment)
         if len(page.frames) == 1:
@@ -69,8 +124,14 @@ def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Iter
             url for url in asked if not url.startswith(("data:", "blob:")) and url.split("#")[0] != path.as_uri()
         ]
         assert strangers == [], strangers
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
+        page.mouse.move(0, 0)
+        page.goto("about:blank")
+        PAGES[key] = page
     finally:
-        context.close()
+        if PAGES.get(key) is not page:
+            page.context.close()
 
 
 def settle(page: Any) -> None:
@@ -79,9 +140,16 @@ def settle(page: Any) -> None:
 
 
 def exported(page: Any, name: str, kind: str) -> bytes:
-    """What the menu of a panel saves."""
+    """What the menu of a panel would save."""
+    file, content = page.evaluate(EXPORT, [name, kind])
+    assert file == f"attnflow-{name}.{kind}"
+    return base64.b64decode(content)
+
+
+def downloaded(page: Any, name: str, kind: str) -> bytes:
+    """What it saves."""
     menu = page.locator(f'details.export[data-name="{name}"]')
-    menu.evaluate("menu => { menu.open = true }")
+    menu.locator("summary").click()
     with page.expect_download() as download:
         menu.locator(f'[data-kind="{kind}"]').click()
     saved = download.value

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
+from browser import HURRY
 from PIL import Image
 
 import attnflow as af
@@ -28,7 +29,6 @@ from attnflow.server.jobs import Limits
 from attnflow.server.run import Server
 from attnflow.server.service import Served, served
 from attnflow.view import document
-from browser import chromium
 from small_tokenizers import wordpiece
 
 EXAMPLE = "the key to the cabinets"
@@ -42,9 +42,9 @@ IDLE = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The command with the embedded model under two names, and its address."""
+@pytest.fixture(scope="module", autouse=True)
+def command() -> Iterator[subprocess.Popen[str]]:
+    """`attnflow serve` with the embedded model under two names. It takes seconds to start: meanwhile others are tested."""
     models = [f"{name}={embedded_folder()}" for name in ("first", "second")]
     options = ["--port", "0", "--no-open", "--device", "cpu", "-m", models[0], "-m", models[1]]
     child = subprocess.Popen(
@@ -54,25 +54,19 @@ def running() -> Iterator[tuple[str, subprocess.Popen[str]]]:
         text=True,
     )
     try:
-        library()  # takes seconds, which the command needs too
-        assert child.stderr is not None
-        lines = iter(child.stderr.readline, "")
-        told = next(line for line in lines if "Ctrl+C" in line)
-        yield re.findall(r"http://\S+", told)[0], child
+        yield child
     finally:
         child.kill()
         child.communicate()
 
 
 @pytest.fixture(scope="module")
-def address(running: tuple[str, Any]) -> str:
-    return running[0]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+def address(command: subprocess.Popen[str]) -> str:
+    """Where it listens."""
+    assert command.stderr is not None
+    lines = iter(command.stderr.readline, "")
+    told = next(line for line in lines if "Ctrl+C" in line)
+    return re.findall(r"http://\S+", told)[0]
 
 
 @cache
@@ -88,6 +82,7 @@ def visiting(browser: Any, address: str, fragment: str = "", allowed: str = "", 
     """
     context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options})
     context.set_default_timeout(8000)
+    context.add_init_script(HURRY)
     page = context.new_page()
     asked: list[str] = []
     said: list[str] = []
@@ -180,6 +175,160 @@ def until(true: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
+@pytest.fixture(scope="module")
+def models() -> list[Served]:
+    """Of text, of images and of both sides of a translation, in this process."""
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    t5 = hf(
+        "T5ForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    return [
+        served("first", library()),
+        served("eye", af.wrap(hf("ViTForImageClassification", **IMAGE)(), processor)),
+        served("translator", af.wrap(t5(), wordpiece())),
+    ]
+
+
+@pytest.fixture(scope="module")
+def near(models: list[Served]) -> Iterator[str]:
+    """The address of a server whose insides the tests can reach."""
+    with closing(commands.listening("127.0.0.1", 0)) as sock:
+        server = Server(models, Limits(), "127.0.0.1", sock.getsockname()[1])
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+        thread.start()
+        until(lambda: server.started)
+        yield server.address
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_job_is_watched_and_cancelled(browser: Any, near: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    explain, cancelled = service.explain, []
+
+    def slow(model: Any, text: Any, *, progress: Callable[[str, int, int], None], **options: Any) -> Any:
+        try:
+            while "slow" in text:
+                progress("blank-out", 3, 7)
+                time.sleep(0.002)
+        except BaseException:
+            cancelled.append(text)
+            raise
+        return explain(model, text, progress=progress, **options)
+
+    monkeypatch.setattr(service, "explain", slow)
+    with visiting(browser, near) as page:
+        box, cancel = slot(page).get_by_label("text", exact=True), slot(page).get_by_role("button", name="Cancel")
+        go, said = slot(page).get_by_role("button", name="Explain"), slot(page).locator(".say")
+        box.fill("the slow key")
+        go.click()
+        said.get_by_text("blank-out 3 of 7").wait_for()
+        assert abs(slot(page).locator("progress").evaluate("bar => bar.value") - 3 / 7) < 1e-9
+        assert go.is_disabled() and cancel.is_visible()
+        cancel.click()
+        idle(page)
+        assert says(page) == "cancelled" and not cancel.is_visible()
+        until(lambda: cancelled == ["the slow key"])
+        assert tokens(page)[1:-1] == EXAMPLE.split()
+
+        box.fill("the slow keys")  # another text takes the place of one that runs, even if it was sent a moment ago
+        box.press("Control+Enter")
+        box.fill("a slow key")
+        box.press("Control+Enter")
+        box.fill(OTHER)
+        box.press("Control+Enter")
+        idle(page)
+        check(page, OTHER)
+        assert says(page) == ""
+
+        page.get_by_role("button", name="compare with another text or model").click()  # two wait for one thread
+        box.fill("one slow key")
+        go.click()
+        said.get_by_text("blank-out 3 of 7").wait_for()
+        second = slot(page, 1)
+        second.get_by_label("text", exact=True).fill("two slow keys")
+        second.get_by_role("button", name="Explain").click()
+        second.get_by_text("waiting: 1 before this").wait_for()
+        second.get_by_role("button", name="close").click()
+        cancel.click()
+        idle(page)
+        type_text(page, EXAMPLE)
+        check(page, EXAMPLE)
+        assert "two slow keys" not in cancelled and "one slow key" in cancelled
+
+
+def test_a_job_is_cancelled_before_the_server_has_named_it(browser: Any, near: str) -> None:
+    with visiting(browser, near) as page:
+        page.evaluate("""() => {
+            const real = window.fetch;
+            window.log = [];
+            window.fetch = async (path, options) => {
+                window.log.push(`${options.method} ${path}`);
+                const answer = await real(path, options);
+                if (options.method === "POST") await new Promise(resolve => setTimeout(resolve, 1500));  // a tenth, as all waits here
+                return answer;
+            };
+        }""")
+        slot(page).get_by_role("button", name="Explain").click()
+        slot(page).get_by_role("button", name="Cancel").click()
+        idle(page)
+        assert says(page) == "cancelled"
+        page.wait_for_function("() => log.some(line => line.startsWith('DELETE /api/jobs/'))")
+        assert page.evaluate("log.length") == 2 and says(page) == "cancelled"
+
+
+def test_rows_that_the_page_does_not_hold_are_asked_for(
+    browser: Any, near: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "PAIRS", 10)
+    with visiting(browser, near) as page:
+        assert "flow" in table(page)
+        with page.expect_response(f"{near}api/rows") as answer:
+            slot(page).locator(".query .tok", has_text="cabinets").click()
+        assert answer.value.status == 200
+        page.locator('.row[data-method="flow"]:not(.absent)').wait_for()
+        idle(page)
+        flow = library().trace(EXAMPLE).flow(query=5)
+        np.testing.assert_allclose(table(page)["flow"], flow.values[-1, 0], atol=0.00051)
+
+
+def test_an_image(browser: Any, near: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 48, 3)).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "png")
+    with visiting(browser, near) as page:
+        slot(page).get_by_label("model").select_option("eye")
+        assert not slot(page).get_by_label("text", exact=True).is_visible()
+        go = slot(page).get_by_role("button", name="Explain")
+        go.click()
+        idle(page)
+        assert says(page) == "choose an image first"
+        slot(page).get_by_label("image", exact=True).set_input_files(
+            {"name": "noise.png", "mimeType": "image/png", "buffer": out.getvalue()}
+        )
+        go.click()
+        idle(page)
+        assert says(page) == "" and page.locator(".patches span").count() == 16
+        assert fragment(page) == "#model=eye"
+        check_picture(page)
+        page.reload()
+        page.get_by_text("Choose an image and press Explain.").wait_for()
+
+
+def test_what_the_decoder_writes(browser: Any, near: str, models: list[Served]) -> None:
+    with visiting(browser, near) as page:
+        slot(page).get_by_label("model").select_option("translator")
+        slot(page).get_by_label("what the decoder writes").fill("a book")
+        type_text(page, "the key")
+        trace = models[2].model.trace("the key", target="a book")
+        assert tokens(page) == list(trace.tokens[trace.first_query :])
+        np.testing.assert_allclose(
+            table(page)["rollout"], trace.rollout(query=trace.default_query).values[-1, 0], atol=0.00051
+        )
+        assert "target=a+book" in fragment(page)
+
+
 def test_it_opens_with_an_example_explained(browser: Any, address: str) -> None:
     with visiting(browser, address) as page:
         assert page.title() == "attnflow"
@@ -222,7 +371,7 @@ def test_how_it_looks_stays_with_another_text(browser: Any, address: str) -> Non
         assert page.get_by_role("tab", name="Flow paths").get_attribute("aria-selected") == "true"
         assert page.locator("#attnflow").get_attribute("data-theme") == "dark"
         page.get_by_role("button", name="light theme").click()
-        page.wait_for_timeout(250)  # the page before has noticed by then that it has no width any more
+        page.wait_for_timeout(40)  # the page before has noticed by then that it has no width any more
         assert page.locator("#attnflow").get_attribute("data-theme") == "light"
     with visiting(browser, address, color_scheme="dark") as page:
         assert page.locator("#attnflow").get_attribute("data-theme") == "dark"
@@ -435,166 +584,11 @@ def test_a_page_elsewhere_gets_nothing(browser: Any, address: str, elsewhere: st
         assert tokens(page)[1:-1] == ["the", "key"]
 
 
-@pytest.fixture(scope="module")
-def models() -> list[Served]:
-    """Of text, of images and of both sides of a translation, in this process."""
-    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-    t5 = hf(
-        "T5ForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
-        decoder_start_token_id=0,
-    )  # fmt: skip
-    return [
-        served("first", library()),
-        served("eye", af.wrap(hf("ViTForImageClassification", **IMAGE)(), processor)),
-        served("translator", af.wrap(t5(), wordpiece())),
-    ]
-
-
-@pytest.fixture(scope="module")
-def near(models: list[Served]) -> Iterator[str]:
-    """The address of a server whose insides the tests can reach."""
-    with closing(commands.listening("127.0.0.1", 0)) as sock:
-        server = Server(models, Limits(), "127.0.0.1", sock.getsockname()[1])
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-        thread.start()
-        until(lambda: server.started)
-        yield server.address
-        server.should_exit = True
-        thread.join(10)
-        assert not thread.is_alive()
-
-
-def test_a_job_is_watched_and_cancelled(browser: Any, near: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    explain, cancelled = service.explain, []
-
-    def slow(model: Any, text: Any, *, progress: Callable[[str, int, int], None], **options: Any) -> Any:
-        try:
-            while "slow" in text:
-                progress("blank-out", 3, 7)
-                time.sleep(0.002)
-        except BaseException:
-            cancelled.append(text)
-            raise
-        return explain(model, text, progress=progress, **options)
-
-    monkeypatch.setattr(service, "explain", slow)
-    with visiting(browser, near) as page:
-        box, cancel = slot(page).get_by_label("text", exact=True), slot(page).get_by_role("button", name="Cancel")
-        go, said = slot(page).get_by_role("button", name="Explain"), slot(page).locator(".say")
-        box.fill("the slow key")
-        go.click()
-        said.get_by_text("blank-out 3 of 7").wait_for()
-        assert abs(slot(page).locator("progress").evaluate("bar => bar.value") - 3 / 7) < 1e-9
-        assert go.is_disabled() and cancel.is_visible()
-        cancel.click()
-        idle(page)
-        assert says(page) == "cancelled" and not cancel.is_visible()
-        until(lambda: cancelled == ["the slow key"])
-        assert tokens(page)[1:-1] == EXAMPLE.split()
-
-        box.fill("the slow keys")  # another text takes the place of one that runs, even if it was sent a moment ago
-        box.press("Control+Enter")
-        box.fill("a slow key")
-        box.press("Control+Enter")
-        box.fill(OTHER)
-        box.press("Control+Enter")
-        idle(page)
-        check(page, OTHER)
-        assert says(page) == ""
-
-        page.get_by_role("button", name="compare with another text or model").click()  # two wait for one thread
-        box.fill("one slow key")
-        go.click()
-        said.get_by_text("blank-out 3 of 7").wait_for()
-        second = slot(page, 1)
-        second.get_by_label("text", exact=True).fill("two slow keys")
-        second.get_by_role("button", name="Explain").click()
-        second.get_by_text("waiting: 1 before this").wait_for()
-        second.get_by_role("button", name="close").click()
-        cancel.click()
-        idle(page)
-        type_text(page, EXAMPLE)
-        check(page, EXAMPLE)
-        assert "two slow keys" not in cancelled and "one slow key" in cancelled
-
-
-def test_a_job_is_cancelled_before_the_server_has_named_it(browser: Any, near: str) -> None:
-    with visiting(browser, near) as page:
-        page.evaluate("""() => {
-            const real = window.fetch;
-            window.log = [];
-            window.fetch = async (path, options) => {
-                window.log.push(`${options.method} ${path}`);
-                const answer = await real(path, options);
-                if (options.method === "POST") await new Promise(resolve => setTimeout(resolve, 150));
-                return answer;
-            };
-        }""")
-        slot(page).get_by_role("button", name="Explain").click()
-        slot(page).get_by_role("button", name="Cancel").click()
-        idle(page)
-        assert says(page) == "cancelled"
-        page.wait_for_function("() => log.some(line => line.startsWith('DELETE /api/jobs/'))")
-        assert page.evaluate("log.length") == 2 and says(page) == "cancelled"
-
-
-def test_rows_that_the_page_does_not_hold_are_asked_for(
-    browser: Any, near: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(document, "PAIRS", 10)
-    with visiting(browser, near) as page:
-        assert "flow" in table(page)
-        with page.expect_response(f"{near}api/rows") as answer:
-            slot(page).locator(".query .tok", has_text="cabinets").click()
-        assert answer.value.status == 200
-        page.locator('.row[data-method="flow"]:not(.absent)').wait_for()
-        idle(page)
-        flow = library().trace(EXAMPLE).flow(query=5)
-        np.testing.assert_allclose(table(page)["flow"], flow.values[-1, 0], atol=0.00051)
-
-
-def test_an_image(browser: Any, near: str) -> None:
-    pixels = np.random.default_rng(0).integers(0, 255, (40, 48, 3)).astype(np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "png")
-    with visiting(browser, near) as page:
-        slot(page).get_by_label("model").select_option("eye")
-        assert not slot(page).get_by_label("text", exact=True).is_visible()
-        go = slot(page).get_by_role("button", name="Explain")
-        go.click()
-        idle(page)
-        assert says(page) == "choose an image first"
-        slot(page).get_by_label("image", exact=True).set_input_files(
-            {"name": "noise.png", "mimeType": "image/png", "buffer": out.getvalue()}
-        )
-        go.click()
-        idle(page)
-        assert says(page) == "" and page.locator(".patches span").count() == 16
-        assert fragment(page) == "#model=eye"
-        check_picture(page)
-        page.reload()
-        page.get_by_text("Choose an image and press Explain.").wait_for()
-
-
-def test_what_the_decoder_writes(browser: Any, near: str, models: list[Served]) -> None:
-    with visiting(browser, near) as page:
-        slot(page).get_by_label("model").select_option("translator")
-        slot(page).get_by_label("what the decoder writes").fill("a book")
-        type_text(page, "the key")
-        trace = models[2].model.trace("the key", target="a book")
-        assert tokens(page) == list(trace.tokens[trace.first_query :])
-        np.testing.assert_allclose(
-            table(page)["rollout"], trace.rollout(query=trace.default_query).values[-1, 0], atol=0.00051
-        )
-        assert "target=a+book" in fragment(page)
-
-
-def test_the_server_is_gone(browser: Any, running: tuple[str, subprocess.Popen[str]]) -> None:
+def test_the_server_is_gone(browser: Any, address: str, command: subprocess.Popen[str]) -> None:
     """The last of the tests, because it takes the server away."""
-    address, child = running
     with visiting(browser, address, allowed="ERR_CONNECTION") as page:
-        child.kill()
-        child.wait(10)
+        command.kill()
+        command.wait(10)
         type_text(page, OTHER)
         assert says(page) == "the server does not answer: is attnflow serve still running?"
         check(page, EXAMPLE)  # what was there stays, and can be looked at

@@ -16,7 +16,6 @@ from attnflow import receptive
 from attnflow.capture.trace import Step, Trace
 from attnflow.evaluate import statistics
 from attnflow.flow import CutEdge
-from browser import chromium
 from families import FAMILIES, attention, dyadic, widths
 from validator import check_certificate
 
@@ -31,16 +30,16 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
+def ask(browser: Any) -> Iterator[Ask]:
     """ask("maths.f(x)", x=…) is what the expression gives in the browser."""
-    with chromium() as browser:
-        page = browser.new_page()
-        page.evaluate(LOAD, MODULE.read_text(encoding="utf-8"))
+    page = browser.new_page()
+    page.evaluate(LOAD, MODULE.read_text(encoding="utf-8"))
 
-        def asked(expression: str, **given: Any) -> Any:
-            return page.evaluate(f"async ({{ {', '.join(given)} }}) => ({expression})", given)
+    def asked(expression: str, **given: Any) -> Any:
+        return page.evaluate(f"async ({{ {', '.join(given)} }}) => ({expression})", given)
 
-        yield asked
+    yield asked
+    page.close()
 
 
 def sent(step: Any, carried: range = range(0), residual: bool = True) -> dict[str, Any]:

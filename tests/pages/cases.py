@@ -1,0 +1,96 @@
+"""Pages that several tests look at: each function makes one in a folder; conftest calls it once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from reading import Case
+
+import attnflow as af
+from architectures import LLAMA, POSITIONS, hf
+from attnflow.result import TokenAttention
+from attnflow.view.page import Page, of_trace, of_weights
+from small_tokenizers import sentencepiece, wordpiece
+
+SENTENCE = "the old key to my cabinets"  # no word twice, so that names of states are unique
+HOSTILE = [
+    "</script><script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "<!--", "]]>", "\"'&amp;", "\u2028", "שלום", "👩‍👩‍👧‍👦",
+    "W" * 300, " ", "\n", "\u200b", "\u00a0", "\u3000", "\ufeff", "", "\u202eabc", "=1+1", '@SUM(A1,"b")\nc', "\ufffe", "\x00", "\u00ad", "\ud800",
+    "javascript:window.pwned=1",
+]  # fmt: skip
+
+
+def save(folder: Path, name: str, page: Page, trace: Any = None, worth: Sequence[TokenAttention] = ()) -> Case:
+    page.save(folder / f"{name}.html")
+    return Case(folder / f"{name}.html", page, trace, worth)
+
+
+def sentence(folder: Path) -> Case:
+    model = af.load()
+    trace = model.trace(SENTENCE, keep_heads=True)
+    return save(
+        folder, "sentence", model.explain(SENTENCE), trace, [model.gradient(SENTENCE), model.blank_out(SENTENCE)]
+    )
+
+
+def pieces(folder: Path) -> Case:
+    """Words of several subwords, and special tokens."""
+    tokenizer = wordpiece()
+    shape = {**POSITIONS, "vocab_size": len(tokenizer)}
+    model = af.wrap(hf("BertForSequenceClassification", **shape)(), tokenizer)
+    text = "the unbelievable cabinets"
+    trace = model.trace(text, keep_heads=True)
+    return save(folder, "pieces", model.explain(text), trace, [model.gradient(text), model.blank_out(text)])
+
+
+def decoder(folder: Path) -> Case:
+    tokenizer = sentencepiece()
+    model = af.wrap(hf("LlamaForCausalLM", **{**LLAMA, "vocab_size": len(tokenizer)})(), tokenizer)
+    trace = model.trace("the key to the cabinets is unbelievable", keep_heads=True)
+    return save(folder, "decoder", of_trace(trace), trace)
+
+
+def translation(folder: Path) -> Case:
+    tokenizer = sentencepiece()
+    shape = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
+    build = hf("T5ForConditionalGeneration", vocab_size=len(tokenizer), decoder_start_token_id=0, **shape)
+    model = af.wrap(build(), tokenizer)
+    trace = model.trace("the key to the cabinets", target="is unbelievable", keep_heads=True)
+    page = model.explain("the key to the cabinets", target="is unbelievable")
+    return save(folder, "translation", page, trace)
+
+
+def images(folder: Path) -> tuple[Case, Case]:
+    """A ViT with the image it saw, and a Swin without."""
+    pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    pixels = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
+    layers = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    vit = af.wrap(hf("ViTModel", image_size=32, patch_size=8, **layers)(), processor)
+    shape = {
+        "image_size": 32,
+        "patch_size": 2,
+        "embed_dim": 16,
+        "depths": [2, 2],
+        "num_heads": [2, 4],
+        "window_size": 4,
+    }
+    swin = af.wrap(hf("SwinModel", **shape)(), processor)
+    merging = swin.trace(pixels)
+    return save(folder, "vit", vit.explain(pixels), vit.trace(pixels)), save(folder, "swin", of_trace(merging), merging)
+
+
+def hostile(folder: Path) -> Case:
+    n = len(HOSTILE)
+    weights = np.random.default_rng(0).dirichlet(np.ones(n), size=(2, 2, n))
+    return save(folder, "hostile", of_weights(weights, HOSTILE))
+
+
+def attention(layers: int, heads: int, n: int) -> np.ndarray:
+    weights = np.random.default_rng(n).uniform(0.1, 1, (layers, heads, n, n)).astype(np.float32)
+    return weights / weights.sum(-1, keepdims=True)

@@ -1,0 +1,38 @@
+"""One browser for all tests of a run, and the pages that several of them look at, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from browser import chromium
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """saved(name, page) is that page on disk."""
+    import cases
+
+    folder = tmp_path_factory.mktemp("saved")
+    return lambda name, page: cases.save(folder, name, page)
+
+
+def made(name: str) -> Any:
+    @pytest.fixture(scope="session", name=name)
+    def case(tmp_path_factory: pytest.TempPathFactory) -> Any:
+        import cases  # not before a test asks for one: it needs torch, and the documentation does not
+
+        return getattr(cases, name)(tmp_path_factory.mktemp(name))
+
+    return case
+
+
+names = ("sentence", "pieces", "decoder", "translation", "images", "hostile")
+sentence, pieces, decoder, translation, images, hostile = map(made, names)

@@ -1,0 +1,237 @@
+"""What the tests read of a page, and how a number of it is one of the library's."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import exported, settle
+
+import attnflow as af
+from attnflow.result import TokenAttention
+from attnflow.view.page import Page
+
+METHODS = ("raw", "rollout", "flow")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A page on disk and the trace that it was made of."""
+
+    path: Path
+    page: Page
+    trace: Any
+    worth: Sequence[TokenAttention] = ()
+
+
+def told(text: str) -> float:
+    """A number as the page writes it."""
+    text = text.replace("−", "-").replace("≈", "").strip()
+    return {"–": float("nan"), "∞": float("inf")}.get(text) or float(text)
+
+
+def check_told(texts: Any, values: Any, digits: int = 3) -> None:
+    """Numbers on the page are those values, rounded to digits, or to two significant ones where they would be zero."""
+    found, wanted = np.array([told(t) for t in np.ravel(texts)]), np.ravel(values).astype(float)
+    assert found.shape == wanted.shape
+    small = np.abs(wanted) < 0.5 * 10.0**-digits
+    room = np.where(small, 0.06 * np.abs(wanted), 0.5001 * 10.0**-digits)
+    np.testing.assert_array_less(np.abs(found - wanted), room + 1e-12)
+
+
+def view_of(trace: Any, method: str, query: int | None = None, **options: Any) -> np.ndarray:
+    """[layer, input] by the library."""
+    asked = {} if query is None else {"query": query - trace.first_query}
+    return getattr(trace, method)(**asked, **options).values[:, 0]
+
+
+def choose(page: Any, **selected: Any) -> None:
+    """Go to a selection by its address."""
+    go(page, "&".join(f"{name}={value}" for name, value in selected.items()))
+
+
+def go(page: Any, fragment: str) -> None:
+    page.evaluate(
+        """async fragment => {
+            while (location.hash.slice(1) !== fragment) {
+                const heard = new Promise(done => addEventListener("hashchange", done, {once: true}));
+                location.hash = fragment;
+                await heard;
+            }
+        }""",
+        fragment,
+    )
+    settle(page)
+
+
+def selection(page: Any) -> dict[str, str]:
+    """The fragment, once it has been written."""
+    written = "() => new Promise(done => setTimeout(() => done(location.hash), 125))"  # the page's own wait is shorter
+    return dict(re.findall(r"([a-z]+)=([^&]*)", page.evaluate(written)))
+
+
+def rows_of(page: Any) -> dict[str, Any]:
+    """The rows of Compare: for each method its tokens with text and colours, and the titles of its correlations."""
+    return page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll(".rows .row[data-method]")].map(row => [row.dataset.method, {
+            tokens: [...row.querySelectorAll(".tok")].map(t => ({i: Number(t.dataset.i), text: t.textContent, joined: t.classList.contains("joined"),
+                back: getComputedStyle(t).backgroundColor, ink: getComputedStyle(t).color})),
+            rho: [...row.querySelectorAll(".rho span")].map(s => [s.title, s.textContent]), small: row.querySelector("small").textContent,
+            why: row.querySelector(".why").hidden ? "" : row.querySelector(".why").textContent}]))"""
+    )
+
+
+def text_of(page: Any) -> str:
+    """All that can be seen of the page: not the tables behind pictures, which are made later."""
+    return page.evaluate(
+        """() => {
+            const copy = document.querySelector("article").cloneNode(true);
+            for (const hidden of copy.querySelectorAll(".sr")) hidden.remove();
+            return copy.textContent;
+        }"""
+    )
+
+
+def table_of(page: Any, selector: str) -> list[list[str]]:
+    page.wait_for_selector(selector, state="attached")  # tables behind pictures are made when nothing moves any more
+    return page.evaluate(
+        "s => [...document.querySelector(s).rows].map(row => [...row.cells].map(cell => cell.textContent))", selector
+    )
+
+
+def as_json(page: Any, name: str) -> list[dict[str, Any]]:
+    return json.loads(exported(page, name, "json"))["rows"]
+
+
+def column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([row[name] for row in rows], dtype=float)
+
+
+def rgb(colour: str) -> np.ndarray:
+    return np.array([float(part) for part in re.findall(r"[\d.]+", colour)[:3]])
+
+
+def linear(colour: str) -> np.ndarray:
+    x = rgb(colour) / 255
+    return np.where(x <= 0.04045, x / 12.92, ((x + 0.055) / 1.055) ** 2.4)
+
+
+def lightness(colour: str) -> float:
+    """L of OKLab (Ottosson 2020)."""
+    to_cones = [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+    return float(np.dot([0.2104542553, 0.7936177850, -0.0040720468], np.cbrt(to_cones @ linear(colour))))
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+    low, high = sorted(float(np.dot([0.2126, 0.7152, 0.0722], linear(c))) for c in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def picture(data: bytes) -> np.ndarray:
+    image_module = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    return np.asarray(image_module.open(io.BytesIO(data)).convert("RGB"))
+
+
+def check_drawn(data: bytes, path: Path, width: int | None = None, colours: int = 12) -> None:
+    """A picture of that width on which something is to be seen; kept in a file for whoever wants to look."""
+    path.write_bytes(data)
+    pixels = picture(data)
+    if width is not None:
+        assert pixels.shape[1] == width and pixels.shape[0] > 100
+    assert len(np.unique(pixels[::3].astype(np.uint32) @ [65536, 256, 1])) >= colours
+
+
+def carried(graph: np.ndarray, query: int, end: int) -> list[np.ndarray]:
+    """What rollout carries from a query along every edge: one matrix a step, lowest first."""
+    mass = np.eye(graph.shape[-1])[query]
+    found = []
+    for matrix in graph[: end + 1][::-1]:
+        found.append(mass[:, None] * matrix)
+        mass = mass @ matrix
+    return found[::-1]
+
+
+def flows_told(text: str) -> list[tuple[str, float]]:
+    """The list behind "takes from:" or "gives to:"."""
+    return [(name, told(number)) for name, number in re.findall(r"(?:^|, )(.+?) (\S+)(?=, |$)", text)]
+
+
+def check_paths(
+    page: Any,
+    graph: Any,
+    query: int,
+    token: int,
+    layer: int,
+    names: Sequence[str],
+    levels: Sequence[str],
+    limits: Any = None,
+) -> None:
+    """What the view of paths says is what `max_flow` says. limits: the graph with what passes through unlimited."""
+    end = len(graph) - 1
+    found = af.max_flow(graph if limits is None else limits, query, token)
+    value = page.locator("strong.value")
+    assert float(value.get_attribute("data-value")) == pytest.approx(found.value, abs=1e-12)
+    check_told(value.inner_text(), found.value)
+    gap = re.search(r"the cut differs from it by (\S+)", value.get_attribute("title")).group(1)
+    assert float(gap) <= 1e-12 and found.gap <= 1e-12
+    assert (
+        value.evaluate("v => v.parentNode.textContent")
+        .split(" is the most that ")[1]
+        .startswith(f"{names[query]} at L{layer} can get from {names[token]}. ")
+    )
+    rows = as_json(page, "flow")
+    wanted = found.paths()
+    np.testing.assert_allclose(column(rows, "flow").sum(), found.value, atol=1e-9)
+    assert [row["path"] for row in rows] == [
+        " > ".join(f"{names[p]}@{end + 1 - i}" for i, p in enumerate(path.positions)) for path in wanted
+    ]
+    np.testing.assert_allclose(column(rows, "flow"), [path.amount for path in wanted], atol=1e-12)
+    along = [
+        np.prod([graph[end - i][q, k] for i, (q, k) in enumerate(zip(p.positions, p.positions[1:], strict=False))])
+        for p in wanted
+    ]
+    np.testing.assert_allclose(column(rows, "rollout"), along, rtol=1e-9, atol=1e-15)
+    listed = table_of(page, ".paths table")[1:]
+    check_told([row[1] for row in listed], [p.amount for p in wanted[:12]], digits=4)
+    check_told([row[2] for row in listed], along[:12], digits=4)
+    cut = table_of(page, ".cuts table")[1:]
+
+    def name(edge: Any) -> str:
+        return f"{names[edge.query]} at {levels[edge.layer]} → {names[edge.key]}" + (
+            f" at {levels[edge.layer - 1]}" if edge.layer else ""
+        )
+
+    assert {row[0] for row in cut[:12]} == {name(edge) for edge in found.cut[:12]}
+    check_told([row[1] for row in cut[:12]], [edge.capacity for edge in found.cut[:12]], digits=4)
+    assert len(cut) == len(found.cut) if len(found.cut) <= 12 else cut[12][0] == f"and {len(found.cut) - 12} narrower"
+    assert sum(told(row[1]) for row in cut) == pytest.approx(found.value, abs=1e-3)
+    accent = page.evaluate("getComputedStyle(document.querySelector('article')).getPropertyValue('--accent')")
+    drawn = page.locator('[data-view="paths"] path[data-cut]').evaluate_all(
+        "all => all.map(p => p.getAttribute('stroke'))"
+    )
+    assert drawn and set(drawn) == {accent}
+
+
+def check_clean(page: Any) -> None:
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate("document.querySelectorAll('img, iframe, object, embed').length") == 0
+    assert page.evaluate("document.scripts.length") == 2  # the document and the script
+
+
+def focused(page: Any) -> str:
+    return page.evaluate(
+        """() => { const e = document.activeElement; return e === document.body ? "" : [e.tagName.toLowerCase(), e.id, e.dataset.sort, e.dataset.value, e.dataset.kind,
+            e.getAttribute("aria-label"), e.tagName === "BUTTON" ? e.textContent : ""].filter(Boolean).join(" "); }"""
+    )

@@ -1,0 +1,417 @@
+"""Every number of every view beside the library's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import opened, settle
+from reading import (
+    METHODS,
+    Case,
+    as_json,
+    carried,
+    check_paths,
+    check_told,
+    choose,
+    column,
+    flows_told,
+    lightness,
+    rows_of,
+    selection,
+    table_of,
+    told,
+    view_of,
+)
+
+import attnflow as af
+from attnflow.evaluate.statistics import spearman
+
+
+def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) -> None:
+    trace = sentence.trace
+    tokens = len(trace.tokens)
+    with opened(browser, sentence.path) as page:
+        assert page.locator(".prediction").inner_text().startswith(f"class: {trace.prediction.top[0][0]} ")
+        for query, layer in ((0, 6), (3, 4), (3, 1)):
+            choose(page, q=query, l=layer)
+            rows = as_json(page, "compare")
+            wanted = {m: view_of(trace, m, query)[layer - 1] for m in METHODS}
+            wanted |= {result.method: result.row() for result in sentence.worth}
+            assert list(rows[0])[5:] == list(wanted)
+            assert [row["token"] for row in rows] == list(trace.tokens)
+            for method, values in wanted.items():
+                np.testing.assert_allclose(column(rows, method), values, rtol=1e-12, atol=1e-15)
+            table = table_of(page, ".numbers table")
+            assert [row[:2] for row in table[1:]] == [[str(i), t] for i, t in enumerate(trace.tokens)]
+            check_told([row[2:] for row in table[1:]], np.stack(list(wanted.values()), 1))
+            shown = rows_of(page)
+            assert list(shown) == list(wanted)
+            for method in METHODS:
+                found = [float(title.split(": ")[1]) for title, _ in shown[method]["rho"]]
+                rho = [spearman(wanted[method], wanted[w.method]) for w in sentence.worth]
+                np.testing.assert_allclose(found, rho, rtol=1e-12)
+                check_told([text for _, text in shown[method]["rho"]], rho, digits=2)
+            pairs = page.locator(".matrix td[title]").evaluate_all("cells => cells.map(cell => cell.title)")
+            names = list(wanted)
+            below = [(names[i], names[j]) for i in range(1, len(names)) for j in range(i)]
+            found = [float(title.split(": ")[1]) for title in pairs]
+            np.testing.assert_allclose(
+                found, [spearman(wanted[a], wanted[b]) for a, b in below], rtol=1e-12, atol=1e-15
+            )
+        assert tokens == len(shown["flow"]["tokens"])
+
+
+def test_shades_follow_the_values(browser: Any, sentence: Case) -> None:
+    """Lightness is a straight line in a token's share, from the lowest to the highest of its row or of all layers."""
+    trace = sentence.trace
+    with opened(browser, sentence.path) as page:
+        choose(page, l=4)
+        for stretched in (True, False):
+            stretch = page.get_by_label("shade each row from its lowest to its highest")
+            stretch.set_checked(stretched)
+            settle(page)
+            shown = rows_of(page)
+            for method in METHODS:
+                values = view_of(trace, method)
+                low, high = (values[3].min(), values[3].max()) if stretched else (0, values.max())
+                share = (values[3] - low) / (high - low)
+                found = [lightness(token["back"]) for token in shown[method]["tokens"]]
+                np.testing.assert_allclose(found, 0.985 + (0.36 - 0.985) * share, atol=0.012)
+        assert "from 0 to the highest value of each method over all layers" in page.locator(".legend").inner_text()
+
+
+def test_sorting(browser: Any, sentence: Case) -> None:
+    trace, names = sentence.trace, [*METHODS, "gradient", "blank-out"]
+    values = [view_of(trace, m)[-1] for m in METHODS] + [w.row() for w in sentence.worth]
+
+    def order() -> list[int]:
+        return page.locator(".numbers tbody tr").evaluate_all("rows => rows.map(row => Number(row.dataset.i))")
+
+    def sorted_by() -> dict[str, str]:
+        heads = page.locator(".numbers th:has(button)").evaluate_all(
+            "all => all.map(th => [th.textContent, th.ariaSort])"
+        )
+        return {name: way for name, way in heads if way != "none"}
+
+    with opened(browser, sentence.path) as page:
+        assert sorted_by() == {"token": "ascending"}
+        for name, row in zip(names, values, strict=True):
+            title = {"raw": "raw attention"}.get(name, name)
+            head = page.get_by_role("columnheader", name=title).get_by_role("button")
+            head.click()
+            assert order() == sorted(range(len(row)), key=lambda i: (-row[i], i))
+            assert sorted_by() == {title: "descending"}
+            head.focus()
+            page.keyboard.press("Enter")
+            assert order() == sorted(range(len(row)), key=lambda i: (row[i], i))
+            assert sorted_by() == {title: "ascending"}
+            assert page.evaluate("document.activeElement.dataset.sort") == name  # not thrown to the top of the page
+        page.get_by_role("columnheader", name="token").get_by_role("button").click()
+        assert order() == list(range(len(values[0]))) and sorted_by() == {"token": "ascending"}
+        page.get_by_role("columnheader", name="token").get_by_role("button").click()
+        assert order() == list(range(len(values[0])))[::-1] and sorted_by() == {"token": "descending"}
+
+
+def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) -> None:
+    trace, names = sentence.trace, [*METHODS, "gradient", "blank-out"]
+    values = [view_of(trace, m)[-1] for m in METHODS] + [w.row() for w in sentence.worth]
+    with opened(browser, sentence.path) as page:
+        page.locator('.row[data-method="flow"] .tok[data-i="3"]').hover()
+        tip = page.locator(".tip")
+        lines = tip.locator("div").all_inner_texts()
+        assert lines[0] == "key · position 3"
+        for name, row, line in zip(names, values, lines[1:], strict=True):
+            own = {"raw": "raw attention"}.get(name, name)
+            mark, number, rank = re.fullmatch(rf"(▸ )?{own} (\S+) · rank (\d+) of {len(row)}", line).groups()
+            assert (mark is not None) == (name == "flow")
+            assert float(number) == pytest.approx(row[3], rel=1e-12)
+            assert int(rank) == 1 + int((row > row[3]).sum())
+        lit = page.locator(".tok.lit")
+        assert lit.count() == len(names) and set(lit.all_inner_texts()) == {"key"}
+        page.mouse.move(5, 5)
+        assert lit.count() == 0 and tip.is_hidden()
+        page.locator('.row[data-method="raw"] .tok[data-i="6"]').click()
+        settle(page)
+        assert page.locator(".tok.chosen").evaluate_all("all => all.map(t => t.dataset.i)") == ["6"] * len(names)
+        assert page.locator(".numbers tr.chosen th").inner_text() == "cabinets"
+        page.get_by_role("tab", name="Flow paths").click()
+        settle(page)
+        assert page.get_by_label("input token").input_value() == "6"
+        assert selection(page) == {"t": "6", "v": "paths"}
+        page.locator(".numbers tbody tr").nth(2).click()
+        settle(page)
+        assert page.locator(".tok.chosen").first.inner_text() == "old"
+        assert page.get_by_label("input token").input_value() == "2"
+        page.get_by_role("listbox", name="query token").get_by_role("option", name="my").click()
+        settle(page)
+        assert page.get_by_role("listbox", name="query token").get_by_role("option", selected=True).inner_text() == "my"
+        assert page.locator(".pair").inner_text() == "from my at L6"
+
+
+def test_layers(browser: Any, sentence: Case) -> None:
+    trace = sentence.trace
+    whole = {m: getattr(trace, m)(query="all").values for m in METHODS}
+    with opened(browser, sentence.path) as page:
+        rows = as_json(page, "layers")
+        for m in METHODS:
+            np.testing.assert_allclose(column(rows, m).reshape(6, -1), whole[m][:, 0], rtol=1e-12, atol=1e-15)
+            behind = table_of(page, f'[data-panel="layers"] figure[data-method="{m}"] table')
+            assert behind[0] == ["layer", *trace.tokens] and [row[0] for row in behind[1:]] == [
+                f"L{i}" for i in range(1, 7)
+            ]
+            check_told([row[1:] for row in behind[1:]], whole[m][:, 0])
+        # of the drawing itself: the cell of the fourth token at L2
+        box = page.locator('figure[data-method="rollout"] svg').first
+        box.scroll_into_view_if_needed()
+        cell = box.locator("rect").nth(1 + 1 * len(trace.tokens) + 3).bounding_box()
+        page.mouse.move(cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2)
+        first, second = page.locator(".tip div").all_inner_texts()
+        assert first == "key · L2" and float(second.split()[-1]) == pytest.approx(whole["rollout"][1, 0, 3], rel=1e-12)
+        page.mouse.down()
+        page.mouse.up()
+        settle(page)
+        assert selection(page) == {"l": "2", "t": "3"}
+        assert page.locator("output").inner_text() == "L2 of L6"
+        for m in METHODS:
+            page.get_by_role("group", name="method of the map").locator(f'[data-value="{m}"]').click()
+            settle(page)
+            rows = as_json(page, "map")
+            np.testing.assert_allclose(column(rows, m).reshape(whole[m][1].shape), whole[m][1], rtol=1e-12, atol=1e-15)
+            behind = table_of(page, ".whole table")
+            assert [row[0] for row in behind[1:]] == list(trace.tokens)
+            check_told([row[1:] for row in behind[1:]], whole[m][1])
+        page.locator(".whole").scroll_into_view_if_needed()
+        cell = page.locator(".whole svg").first.locator("rect").nth(1 + 5 * len(trace.tokens) + 1).bounding_box()
+        page.mouse.click(cell["x"] + 3, cell["y"] + 3)
+        settle(page)
+        assert selection(page) == {"l": "2", "t": "1", "q": "5", "m": "flow"}
+        page.get_by_label("shade each layer from its lowest to its highest").check()
+        settle(page)
+        first_cells = (
+            page.locator('figure[data-method="flow"] svg')
+            .first.locator("rect")
+            .evaluate_all("all => all.map(r => r.getAttribute('fill'))")
+        )
+        drawn = np.array([lightness(c) for c in first_cells[1 : 1 + 6 * len(trace.tokens)]]).reshape(6, -1)
+        values = view_of(trace, "flow", 5)
+        share = (values - values.min(1, keepdims=True)) / np.ptp(values, 1)[:, None]
+        np.testing.assert_allclose(drawn, 0.985 + (0.36 - 0.985) * share, atol=0.012)
+
+
+def test_graph(browser: Any, sentence: Case) -> None:
+    trace = sentence.trace
+    names, graph = trace.tokens, trace.graph().astype(float)
+
+    def state(level: int, position: int) -> str:
+        return f"{names[position]} at L{level}" if level else f"{names[position]} (input)"
+
+    def check(lines: Sequence[str], amounts: Sequence[np.ndarray], level: int, position: int) -> None:
+        most = max(a.max() for a in amounts)
+        assert lines[0] == state(level, position)
+        wanted = {}
+        if level:
+            wanted["takes from"] = [(state(level - 1, k), a) for k, a in enumerate(amounts[level - 1][position])]
+        if level < len(amounts):
+            wanted["gives to"] = [(state(level + 1, q), a) for q, a in enumerate(amounts[level][:, position])]
+        assert [line.split(": ")[0] for line in lines[1:]] == list(wanted)
+        for line, edges in zip(lines[1:], wanted.values(), strict=True):
+            drawn = sorted((e for e in edges if e[1] >= 0.004 * most), key=lambda e: -e[1])[:4]
+            if not drawn:
+                assert line.endswith(": nothing drawn")
+                continue
+            found = flows_told(line.split(": ", 1)[1])
+            assert [name for name, _ in found] == [name for name, _ in drawn]
+            np.testing.assert_allclose([x for _, x in found], [x for _, x in drawn], atol=6e-4)
+
+    with opened(browser, sentence.path) as page:
+        told_line = page.locator('[data-view="graph"] .told')
+        amounts = carried(graph, 0, 5)
+        for level, position in ((6, 0), (4, 3), (1, 6), (0, 3), (6, 2)):
+            page.locator(f'circle[data-level="{level}"][data-position="{position}"]').hover()
+            lines = page.locator(".tip div").all_inner_texts()
+            check(lines, amounts, level, position)
+            assert told_line.inner_text() == " · ".join(lines)
+        page.mouse.move(5, 5)
+        # the same by keyboard, from the query's state on
+        page.locator("svg.graph").focus()
+        assert told_line.inner_text().startswith("[CLS] at L6")
+        for key, level, position in (
+            ("ArrowDown", 5, 0),
+            ("ArrowRight", 5, 1),
+            ("ArrowRight", 5, 2),
+            ("ArrowDown", 4, 2),
+            ("ArrowLeft", 4, 1),
+            ("ArrowUp", 5, 1),
+        ):
+            page.keyboard.press(key)
+            check(told_line.inner_text().split(" · "), amounts, level, position)
+        page.keyboard.press("Enter")
+        settle(page)
+        assert selection(page) == {"q": "1", "l": "5"}
+        assert page.evaluate("document.activeElement.tagName") == "svg"  # and the next arrow goes on from there
+        amounts = carried(graph, 1, 4)
+        page.keyboard.press("ArrowDown")
+        check(told_line.inner_text().split(" · "), amounts, 4, 1)
+        kinds = {"carried": amounts, "weights": list(graph[:5]), "attention": list(trace.graph(residual=0)[:5])}
+        for kind, wanted in kinds.items():
+            page.get_by_role("group", name="edges").locator(f'[data-value="{kind}"]').click()
+            settle(page)
+            rows = as_json(page, "graph")
+            found = np.zeros((5, len(names), len(names)))
+            for row in rows:
+                assert row["from_level"] == row["to_level"] + 1
+                found[row["to_level"], row["from"], row["to"]] = row["amount"]
+            np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-6, atol=1e-12)
+            edges = sorted((a for m in wanted for a in m.ravel()), reverse=True)
+            check_told([row[2] for row in table_of(page, '[data-view="graph"] table')[1:]], edges[:20])
+        page.locator('circle[data-level="2"][data-position="4"]').click()
+        settle(page)
+        page.locator('circle[data-level="0"][data-position="6"]').click()
+        settle(page)
+        assert selection(page) == {"q": "4", "l": "2", "t": "6", "g": "attention"}
+
+
+def test_flow_paths(browser: Any, sentence: Case) -> None:
+    trace = sentence.trace
+    levels = [f"L{i}" for i in range(1, 7)]
+    with opened(browser, sentence.path, "#v=paths") as page:
+        rollout = view_of(trace, "rollout")[-1]
+        first = max(range(1, len(rollout)), key=lambda i: rollout[i])
+        assert page.get_by_label("input token").input_value() == str(first)
+        check_paths(page, trace.graph(), 0, first, 6, trace.tokens, levels)
+        for query, layer, token in ((0, 6, 2), (4, 6, 2), (4, 3, 5), (6, 1, 5), (2, 2, 7)):
+            page.locator(f'.query [data-q="{query}"]').click()
+            page.get_by_label("layer", exact=True).fill(str(layer - 1))
+            page.get_by_label("input token").select_option(str(token))
+            settle(page)
+            graph = trace.graph()[:layer]
+            check_paths(page, graph, query, token, layer, trace.tokens, levels)
+            beside = page.locator(".beside")
+            sent = af.rollout(graph, queries=query, layers=-1)[0, 0, token]
+            assert float(beside.get_attribute("data-rollout")) == pytest.approx(sent, rel=1e-6)
+
+
+def test_heads(browser: Any, sentence: Case) -> None:
+    trace = sentence.trace
+    n = len(trace.tokens)
+
+    def by_library(kind: str, query: int) -> np.ndarray:
+        if kind == "raw":
+            return np.stack([trace.weights[l][:, query].numpy() for l in range(6)])
+        return np.stack([[trace.single_head(l, h, query=query).row() for h in range(8)] for l in range(6)])
+
+    with opened(browser, sentence.path, "#v=heads") as page:
+        for kind, query in (("rollout", 0), ("raw", 0), ("rollout", 4)):
+            page.locator(f'.query [data-q="{query}"]').click()
+            page.get_by_role("group", name="method of the heads").locator(f'[data-value="{kind}"]').click()
+            settle(page)
+            rows, wanted = as_json(page, "heads"), by_library(kind, query)
+            assert [(r["layer"], r["head"]) for r in rows[::n]] == [
+                (f"L{l}", h) for l in range(1, 7) for h in range(1, 9)
+            ]
+            np.testing.assert_allclose(column(rows, kind).reshape(6, 8, n), wanted, rtol=1e-6, atol=1e-9)
+            behind = table_of(page, '[data-view="heads"] table')[1:]
+            assert [row[1] for row in behind] == [trace.tokens[i] for i in wanted.reshape(48, n).argmax(1)]
+            check_told([row[2] for row in behind], wanted.max(-1))
+        strip = page.locator('[data-head="3.5"] rect').evaluate_all("all => all.map(r => r.getAttribute('fill'))")[:n]
+        share = wanted[2, 4] / wanted.max()  # one scale for all heads
+        np.testing.assert_allclose([lightness(c) for c in strip], 0.985 + (0.36 - 0.985) * share, atol=0.012)
+        page.locator('[data-head="3.5"]').click()
+        settle(page)
+        assert page.locator(".detail h3").inner_text() == "L3 head 5"
+        lines = page.locator(".detail .row").evaluate_all(
+            "rows => rows.map(row => [...row.querySelectorAll('.tok')].map(t => t.title))"
+        )
+        for line, kind in zip(lines, ("raw", "rollout"), strict=True):
+            assert [title.rsplit(" ", 1)[0] for title in line] == list(trace.tokens)
+            np.testing.assert_allclose([float(t.rsplit(" ", 1)[1]) for t in line], by_library(kind, 4)[2, 4], rtol=1e-6)
+        written = (
+            page.locator(".detail figure svg").first.locator("text").evaluate_all("all => all.map(t => t.textContent)")
+        )
+        numbers = [told(text) for text in written if re.fullmatch(r"\d\.\d\d", text)]
+        np.testing.assert_allclose(numbers, trace.weights[2][4].numpy().ravel(), atol=0.0051)
+        assert selection(page)["h"] == "3.5"
+
+
+def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
+    trace = pieces.trace
+    words = trace.words()
+    groups = [list(group) for group in words.word_groups]
+    worth = {w.method: w.row() for w in pieces.worth}
+    with opened(browser, pieces.path) as page:
+        shown = rows_of(page)["raw"]["tokens"]
+        assert [token["text"] for token in shown] == list(trace.tokens)
+        assert [token["joined"] for token in shown] == [t.startswith("##") for t in trace.tokens]
+        page.locator('.query [data-q="4"]').click()  # ##bel
+        page.get_by_role("group", name="unit").get_by_role("button", name="words", exact=True).click()
+        settle(page)
+        assert page.locator('.query [aria-selected="true"]').inner_text() == "unbelievable"
+        assert selection(page) == {"u": "words", "q": "2"}
+        for special in (True, False):
+            page.get_by_label("special tokens").set_checked(special)
+            settle(page)
+            rows = as_json(page, "compare")
+            kept = [i for i, flag in enumerate(words.special) if special or not flag]
+            assert [row["token"] for row in rows] == [words.tokens[i] for i in kept]
+            wanted = {m: view_of(words, m, 2)[-1, kept] for m in METHODS}
+            wanted |= {name: np.array([row[groups[i]].sum() for i in kept]) for name, row in worth.items()}
+            for name, values in wanted.items():
+                np.testing.assert_allclose(column(rows, name), values, rtol=1e-12, atol=1e-15)
+            for m in METHODS:
+                found = [float(title.split(": ")[1]) for title, _ in rows_of(page)[m]["rho"]]
+                np.testing.assert_allclose(found, [spearman(wanted[m], wanted[name]) for name in worth], rtol=1e-12)
+            layers = as_json(page, "layers")
+            np.testing.assert_allclose(
+                column(layers, "flow").reshape(3, -1), view_of(words, "flow", 2)[:, kept], rtol=1e-12
+            )
+            assert table_of(page, 'figure[data-method="raw"] table')[0] == ["layer", *(words.tokens[i] for i in kept)]
+        page.get_by_role("tab", name="Heads").click()
+        settle(page)
+        n = len(words.tokens)
+        merged = np.stack([af.merge(trace.weights[l].double().numpy(), groups) for l in range(3)])
+        page.get_by_label("special tokens").check()
+        settle(page)
+        below = [words.graph()[:l] for l in range(3)]
+        rolled = [
+            [
+                (0.5 * head[2] + 0.5 * np.eye(n)[2]) @ (af.rollout(below[l], layers=-1)[0] if l else np.eye(n))
+                for head in merged[l]
+            ]
+            for l in range(3)
+        ]
+        found = column(as_json(page, "heads"), "rollout").reshape(3, 4, n)
+        np.testing.assert_allclose(found, rolled, rtol=1e-6)
+        page.get_by_role("tab", name="Flow paths").click()
+        page.get_by_label("input token").select_option("3")
+        settle(page)
+        check_paths(page, words.graph(), 2, 3, 3, words.tokens, ["L1", "L2", "L3"])
+        page.get_by_role("group", name="unit").get_by_role("button", name="subwords").click()
+        settle(page)
+        # back to the first subword of the word that was asked about
+        assert page.locator('.query [aria-selected="true"]').inner_text() == "u"
+        assert page.get_by_label("input token").input_value() == str(groups[3][0])
+
+
+def test_numbers_are_written_as_people_read_them(browser: Any) -> None:
+    source = (Path(af.__file__).parent / "view" / "web" / "draw.js").read_text(encoding="utf-8")
+    context = browser.new_context()
+    written = context.new_page().evaluate(
+        """async source => {
+            const {number, correlation} = await import(URL.createObjectURL(new Blob([source], {type: "text/javascript"})));
+            return [
+                [0.12345, -0.5, 0, -0, 0.0004, -0.00012, 1, Infinity, NaN].map(x => number(x)),
+                [0.123, -0.5, 1, -1, 0, 0.001, -0.001, -0.005001, NaN].map(correlation),
+            ];
+        }""",
+        source,
+    )
+    context.close()
+    assert written == [
+        ["0.123", "−0.500", "0.000", "0.000", "4.0e−4", "−1.2e−4", "1.000", "∞", "–"],
+        [".12", "−.50", "1.00", "−1.00", ".00", ".00", ".00", "−.01", "–"],
+    ]
