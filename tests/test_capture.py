@@ -26,6 +26,7 @@ from architectures import (
 from attnflow.capture import model as model_module
 from attnflow.capture.check import float_outputs, largest_difference
 from attnflow.capture.routes import EAGER, FUSED, INTERFACE
+from small_tokenizers import wordpiece
 from support import PAGE, built, page
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -792,3 +793,34 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
 def test_options(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(af.InputError, match=sentence):
         af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(text(), **options)
+
+
+def test_images_of_any_mode_have_the_channels_that_the_processor_expects() -> None:
+    from PIL import Image
+    from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+    )
+    model = af.wrap(ViTModel(config), ViTImageProcessorPil(size={"height": 32, "width": 32}))
+    grey = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8))
+    expected = model.trace(grey.convert("RGB")).rollout().values
+    for mode in ("L", "LA", "P", "RGBA", "I"):
+        assert np.array_equal(model.trace(grey.convert(mode)).rollout().values, expected), mode
+
+
+def test_an_encoder_decoder_whose_own_writing_fails_asks_for_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = next(a for a in ARCHITECTURES if a.kind == "encoder-decoder")
+    model = a.build()
+
+    def generate(*given: Any, **options: Any) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(model, "generate", generate)
+    with pytest.raises(af.InputError) as caught:
+        af.wrap(model, wordpiece()).trace("the key")
+    assert str(caught.value) == (
+        "this encoder-decoder cannot write a target by itself (IndexError: list index out of range): give target=, the text "
+        "for its decoder"
+    )

@@ -216,6 +216,7 @@ def test_rows_and_paths_for_a_page_that_asks(trace: Any) -> None:
             "weights have shapes (1, 3, 4): expected [head, query, key] in every layer, with as many queries as keys, of one text",
         ),
         (lambda t: page.of_weights(np.ones((1, 2, 1, 3, 3)) / 3), "weights have shapes (1, 1, 3, 3), (1, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, of one text"),
+        (lambda t: document.of_trace(t, query=[]), "query=[]: expected a position, a token, or several of them"),
         (lambda t: document.of_trace(object()), 'a page of a object: expected a trace that holds its graph (memory="graph")'),
     ],
 )  # fmt: skip
@@ -310,9 +311,20 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
     assert found["layers"] == [1, 3] and found["levels"] == [] and found["weights"] is None
     assert np.array_equal(unpacked(found["views"]["subwords"]["rollout"]["values"]), read.values)
     assert found["leftOut"] == [
-        "This page holds the values of rollout alone: the graph they were computed from, and what the model said, are not in "
-        "the result that it was made of."
+        "This page holds the values of rollout alone, as they are in the result that it was made of: neither the graph they "
+        "were computed from nor what the model said."
     ]
+
+
+@pytest.mark.parametrize("make", [
+    lambda t: t.flow().normalized(), lambda t: t.flow(normalize=True), lambda t: t.rollout(start=2),
+    lambda t: t.rollout().without_special().normalized(),
+])  # fmt: skip
+def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
+    """What the page would not compute from the trace again is shown as it is."""
+    result = make(trace)
+    views = page.of_result(result).document["views"]["subwords"]
+    assert np.array_equal(unpacked(views[result.method]["values"]), result.values)
 
 
 def test_arrays_alone() -> None:

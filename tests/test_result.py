@@ -467,3 +467,16 @@ def test_nan_in_provenance_is_one_sentence() -> None:
         af.InputError, match=r"^provenance cannot be written as JSON \(Out of range float .*\): expected plain"
     ):
         one(1, provenance={"a": math.nan})
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "real" / "file.json")
+    one(1).save(link)
+    assert link.is_symlink() and (tmp_path / "real" / "file.json").is_file()
+    full = tmp_path / "full.json"
+    full.symlink_to("/dev/full")
+    with pytest.raises(af.InputError, match="No space left on device"):
+        one(1).save(full)
+    assert full.is_symlink() and Path("/dev/full").is_char_device()

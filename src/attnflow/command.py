@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody listens any more, which is no reason to stop
+        print(line, file=sys.stderr, flush=True)
 
 
 def numbers(text: str, what: str, least: int = 1) -> list[int]:
@@ -65,6 +67,7 @@ def quiet() -> None:
     import warnings
 
     try:
+        import torch  # noqa: F401
         from transformers.utils import logging
     except ImportError:
         raise InputError("models need torch and transformers: pip install 'attnflow[models]'") from None

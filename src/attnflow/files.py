@@ -29,11 +29,17 @@ FloatArray = np.ndarray[Any, Any]
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Has `write` write beside `path`, then renames: a reader sees the old file or the new one, never half of one."""
-    # beside the target, because a rename is atomic only within one file system
-    beside = path.with_name(f".attnflow-{os.urandom(6).hex()}.tmp")
+    # beside the target, because a rename is atomic only within one file system; where a link leads, not in its place
+    target = path.resolve() if path.is_symlink() else path
+    beside = target.with_name(f".attnflow-{os.urandom(6).hex()}.tmp")
     try:
-        write(beside)
-        beside.replace(path)
+        if target.exists() and not (
+            target.is_file() or target.is_dir()
+        ):  # a device or a pipe is written to, not replaced
+            write(target)
+        else:
+            write(beside)
+            beside.replace(target)
     except InputError:
         raise
     except (OSError, ValueError) as e:  # ValueError: a name that no file can have

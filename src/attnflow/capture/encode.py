@@ -136,10 +136,16 @@ def _with_target(model: Model, encoded: Encoded, target: str | None, truncate: b
             raise InputError(
                 "this encoder-decoder cannot write a target by itself: give target=, the text for its decoder"
             )
-        with torch.no_grad():
-            written = model.model.generate(
-                **model._placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
-            )
+        try:
+            with torch.no_grad():
+                written = model.model.generate(
+                    **model._placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
+                )
+        except Exception as e:  # whatever a model file does
+            raise InputError(
+                f"this encoder-decoder cannot write a target by itself ({type(e).__name__}: {e!s:.80}): give target=, "
+                "the text for its decoder"
+            ) from e
         ids = [int(i) for i in written[0].tolist()]
         ids = ids if ids[:1] == [start] else [start, *ids]
         ends = getattr(model.config, "eos_token_id", None)

@@ -172,8 +172,10 @@ def by_marks(raw: list[str], marks: list[bool]) -> Labels:
 def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> Encoded:
     """An image (PIL, array [height, width, 3], path, or a tensor of pixel values) as patches."""
     if isinstance(image, str | Path):
-        from PIL import Image, UnidentifiedImageError
-
+        try:
+            from PIL import Image, UnidentifiedImageError
+        except ImportError:
+            raise InputError("images need pillow: pip install 'attnflow[images]'") from None
         try:
             image = Image.open(image).convert("RGB")
         except FileNotFoundError:
@@ -188,6 +190,8 @@ def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> E
             "[channel, height, width]"
         )
     else:
+        if hasattr(image, "convert") and hasattr(image, "mode"):  # PIL's: what the processor expects has its channels
+            image = image.convert("L" if len(getattr(processor, "image_mean", None) or "rgb") == 1 else "RGB")
         try:
             found = processor(images=image, return_tensors="pt")
         except (ValueError, TypeError, AttributeError) as e:

@@ -82,8 +82,12 @@ def sentence(error: Mapping[str, Any]) -> str:
         return f"the field {name!r} is missing: /openapi.json says what is expected"
     if error["type"] == "extra_forbidden":
         return f"the field {name!r} is not known: /openapi.json lists those that are"
-    told = str(error["msg"]).removeprefix("Input ")
-    return f"the field {name!r} cannot be used: it {told}" if told != error["msg"] else f"the field {name!r}: {told}"
+    told = str(error["msg"])[:200].removeprefix("Input ")
+    return (
+        f"the field {name!r} cannot be used: it {told}"
+        if str(error["msg"]).startswith("Input ")
+        else f"the field {name!r}: {told}"
+    )
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

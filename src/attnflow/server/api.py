@@ -137,7 +137,7 @@ def api(service: Service, jobs: Jobs) -> FastAPI:
         told = {
             400: "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
             404: f"there is nothing at {path!r}: GET /api lists what there is",
-            405: f"{path!r} does not take {request.method}: GET /api lists what there is",
+            405: f"{path!r} does not take {request.method:.20}: GET /api lists what there is",
         }
         return refused(Refusal(status, told.get(status, HTTPStatus(status).phrase)))
 

@@ -35,8 +35,10 @@ def served(name: str, model: Model) -> Served:
     if main in ("input_values", "input_features"):
         raise InputError(f"the model {name!r} reads audio: the web app takes models of text and of images")
     if main == "pixel_values":
-        from PIL import Image
-
+        try:
+            from PIL import Image
+        except ImportError:
+            raise InputError("images need pillow: pip install 'attnflow[images]'") from None
         model.trace(Image.new("RGB", (64, 64), "grey"))
         return Served(name, model, "image")
     if getattr(model.config, "is_encoder_decoder", False):
@@ -186,10 +188,10 @@ def picture(data: str, pixels: int) -> Any:
     """The image of a request. Its size is read from its head, before anything is unpacked."""
     from PIL import Image, ImageOps
 
-    if data.startswith("data:"):
+    if data[:5].lower() == "data:":
         data = data.partition(",")[2]
     try:
-        raw = base64.b64decode(data, validate=True)
+        raw = base64.b64decode("".join(data.split()), validate=True)  # tools break it into lines
     except (binascii.Error, ValueError):
         raise InputError("the image is not base64: expected a PNG or JPEG file, encoded in base64") from None
     large = f"the image has more than {pixels:,} pixels: make it smaller, the model does too"

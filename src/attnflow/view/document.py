@@ -71,6 +71,8 @@ def of_trace(
     if not hasattr(trace, "steps"):
         raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
     asked = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
+    if not asked:
+        raise InputError(f"query={query!r}: expected a position, a token, or several of them")
     size = trace.steps[trace.ends[-1]].weights.shape[0]
     layers = _layers(trace)
     count = sum(step.weights.numel() for step in trace.steps)
@@ -156,7 +158,7 @@ def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[
 
 
 def of_result(result: TokenAttention) -> dict[str, Any]:
-    """The document of values whose graph is gone: what was read from a file, is one head or was traced in linear memory."""
+    """The document of values without their graph, as of a file, of one head, or of a trace in linear memory."""
     return {
         "format": "attnflow-page",
         "version": 1,
@@ -183,8 +185,8 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         "importance": [],
         "missing": "",
         "leftOut": [
-            f"This page holds the values of {result.method} alone: the graph they were computed from, and what the model "
-            "said, are not in the result that it was made of."
+            f"This page holds the values of {result.method} alone, as they are in the result that it was made of: neither "
+            "the graph they were computed from nor what the model said."
         ],
         "state": {"query": 0, "method": result.method},
     }

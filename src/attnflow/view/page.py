@@ -73,10 +73,14 @@ def of_trace(trace: Any, **options: Any) -> Page:
 
 
 def of_result(result: Any) -> Page:
-    """The page of the trace that a result was computed from, opened where the result is; else of its values alone."""
-    if result.source is None:
-        return Page(document.of_result(result))
+    """The page of the trace that a result was computed from, opened where the result is; else of its values alone.
+
+    Its values alone also where the page would compute others from the trace: normalised ones, and rollout from a layer on.
+    """
     recipe = result.recipe
+    other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
+    if result.source is None or other:
+        return Page(document.of_result(result))
     # A result over words keeps its trace over words
     selected = {
         "layer": result.layers[-1],

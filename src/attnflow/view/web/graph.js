@@ -10,12 +10,13 @@ const EDGES = 1000;
  * are then picked.
  */
 export function strongest(graph, end, query, carried, most = EDGES) {
-  const masses = [];
+  const masses = [], tops = [];
   masses[end + 1] = carried ? new Float64Array(graph[end].rows) : null;
   if (carried) masses[end + 1][query] = 1;
   const amount = new Float32Array(1), bits = new Uint32Array(amount.buffer), counts = new Uint32Array(1 << 13);
   let count = 0;
   for (let s = end; s >= 0; s--) {
+    let top = 0;
     const {rows, cols, values} = graph[s], mass = masses[s + 1], below = carried ? new Float64Array(cols) : null;
     for (let q = 0, e = 0; q < rows; q++) {
       const share = carried ? mass[q] : 1;
@@ -23,6 +24,7 @@ export function strongest(graph, end, query, carried, most = EDGES) {
       for (let k = 0; k < cols; k++, e++) {
         const sent = share * values[e];
         if (sent <= 0) continue;
+        if (values[e] > top) top = values[e];
         if (carried) below[k] += sent;
         amount[0] = sent;
         counts[bits[0] >>> 18]++;
@@ -30,6 +32,7 @@ export function strongest(graph, end, query, carried, most = EDGES) {
       }
     }
     masses[s] = below;
+    tops[s] = top;
   }
   let bin = counts.length - 1;
   for (let kept = counts[bin]; bin > 0 && kept + counts[bin - 1] <= most; bin--) kept += counts[bin - 1];
@@ -39,7 +42,7 @@ export function strongest(graph, end, query, carried, most = EDGES) {
     const {rows, cols, values} = graph[s], mass = masses[s + 1];
     for (let q = 0; q < rows; q++) {
       const share = carried ? mass[q] : 1;
-      if (share < least) continue;  // no weight is above one
+      if (share * tops[s] < least) continue;
       for (let k = 0, e = q * cols; k < cols; k++, e++) {
         const sent = share * values[e];
         if (sent >= least && sent > 0) edges.push({step: s, query: q, key: k, amount: sent});
