@@ -87,7 +87,7 @@ $(VENV)/package.stamp: $(VENV)/tools.stamp $(NATIVE)
 	@touch $@
 
 $(VENV)/models.stamp: $(VENV)/package.stamp
-	$(PIP) torch transformers
+	$(PIP) torch transformers matplotlib scipy fastapi uvicorn
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp

@@ -11,7 +11,7 @@ TEXT = "the key to the cabinets"
 
 
 def bar(share: float) -> str:
-    return ("█" * round(share * 24)).ljust(24)
+    return ("█" * round(share * 16)).ljust(8)
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         "blank-out": model.blank_out(TEXT),
     }
     rows = {name: view.normalized().row() for name, view in views.items()}
-    print(" " * 10 + "".join(name.ljust(33) for name in views))
+    print(" " * 10 + "".join(name.rjust(6).ljust(17) for name in views))
     for position, token in enumerate(trace.tokens):
         print(token.ljust(10) + "".join(f"{row[position]:6.3f} {bar(row[position])}  " for row in rows.values()))
 
@@ -40,6 +40,8 @@ def main() -> None:
     print("Its widest paths:")
     for path in mf.paths(limit=3):
         print(f"  {path.amount:.4f}  " + " → ".join(trace.tokens[p] for p in path.positions))
+    print("\nNext, a page to look at (make demo puts the command into .venv/bin):")
+    print(f'  attnflow show "{TEXT}" -o page.html')
 
 
 if __name__ == "__main__":

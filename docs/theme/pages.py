@@ -25,7 +25,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links out of docs/, which are right in the repository, to where those files are in the site."""
     for path, page in ELSEWHERE.items():
         markdown = markdown.replace(f"](../{path})", f"]({page})")
-    return markdown
+    return markdown.replace("<BLANKLINE>\n", "\n")  # which is doctest's, not the reader's
 
 
 def notebook_page(text: str) -> str:

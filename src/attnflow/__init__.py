@@ -6,7 +6,7 @@ max_flow          one pair, with the flow on every edge and the cut that proves 
 single_head       token attention of one head
 merge             the graph over words, spans or regions
 load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction, and blank_out(text) and
-                  gradient(text) what each token is worth; load() without a name is the paper's own model
+                  gradient(text) what each token is worth; load() without a name is a model of the paper's kind
 evaluate          how well views rank tokens as importance does: evaluate.evaluate(model, texts, labels)
 TokenAttention    what comes out: values with their labels; shows and saves itself
 """

@@ -269,7 +269,7 @@ def test_three_pages_in_a_notebook(browser: Any, sentence: Case, decoder: Case, 
         page.keyboard.press("q")
         first.locator("#tab-paths").click()
         settle(first)
-        assert first.locator(".pair").inner_text() == "from key at L6"
+        assert first.locator(".pair").inner_text() == "between key at L6"
         assert [text_of(frame) for frame in (second, third)] == before
         second.locator("#tab-heads").click()
         settle(second)

@@ -150,7 +150,7 @@ def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) 
         page.get_by_role("listbox", name="query token").get_by_role("option", name="my").click()
         settle(page)
         assert page.get_by_role("listbox", name="query token").get_by_role("option", selected=True).inner_text() == "my"
-        assert page.locator(".pair").inner_text() == "from my at L6"
+        assert page.locator(".pair").inner_text() == "between my at L6"
 
 
 def test_layers(browser: Any, sentence: Case) -> None:
@@ -415,3 +415,55 @@ def test_numbers_are_written_as_people_read_them(browser: Any) -> None:
         ["0.123", "−0.500", "0.000", "0.000", "4.0e−4", "−1.2e−4", "1.000", "∞", "–"],
         [".12", "−.50", "1.00", "−1.00", ".00", ".00", ".00", "−.01", "–"],
     ]
+
+
+def test_what_a_reader_must_know_stands_with_the_numbers(
+    browser: Any, sentence: Case, pieces: Case, decoder: Case
+) -> None:
+    trace, answer = sentence.trace, sentence.worth[0].provenance["answer"]["name"]
+    graph = trace.graph().astype(np.float64)
+    with opened(browser, sentence.path) as page:
+        for layer in (1, 3, 6):
+            choose(page, l=layer)
+            bound = np.minimum(graph[layer - 1, 0].sum(), graph[0].sum(0))
+            reached = int((view_of(trace, "flow")[layer - 1] >= bound * (1 - 1e-9)).sum())
+            notes = page.locator(".notes li").all_inner_texts()
+            assert notes[0] == (
+                f"gradient and blank-out: how much the answer ({answer}) moves with a token, up or down; gradient is the length "
+                "of the derivative; blank-out puts the unk token in its place."
+            )
+            said = [
+                note for note in notes if note.startswith(f"Flow: {reached} of {len(bound)} tokens are at their bound")
+            ]
+            assert len(said) == (reached > len(bound) / 2), (layer, reached, notes)
+        assert reached == len(bound), "the last layer is where flow has reached its bound"
+    with opened(browser, pieces.path, "#u=words") as page:
+        assert "A word has the sum of what its pieces get" in page.locator(".notes").inner_text()
+    with opened(browser, decoder.path) as page:
+        assert "mostly tell the position" in page.locator(".notes").inner_text()
+        choose(page, f="ratio")
+        assert "Ratio: 1 is what uniform attention" in page.locator(".notes").inner_text()
+
+
+def test_words_that_the_model_does_not_know_are_named(browser: Any, saved: Any) -> None:
+    page = af.load().explain("the zookeeper of Kraków", importance=())
+    strange = [page.document["units"]["subwords"]["tokens"][i] for i in page.document["model"]["unknown"]]
+    assert strange
+    with opened(browser, saved("unknown", page).path) as shown:
+        assert shown.locator(".unknown").inner_text() == f"unknown to the model: {', '.join(strange)}"
+
+
+def test_heads_follow_the_layer_until_one_is_chosen(browser: Any, sentence: Case) -> None:
+    with opened(browser, sentence.path, "#v=heads") as page:
+        one = page.locator(".detail h3")
+        assert one.inner_text() == "L6 head 1"
+        choose(page, v="heads", l=2)
+        assert one.inner_text() == "L2 head 1"
+        page.locator('[data-head="4.3"]').click()
+        settle(page)
+        choose(page, v="heads", h="4.3", l=5)
+        assert one.inner_text() == "L4 head 3"
+        drawn = page.locator("[data-head]").evaluate_all(
+            "all => all.filter(g => g.lastChild.getAttribute('stroke-width') === '2').map(g => g.dataset.head)"
+        )
+        assert drawn == ["4.3"]

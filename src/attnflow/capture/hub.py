@@ -26,7 +26,7 @@ def load(
 
     model: a folder that ``save_pretrained`` wrote, or the id of a model on the hub; caches and ``HF_HUB_OFFLINE`` are
         respected. The class is the one that its configuration names, so heads for classes or words come along. Without
-        one, the verb-number model of the paper, which comes with the package.
+        one, a verb-number model of the paper's architecture, which comes with the package.
     revision: branch, tag or commit on the hub.
     device: such as "cpu", "cuda", "cuda:1" or "mps"; the first GPU if there is one, by default.
     dtype: "auto" takes what the checkpoint was saved in; or "float32", "float16", "bfloat16", "float64".

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -146,6 +147,8 @@ def evaluate(
     `Evaluation.cell(importance, view, layer)` is one mean; `attnflow.evaluate.report.tables` prints all.
     """
     _one_of(ties, TIES, "ties")
+    if importlib.util.find_spec("scipy") is None:  # before anything is measured in vain
+        raise InputError("evaluate needs scipy for its tests: pip install 'attnflow[evaluate]'")
     return summarize(
         measure(model, texts, labels, **options), special=special, ties=ties, resamples=resamples, seed=seed
     )

@@ -105,7 +105,10 @@ class Comparison:
         """Of words, how importance was merged: views are merged in the graph, and importance has none."""
         if self.provenance.get("unit") != "word" or not self.importances:
             return None
-        return f"{_listed(self.importances)} of a word: the sum over its subwords"
+        return (
+            f"{_listed(self.importances)} of a word: the sum over its subwords; the views add up too, so that long words "
+            "rank high in all of them"
+        )
 
     @property
     def sections(self) -> tuple[tuple[str, range], ...]:

@@ -16,12 +16,12 @@ export function comparePanel(page) {
   const tableBox = el("div", {class: "numbers"}), matrixBox = el("div", {class: "matrix"});
   let all = false;
   const stretch = el("input", {type: "checkbox", onchange: event => state.set({cs: event.target.checked ? 1 : 0})});
-  const legend = el("p", {class: "legend"});
+  const legend = el("p", {class: "legend"}), notes = el("ul", {class: "notes"});
   const node = el("section", {class: "panel", "data-panel": "compare", tabindex: "-1"},
     el("header", {}, el("h2", {}, "Compare"), el("p", {class: "hint"}),
       el("label", {}, stretch, " shade each row from its lowest to its highest"),
       exportMenu("compare", colours => data.grid ? imageFigure(colours) : compareFigure({...figureParts(), colours}), csvRows, data, page.announce)),
-    rowsBox, legend, el("div", {class: "columns"}, el("div", {}, tableBox, more), matrixBox));
+    rowsBox, legend, notes, el("div", {class: "columns"}, el("div", {}, tableBox, more), matrixBox));
 
   /** Values of every method over the inputs shown, in their order. */
   function gather() {
@@ -122,8 +122,37 @@ export function comparePanel(page) {
     legend.textContent = state.get().cs
       ? "The stronger the colour, the higher: from the lowest to the highest value of each row."
       : "The stronger the colour, the higher: from 0 to the highest value of each method over all layers.";
+    notes.replaceChildren(...told(at).map(line => el("li", {}, line)));
     drawTable();
     drawMatrix();
+  }
+
+  /** What a reader must know of these numbers, where they stand. */
+  function told(at) {
+    const lines = [], worth = data.importance, [first] = worth;
+    if (first?.answer) {
+      const by = worth.map(({name, told}) => name === "blank-out" && told.by ? `blank-out puts ${told.by === "remove" ? "nothing" : `the ${told.by} token`} in its place` : name === "gradient" ? "gradient is the length of the derivative" : "").filter(Boolean).join("; ");
+      lines.push(`${worth.map(({name}) => name).join(" and ")}: how much the answer (${plainToken(first.answer.name, 30)}) moves with a token, up or down; ${by}.`);
+    }
+    if (at.unit === "words") lines.push("A word has the sum of what its pieces get, in attention and importance alike: long words rank high by themselves, and ρ with them.");
+    const flow = table.find(method => method.name === "flow" && method.values && method.exact);
+    if (flow && data.exact && data.levels.length && !at.field) {
+      const most = bounds(at), bound = at.inputs.filter((i, place) => flow.values[place] >= most[i] * (1 - 1e-9)).length;
+      if (bound > at.inputs.length / 2) lines.push(`Flow: ${bound} of ${at.inputs.length} tokens are at their bound (all that leaves the query, or all that the first layer takes from the token), which says nothing of what is between. Lower layers tell more.`);
+    }
+    if (data.causal) lines.push(at.field ? {ratio: "Ratio: 1 is what uniform attention under the same mask would give.", difference: "Difference: 0 is what uniform attention under the same mask would give.", layer: "Every layer's weights were divided by what uniform attention sends to each token."}[at.field]
+      : "In a decoder rollout and flow mostly tell the position: early tokens are reached along more paths. The receptive field, above, corrects for the mask, not for more.");
+    return lines;
+  }
+
+  /** What flow cannot exceed: what leaves the query, and what enters the token. */
+  function bounds(at) {
+    const graph = data.graph(at.unit), {rows, cols, values} = graph[0], end = graph[data.ends[data.layers[at.layer]]];
+    const into = new Float64Array(cols);
+    for (let q = 0, e = 0; q < rows; q++) for (let k = 0; k < cols; k++, e++) into[k] += graph[0].carried[0] <= k && k < graph[0].carried[1] && q === k ? Infinity : values[e];
+    let out = 0;
+    for (let k = 0; k < end.cols; k++) out += end.values[at.query * end.cols + k];
+    return into.map(most => Math.min(most, out));
   }
 
   /** The patches over the image. */
@@ -194,7 +223,7 @@ export function comparePanel(page) {
     const there = table.filter(method => method.values);
     if (there.length < 2) { matrixBox.replaceChildren(); return; }
     const colours = page.colours();
-    matrixBox.replaceChildren(el("table", {}, el("caption", {}, "Rank correlation (Spearman's ρ) of every pair, over the tokens shown"),
+    matrixBox.replaceChildren(el("table", {}, el("caption", {}, `Rank correlation (Spearman's ρ) of every pair, over the ${there[0].values.length} tokens shown${there[0].values.length < 20 ? "; of so few, .5 is easily chance" : ""}`),
       el("thead", {}, el("tr", {}, el("th"), there.slice(0, -1).map(method => el("th", {scope: "col"}, method.short)))),
       el("tbody", {}, there.slice(1).map((a, i) => el("tr", {}, el("th", {scope: "row"}, a.short),
         there.slice(0, i + 1).map(b => {
@@ -224,6 +253,7 @@ export function comparePanel(page) {
     return {
       tokens: at.inputs.map(i => at.tokens[i]), joins: at.inputs.map((i, place) => place && at.joins[i]),
       methods: table.map(method => ({...method, reason: method.values ? "" : "not computed"})),
+      foot: [`${page.modelName}; `, state.get().cs ? "colours from the lowest to the highest of each row" : "colours from 0 to the highest of each method over all layers"].join(""),
       title: `${plainToken(data.text.replace(/\s+/g, " ").trim() || String(data.model.model ?? "attention"), 70)} · query ${at.queryName} · ${at.layerName}`,
     };
   }
@@ -234,7 +264,7 @@ export function comparePanel(page) {
       ...at.inputs.map((i, place) => [i, at.tokens[i], at.special[i], at.query, at.layerName, ...there.map(method => method.values[place])])];
   }
 
-  function told(event) {
+  function pointed(event) {
     const spot = event.target.closest("[data-i]");
     if (spot && node.contains(spot)) return Number(spot.dataset.i);
     const canvas = event.target.closest("canvas.over");
@@ -245,7 +275,7 @@ export function comparePanel(page) {
   }
 
   function hover(event) {
-    const i = told(event);
+    const i = pointed(event);
     for (const lit of rowsBox.querySelectorAll(".lit")) lit.classList.remove("lit");
     if (i === null) { page.tip.hide(); return; }
     for (const tok of rowsBox.querySelectorAll(`[data-i="${i}"]`)) tok.classList.add("lit");
@@ -261,7 +291,7 @@ export function comparePanel(page) {
   rowsBox.addEventListener("pointermove", hover);
   rowsBox.addEventListener("pointerleave", () => { page.tip.hide(); for (const lit of rowsBox.querySelectorAll(".lit")) lit.classList.remove("lit"); });
   node.addEventListener("click", event => {
-    const i = told(event);
+    const i = pointed(event);
     if (i !== null) state.set({t: i});
     else if (event.target.classList.contains("overview")) {
       const box = event.target.getBoundingClientRect(), text = event.target.parentNode.querySelector(".text");

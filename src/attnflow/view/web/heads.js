@@ -32,7 +32,7 @@ export function headsPanel(page) {
   function chosen() {
     const [layer, head] = (state.get().h || "").split(".").map(Number);
     const l = data.layers.indexOf(layer - 1), own = data.heads(page.now().unit, page.now().query);
-    return own && l >= 0 && head >= 1 && head <= own[l].length ? {l, h: head - 1} : {l: data.layers.length - 1, h: 0};
+    return own && l >= 0 && head >= 1 && head <= own[l].length ? {l, h: head - 1} : {l: page.now().layer, h: 0};
   }
 
   function draw(colours) {
@@ -116,7 +116,23 @@ export function headsPanel(page) {
       ...rows.flatMap((heads, l) => heads.flatMap((row, h) => at.inputs.map(i => [at.layerNames[l], h + 1, at.query, i, at.tokens[i], row[i]])))];
   }
 
+  /** Another head of the same picture. */
+  function move() {
+    const rows = gathered(), colours = page.colours(), {l, h} = chosen();
+    if (!rows) return;
+    for (const box of holder.querySelectorAll("[data-head]")) {
+      const is = box.dataset.head === `${data.layers[l] + 1}.${h + 1}`;
+      box.lastChild.setAttribute("stroke", is ? colours.accent : colours.line);
+      box.lastChild.setAttribute("stroke-width", is ? 2 : 0.7);
+    }
+    paintOne(rows, page.now(), colours);
+  }
+
   return {node, update(changed) {
+    if (changed && (changed.has("l") || changed.has("h")) && !["q", "u", "s", "k", "v", "theme", "rows", "width"].some(key => changed.has(key))) {
+      if (changed.has("h") || !state.get().h) move();
+      return;
+    }
     if (!changed || ["q", "u", "s", "h", "k", "v", "theme", "rows", "width"].some(key => changed.has(key))) paint();
   }};
 }

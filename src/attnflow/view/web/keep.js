@@ -69,7 +69,7 @@ function asObjects([head, ...rows], data) {
 }
 
 /** Compare as a figure: one shaded sentence a method, set line by line, and its correlations beside it. */
-export function compareFigure({tokens, joins, methods, title, colours, width = 640}) {
+export function compareFigure({tokens, joins, methods, title, foot, colours, width = 640}) {
   const size = 12, small = 10.5, gap = 3, high = 20;
   const against = methods.find(method => method.correlations)?.correlations.map(c => `ρ ${c.name}`) ?? [];
   const columns = against.map(name => textWidth(name, small) + 16), right = columns.reduce((sum, x) => sum + x, 0);
@@ -85,7 +85,8 @@ export function compareFigure({tokens, joins, methods, title, colours, width = 6
     wide = Math.max(wide, x);
   });
   const block = (line + 1) * (high + 3) + 7, top = 44, end = Math.ceil(Math.max(wide + right, textWidth(title, size, "600")) + 8);
-  const found = figure(end, top + methods.length * block + 4, colours, title);
+  const found = figure(Math.max(end, Math.ceil(textWidth(foot, small)) + 4), top + methods.length * block + 22, colours, title);
+  found.append(label(2, top + methods.length * block + 10, foot, {"font-size": small, fill: colours.faint}));
   found.append(label(0, 12, title, {"font-size": size, "font-weight": 600}));
   const column = i => wide + columns.slice(0, i + 1).reduce((sum, x) => sum + x, 0);
   against.forEach((name, i) => found.append(label(column(i), 32, name, {"text-anchor": "end", "font-size": small, fill: colours.faint})));

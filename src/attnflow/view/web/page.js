@@ -12,8 +12,8 @@ const WHAT = {
   raw: {title: "raw attention", short: "raw", what: "the weights of this layer alone, heads averaged"},
   rollout: {title: "rollout", short: "rollout", what: "weights multiplied along all paths down to the input"},
   flow: {title: "flow", short: "flow", what: "the most that could come through, weights as the widths of pipes"},
-  gradient: {title: "gradient", short: "gradient", what: "how the answer changes with the token's embedding"},
-  "blank-out": {title: "blank-out", short: "blank", what: "how the answer changes without the token"},
+  gradient: {title: "gradient", short: "gradient", what: "how much the answer's probability changes with the token's embedding: the length of its derivative"},
+  "blank-out": {title: "blank-out", short: "blank-out", what: "how much the answer's probability changes, up or down, without the token"},
 };
 
 const VIEWS = {graph: {title: "Graph", make: graphPanel}, paths: {title: "Flow paths", make: pathsPanel}, heads: {title: "Heads", make: headsPanel}};
@@ -85,7 +85,7 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
   }
 
   const page = {
-    data, state, methods, asks, fields: FIELDS, colours, now, values, width: () => width || root.clientWidth || 900,
+    data, state, methods, asks, fields: FIELDS, modelName: String(data.model.model ?? "").split(/[\\/]/).slice(-2).join("/"), colours, now, values, width: () => width || root.clientWidth || 900,
     /** A state by its token; where the model has merged its positions, by its number. */
     stateName(level, position, most = 24) {
       const {tokens} = now(), width = level ? data.widths[level - 1] : tokens.length;
@@ -126,8 +126,8 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
   const strip = el("div", {class: "query", role: "listbox", "aria-label": "query token", tabindex: "0"});
   const slider = el("input", {type: "range", min: 0, max: data.layers.length - 1, step: 1, "aria-label": "layer", oninput: event => state.set({l: data.layers[event.target.value] + 1})});
   const layerOut = el("output", {});
-  const {model} = data;
-  const told = [String(model.model ?? "").split(/[\\/]/).slice(-2).join("/"), model.revision && String(model.revision).slice(0, 12), model.class, model.dtype, model.captured && `captured ${model.captured}`, model.heads && `heads: ${model.heads}`, `residual ${data.residual}`].filter(Boolean);
+  const {model} = data, strange = (model.unknown ?? []).filter(i => i < units.subwords.tokens.length);
+  const told = [page.modelName, model.revision && String(model.revision).slice(0, 12), model.class !== page.modelName && model.class, model.dtype, model.captured && `captured ${model.captured}`, model.heads && `heads: ${model.heads}`, `residual ${data.residual}`].filter(Boolean);
   const tabs = el("div", {class: "tabs", role: "tablist", "aria-label": "views of the graph"}, Object.entries(views).map(([name, {title}]) => el("button", {type: "button", role: "tab", id: `${prefix}tab-${name}`, "data-view": name, "aria-controls": `${prefix}view`, onclick: () => state.set({v: name})}, title)));
   const viewBox = el("div", {class: "viewbox", role: "tabpanel", id: `${prefix}view`});
 
@@ -137,6 +137,7 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
       el("div", {class: "controls"}, unitPick, units.subwords.special.some(Boolean) && units.subwords.special.some(flag => !flag) ? el("label", {}, special, " special tokens") : "",
         field ? el("label", {}, "receptive field ", field) : "", theme, button("?", () => help.showModal(), {class: "theme", title: "keys", "aria-label": "keys"}))),
     data.prediction ? el("p", {class: "prediction"}, `${data.prediction.kind}: `, data.prediction.top.slice(0, 3).flatMap(([name, chance], i) => [i ? ", " : "", i ? "" : "", el(i ? "span" : "strong", {}, plainToken(name, 40)), ` ${number(chance)}`])) : "",
+    strange.length ? el("p", {class: "unknown"}, `unknown to the model: ${strange.slice(0, 12).map(i => plainToken(units.subwords.tokens[i])).join(", ")}${strange.length > 12 ? ` and ${strange.length - 12} more` : ""}`) : "",
     el("div", {class: "pickers"}, el("div", {class: "pick-query"}, el("span", {class: "caption"}, "query"), strip), data.layers.length > 1 ? el("label", {class: "pick-layer"}, el("span", {class: "caption"}, "layer"), slider, layerOut) : ""),
     data.leftOut.length ? el("details", {class: "left-out", open: data.leftOut.length < 2}, el("summary", {}, "What this page leaves out"), el("ul", {}, data.leftOut.map(line => el("li", {}, line)))) : "",
     data.missing ? el("p", {class: "missing"}, data.missing) : "");
@@ -187,6 +188,11 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     layerOut.textContent = `${at.layerName} of ${at.layerNames.length > 1 ? at.layerNames.at(-1) : at.layerName}`;
     strip.querySelector('[aria-selected="true"]')?.removeAttribute("aria-selected");
     strip.querySelector(`[data-q="${at.query}"]`)?.setAttribute("aria-selected", "true");
+    const chosen = strip.querySelector('[aria-selected="true"]');
+    if (chosen && strip.scrollHeight > strip.clientHeight) {
+      const box = strip.getBoundingClientRect(), own = chosen.getBoundingClientRect();
+      if (own.top < box.top || own.bottom > box.bottom) strip.scrollTop += own.top - box.top - strip.clientHeight / 2;
+    }
     strip.setAttribute("aria-activedescendant", `${prefix}q${at.query}`);
     for (const tab of tabs.children) {
       const on = tab.dataset.view === s.v;
@@ -230,7 +236,7 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
       ArrowUp: () => state.set({l: data.layers[Math.min(data.layers.length - 1, at.layer + 1)] + 1}),
       ArrowDown: () => state.set({l: data.layers[Math.max(0, at.layer - 1)] + 1}),
       q: () => !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({q: at.token}),
-      w: () => units.words && switchUnit(at.unit === "words" ? "subwords" : "words"),
+      w: () => units.words ? switchUnit(at.unit === "words" ? "subwords" : "words") : page.announce("every token is a word here"),
       s: () => state.set({s: state.get().s ? 0 : 1}),
       d: () => theme.click(),
       "?": () => help.showModal(),

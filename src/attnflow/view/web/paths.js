@@ -14,7 +14,7 @@ export function pathsPanel(page) {
   const tokenPick = el("select", {"aria-label": "input token", onchange: event => state.set({t: Number(event.target.value)})});
   const sentence = el("p", {class: "pair"});
   const node = el("section", {class: "view", "data-view": "paths"},
-    el("header", {}, sentence, el("label", {}, "to the input ", tokenPick),
+    el("header", {}, sentence, el("label", {}, "and the input ", tokenPick),
       exportMenu("flow", colours => solved ? draw(colours, solved) : grid([0], 1, ["–"], [], colours, {title: "no flow", width: 200}).node, csvRows, data, page.announce)),
     say, holder, lists);
   const known = new Map();
@@ -54,7 +54,7 @@ export function pathsPanel(page) {
     const {cut, end, at} = found;
     if (!cut.length) return found.value === 0 ? "Nothing can: no path leads there." : "Nothing limits it.";
     if (cut.every(edge => edge.step === end && edge.query === at.query)) return `What limits it is the query's own edges (${cut.length}): all that leaves it could come from this token.`;
-    if (cut.every(edge => edge.step === 0 && edge.key === at.token)) return `What limits it is the edges out of the token (${cut.length}): no more of it is looked at in the first layer, whatever the query.`;
+    if (cut.every(edge => edge.step === 0 && edge.key === at.token)) return `What limits it is the edges at the token (${cut.length}): no more of it is looked at in the first layer, whatever the query.`;
     return `${cut.length === 1 ? "This one edge limits" : `These ${cut.length} edges limit`} it to ${number(found.value)}.`;
   }
 
@@ -72,7 +72,7 @@ export function pathsPanel(page) {
     const limiting = new Set(cut.map(({step, query, key}) => `${step} ${query} ${key}`));
     const columns = new Set([at.query, at.token]);
     for (const edge of amounts.values()) { columns.add(edge.query); columns.add(edge.key); }
-    const title = `maximum flow from ${at.queryName} at ${at.layerName} to ${plainToken(at.tokens[at.token])}: ${number(value)}`;
+    const title = `maximum flow between ${at.queryName} at ${at.layerName} and ${plainToken(at.tokens[at.token])}: ${number(value)}`;
     const frame = grid([...columns].sort((a, b) => a - b), end + 2, at.tokens, data.levels, colours, {title, width: page.width() - 40});
     frame.node.append(label(0, 10, title, {"font-size": 12, "font-weight": 600}));
     const widest = Math.min(20, frame.gap * 0.7), scale = widest / (Number.isFinite(value) && value > 0 ? value : 1);
@@ -108,8 +108,15 @@ export function pathsPanel(page) {
       const level = found.end + 1 - i;
       return `${page.stateName(level, position, 14)}${level ? `@${data.levels[level - 1]}` : ""}`;
     });
-    /** a state that stays where it is from layer to layer is told once */
-    const short = positions => way(positions).filter((_, i) => i === 0 || i === positions.length - 1 || positions[i] !== positions[i - 1] || positions[i] !== positions[i + 1]).join(" → ");
+    /** a state that stays where it is from layer to layer is told once, with both ends of its stay */
+    const short = positions => {
+      const stays = [], level = i => found.end + 1 - i ? data.levels[found.end - i] : "input";
+      positions.forEach((position, i) => positions[i - 1] === position ? stays.at(-1).to = i : stays.push({position, from: i, to: i}));
+      return stays.map(({position, from, to}) => {
+        const name = page.stateName(found.end + 1 - from, position, 14);
+        return from === to ? level(from) === "input" ? name : `${name}@${level(from)}` : `${name}@${level(from)}–${level(to)}`;
+      }).join(" → ");
+    };
     const total = found.paths.slice(0, LISTED).reduce((sum, path) => sum + path.amount, 0);
     const most = found.paths.length;
     lists.replaceChildren(
@@ -128,7 +135,7 @@ export function pathsPanel(page) {
       tokenPick.replaceChildren(...at.tokens.map((token, i) => el("option", {value: i}, `${i} ${plainToken(token)}`)));
     }
     tokenPick.value = String(at.token);
-    sentence.textContent = `from ${at.queryName} at ${at.layerName}`;
+    sentence.textContent = `between ${at.queryName} at ${at.layerName}`;
     const key = `${at.unit} ${at.query} ${at.layer} ${at.token} ${at.field}`;
     asked = key;
     node.setAttribute("aria-busy", "true");
@@ -155,7 +162,7 @@ export function pathsPanel(page) {
     const value = held?.exact && !at.field ? held.rows[at.layer][at.token] : found.value;
     say.replaceChildren(
       el("strong", {class: "value", "data-value": found.value, title: `${found.value}${found.gap !== undefined ? `; the cut differs from it by ${found.gap}` : ""}`}, `${found.exact ? "" : "≈ "}${number(value)}`),
-      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. ${limits(found)} `,
+      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. ${limits(found)} Every token is asked by itself, out of 1: these values are no shares. `,
       sent === undefined ? "" : el("span", {class: "beside", "data-rollout": sent}, at.field && at.field !== "layer" ? "" : `Rollout sends ${number(sent)} from it, ${number(found.paths.reduce((sum, path) => sum + path.rollout, 0))} of that along the paths found here.`));
     const colours = page.colours();
     const left = found.paths.length - DRAWN;
