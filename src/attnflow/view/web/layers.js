@@ -213,9 +213,9 @@ export function layersPanel(page) {
       ...rows.flatMap((row, q) => at.inputs.map(i => [at.layerName, data.firstQuery + q, at.names[data.firstQuery + q], i, at.tokens[i], row[i]]))];
   }
 
-  return {node, update(changed) {
-    const touched = keys => !changed || keys.some(key => changed.has(key));
-    if (touched(["q", "l", "t", "u", "s", "f", "ls", "theme", "rows", "width"])) paint();
-    if (touched(["q", "l", "t", "u", "s", "f", "m", "theme", "rows", "width"])) paintWhole();
-  }};
+  const when = (keys, work) => changed => { if (!changed || keys.some(key => changed.has(key))) work(); };
+  return {node, parts: [
+    {node: small, update: when(["q", "l", "t", "u", "s", "f", "ls", "theme", "rows", "width"], paint)},
+    {node: whole, update: when(["q", "l", "t", "u", "s", "f", "m", "theme", "rows", "width"], paintWhole)},
+  ]};
 }

@@ -252,8 +252,7 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
   }, {signal});
 
   const compare = comparePanel(page), layers = data.layers.length && methodNames.length ? layersPanel(page) : null;
-  panels.push(compare);
-  if (layers) panels.push(layers);
+  panels.push(compare, ...layers?.parts ?? []);
   const made = {};
 
   function showView(changed) {
@@ -284,7 +283,7 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
 
   function seen(one) {
     const box = one.getBoundingClientRect();
-    return box.bottom > -100 && box.top < innerHeight + 100;
+    return box.bottom >= 0 && box.top <= innerHeight;
   }
 
   function paintPart(part) {
