@@ -1,4 +1,4 @@
-import {augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows} from "./maths.js";
+import {augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, product} from "./maths.js";
 
 /** A document as the page uses it: labels as they are, arrays unpacked, and rows that are computed when first asked for. */
 export async function read(held) {
@@ -93,10 +93,25 @@ export async function read(held) {
     return found.some(row => !row) ? null : found.map(row => row[layer][head]);
   }
 
+  /** Rollout of every query at the top of a step: one product of matrices more than at the step below. */
+  function rolled(unit, kind, step) {
+    return once(`rolled ${unit} ${kind} ${step}`, () => step ? product(graph(unit, kind)[step], rolled(unit, kind, step - 1)) : graph(unit, kind)[0]);
+  }
+
+  function rolloutMap(unit, kind, layer) {
+    const {rows: count, cols, values} = rolled(unit, kind, held.ends[held.layers[layer]]);
+    return Array.from({length: count - held.firstQuery}, (_, q) => values.subarray((held.firstQuery + q) * cols, (held.firstQuery + q + 1) * cols));
+  }
+
   /** The rows of all queries at one layer, or null. */
   function map(method, unit, layer, field = "") {
     const count = queryNames(held, unit).length, first = held.firstQuery;
-    if (method === "rollout" && count * count * count * (layer + 1) > 3e8 && !views[unit].rollout?.whole) return null;
+    if (method === "rollout" && weights) {
+      if (count ** 3 * held.steps.length > 4e8) return null;
+      if (!field || field === "layer") return rolloutMap(unit, field, layer);
+      const under = rolloutMap(unit, "uniform", layer);
+      return rolloutMap(unit, "", layer).map((row, q) => relative(field, row, under[q]));
+    }
     const found = [];
     for (let q = first; q < count; q++) {
       const row = rows(method, unit, q, field);

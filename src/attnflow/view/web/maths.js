@@ -113,6 +113,21 @@ export function rawRow(steps, ends, layer, query) {
   return row;
 }
 
+/** A step above what leads down from the level it ends at. */
+export function product(step, below) {
+  const { rows, cols } = step;
+  const values = new Float64Array(rows * below.cols);
+  for (let q = 0; q < rows; q++) {
+    const row = values.subarray(q * below.cols, (q + 1) * below.cols);
+    for (let k = 0; k < cols; k++) {
+      const weight = step.values[q * cols + k];
+      if (weight === 0) continue;
+      for (let t = 0, e = k * below.cols; t < below.cols; t++, e++) row[t] += weight * below.values[e];
+    }
+  }
+  return { rows, cols: below.cols, values };
+}
+
 /** Rollout of one query at the top of step `end`, as vector-matrix products down to the input. */
 export function rolloutRow(graph, end, query) {
   const { cols, values } = graph[end];
