@@ -1,6 +1,6 @@
-import {el, button} from "./draw.js";
-import {read} from "./data.js";
-import {mount} from "./page.js";
+import { el, button } from "./draw.js";
+import { read } from "./data.js";
+import { mount } from "./page.js";
 
 /** Starts the page: of one document, or of the app that makes them. */
 export async function boot(root) {
@@ -10,7 +10,7 @@ export async function boot(root) {
     else mount(root, await read(held));
   } catch (error) {
     root.removeAttribute("aria-busy");
-    root.replaceChildren(el("p", {class: "failed", role: "alert"}, `This page could not be shown: ${error.message}`));
+    root.replaceChildren(el("p", { class: "failed", role: "alert" }, `This page could not be shown: ${error.message}`));
     throw error;
   }
 }
@@ -18,7 +18,11 @@ export async function boot(root) {
 async function ask(method, path, body) {
   let answer;
   try {
-    answer = await fetch(path, {method, headers: body ? {"Content-Type": "application/json"} : {}, body: body && JSON.stringify(body)});
+    answer = await fetch(path, {
+      method,
+      headers: body ? { "Content-Type": "application/json" } : {},
+      body: body && JSON.stringify(body),
+    });
   } catch {
     throw new Error("the server does not answer: is attnflow serve still running?");
   }
@@ -30,7 +34,8 @@ async function ask(method, path, body) {
 const EXAMPLE = "the key to the cabinets";
 
 /** What two pages of the same tokens share, and what a new text does away with: places in the old one. */
-const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l"], PLACES = ["q", "t", "l", "h"];
+const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l"],
+  PLACES = ["q", "t", "l", "h"];
 
 function address() {
   return new URLSearchParams(location.hash.slice(1));
@@ -38,13 +43,24 @@ function address() {
 
 function application(root, models) {
   const slots = [];
-  const columns = el("div", {class: "slots"});
-  const more = button("compare with another text or model", () => open("b.", slots[0].text()).focus(), {class: "more"});
+  const columns = el("div", { class: "slots" });
+  const more = button("compare with another text or model", () => open("b.", slots[0].text()).focus(), {
+    class: "more",
+  });
   let together = [];
   root.removeAttribute("aria-busy");
   root.classList.add("app");
   root.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  root.replaceChildren(el("div", {class: "app-top"}, el("h1", {}, "attnflow"), el("span", {class: "hint"}, "runs on this machine; nothing leaves it"), more), columns);
+  root.replaceChildren(
+    el(
+      "div",
+      { class: "app-top" },
+      el("h1", {}, "attnflow"),
+      el("span", { class: "hint" }, "runs on this machine; nothing leaves it"),
+      more,
+    ),
+    columns,
+  );
 
   function open(prefix, text = EXAMPLE) {
     const slot = makeSlot(prefix, models, text, prefix ? close : null, (page, fresh) => arrived(slot, page, fresh));
@@ -67,30 +83,43 @@ function application(root, models) {
   }
 
   function arrived(slot, page, fresh) {
-    const other = slots.find(one => one !== slot)?.shown(), box = page.node.parentNode;
+    const other = slots.find((one) => one !== slot)?.shown(),
+      box = page.node.parentNode;
     // what is around the pages wears their theme, and they wear one
-    const dress = () => { if (slot.shown() === page) root.dataset.theme = box.dataset.theme; };
-    new MutationObserver(dress).observe(box, {attributeFilter: ["data-theme"]});
+    const dress = () => {
+      if (slot.shown() === page) root.dataset.theme = box.dataset.theme;
+    };
+    new MutationObserver(dress).observe(box, { attributeFilter: ["data-theme"] });
     dress();
-    page.state.listen(changed => {
-      if (changed.has("theme")) for (const one of slots) if (one !== slot) one.shown()?.state.set({theme: page.state.get().theme});
+    page.state.listen((changed) => {
+      if (changed.has("theme"))
+        for (const one of slots) if (one !== slot) one.shown()?.state.set({ theme: page.state.get().theme });
     });
-    if (other) page.state.set({theme: other.state.get().theme});
+    if (other) page.state.set({ theme: other.state.get().theme });
     link();
     if (fresh && together.length) follow(page, other, SHARED);
   }
 
   /** Two pages of the same tokens move together, until one of them is another. */
   function link() {
-    const [a, b] = slots.map(slot => slot.shown());
-    const pair = together = a && b && JSON.stringify(a.page.data.units) === JSON.stringify(b.page.data.units) ? [a, b] : [];
-    for (const one of pair) one.state.listen(changed => { if (together === pair) follow(pair.find(other => other !== one), one, [...changed]); });
+    const [a, b] = slots.map((slot) => slot.shown());
+    const pair = (together =
+      a && b && JSON.stringify(a.page.data.units) === JSON.stringify(b.page.data.units) ? [a, b] : []);
+    for (const one of pair)
+      one.state.listen((changed) => {
+        if (together === pair)
+          follow(
+            pair.find((other) => other !== one),
+            one,
+            [...changed],
+          );
+      });
   }
 
   function follow(page, leader, names) {
     const s = leader.state.get();
-    const fits = name => SHARED.includes(name) && (name !== "l" || page.page.data.layers.includes(s.l - 1));
-    page.state.set(Object.fromEntries(names.filter(fits).map(name => [name, s[name]])));
+    const fits = (name) => SHARED.includes(name) && (name !== "l" || page.page.data.layers.includes(s.l - 1));
+    page.state.set(Object.fromEntries(names.filter(fits).map((name) => [name, s[name]])));
   }
 
   const second = () => address().has("b.model") || address().has("b.text");
@@ -106,26 +135,66 @@ function application(root, models) {
 
 /** One form and the page under it. */
 function makeSlot(prefix, models, first, onclose, onshown) {
-  const model = el("select", {"aria-label": "model", onchange: fit}, models.map(({name}) => el("option", {value: name}, name)));
-  const text = el("textarea", {rows: 2, "aria-label": "text", placeholder: "Type a text …", spellcheck: "false"});
-  const target = el("input", {type: "text", "aria-label": "what the decoder writes", placeholder: "what the decoder writes (its own answer, if left empty)"});
-  const file = el("input", {type: "file", accept: "image/png,image/jpeg", "aria-label": "image"});
-  const cut = el("input", {type: "checkbox"});
-  const go = el("button", {type: "submit"}, "Explain"), stop = button("Cancel", () => cancel(), {hidden: true});
-  const bar = el("progress", {max: 1, value: 0, hidden: true}), say = el("span", {class: "say", role: "status"});
-  const form = el("form", {class: "ask", onsubmit: event => { event.preventDefault(); run(); }}, model, text, target, file,
-    el("div", {class: "go"}, go, stop, el("label", {class: "hint"}, cut, " cut a text that is too long"), onclose ? button("close", onclose) : "", bar, say));
-  const empty = el("p", {class: "empty"}), body = el("div", {class: "body"}, empty);
-  const node = el("div", {class: "slot"}, form, body);
-  let job = null, shown = null, asked = "";
+  const model = el(
+    "select",
+    { "aria-label": "model", onchange: fit },
+    models.map(({ name }) => el("option", { value: name }, name)),
+  );
+  const text = el("textarea", { rows: 2, "aria-label": "text", placeholder: "Type a text …", spellcheck: "false" });
+  const target = el("input", {
+    type: "text",
+    "aria-label": "what the decoder writes",
+    placeholder: "what the decoder writes (its own answer, if left empty)",
+  });
+  const file = el("input", { type: "file", accept: "image/png,image/jpeg", "aria-label": "image" });
+  const cut = el("input", { type: "checkbox" });
+  const go = el("button", { type: "submit" }, "Explain"),
+    stop = button("Cancel", () => cancel(), { hidden: true });
+  const bar = el("progress", { max: 1, value: 0, hidden: true }),
+    say = el("span", { class: "say", role: "status" });
+  const form = el(
+    "form",
+    {
+      class: "ask",
+      onsubmit: (event) => {
+        event.preventDefault();
+        run();
+      },
+    },
+    model,
+    text,
+    target,
+    file,
+    el(
+      "div",
+      { class: "go" },
+      go,
+      stop,
+      el("label", { class: "hint" }, cut, " cut a text that is too long"),
+      onclose ? button("close", onclose) : "",
+      bar,
+      say,
+    ),
+  );
+  const empty = el("p", { class: "empty" }),
+    body = el("div", { class: "body" }, empty);
+  const node = el("div", { class: "slot" }, form, body);
+  let job = null,
+    shown = null,
+    asked = "";
 
-  const known = name => models.find(one => one.name === name);
+  const known = (name) => models.find((one) => one.name === name);
   text.value = first;
-  form.addEventListener("keydown", event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } });
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      run();
+    }
+  });
   fit();
 
   function fit() {
-    const {kind} = known(model.value);
+    const { kind } = known(model.value);
     text.hidden = kind === "image";
     file.hidden = kind !== "image";
     cut.parentNode.hidden = kind === "image";
@@ -134,24 +203,34 @@ function makeSlot(prefix, models, first, onclose, onshown) {
   }
 
   async function wanted() {
-    const {kind} = known(model.value), given = {model: model.value, truncate: cut.checked};
+    const { kind } = known(model.value),
+      given = { model: model.value, truncate: cut.checked };
     if (kind === "image") {
       if (!file.files[0]) throw new Error("choose an image first");
-      return {...given, image: await base64(file.files[0])};
+      return { ...given, image: await base64(file.files[0]) };
     }
-    return {...given, text: text.value, ...(kind === "encoder-decoder" && target.value ? {target: target.value} : {})};
+    return {
+      ...given,
+      text: text.value,
+      ...(kind === "encoder-decoder" && target.value ? { target: target.value } : {}),
+    };
   }
 
   /** What the form has in the address. */
   function told(parameters) {
-    return JSON.stringify(["model", "text", "target", "cut"].map(name => parameters.get(prefix + name) ?? ""));
+    return JSON.stringify(["model", "text", "target", "cut"].map((name) => parameters.get(prefix + name) ?? ""));
   }
 
   /** What the next page starts from: the address keeps what was asked, and places in another text go. */
   function remember(given, fresh) {
     const now = address();
     if (fresh) for (const name of PLACES) now.delete(prefix + name);
-    for (const [name, value] of Object.entries({model: given.model, text: given.text, target: given.target, cut: given.truncate ? "1" : ""})) {
+    for (const [name, value] of Object.entries({
+      model: given.model,
+      text: given.text,
+      target: given.target,
+      cut: given.truncate ? "1" : "",
+    })) {
       if (value) now.set(prefix + name, value);
       else now.delete(prefix + name);
     }
@@ -161,7 +240,8 @@ function makeSlot(prefix, models, first, onclose, onshown) {
 
   /** Explains what the address says, unless it is here already. */
   function start() {
-    const parameters = address(), name = parameters.get(`${prefix}model`);
+    const parameters = address(),
+      name = parameters.get(`${prefix}model`);
     if (asked && told(parameters) === asked) return;
     if (known(name)) model.value = name;
     text.value = parameters.get(`${prefix}text`) ?? first;
@@ -179,7 +259,7 @@ function makeSlot(prefix, models, first, onclose, onshown) {
     idle("cancelled");
   }
 
-  function drop({id}) {
+  function drop({ id }) {
     if (id) ask("DELETE", `/api/jobs/${id}`).catch(() => null);
   }
 
@@ -192,7 +272,7 @@ function makeSlot(prefix, models, first, onclose, onshown) {
 
   async function run(fresh = true) {
     cancel();
-    const mine = job = {id: null};
+    const mine = (job = { id: null });
     go.disabled = true;
     stop.hidden = bar.hidden = false;
     bar.removeAttribute("value");
@@ -201,9 +281,12 @@ function makeSlot(prefix, models, first, onclose, onshown) {
     try {
       const given = await wanted();
       if (job !== mine) return;
-      const {id} = await ask("POST", "/api/jobs", given);
+      const { id } = await ask("POST", "/api/jobs", given);
       mine.id = id;
-      if (job !== mine) { drop(mine); return; }
+      if (job !== mine) {
+        drop(mine);
+        return;
+      }
       for (let wait = 60; ; wait = Math.min(500, wait * 1.3)) {
         const now = await ask("GET", `/api/jobs/${id}`);
         if (job !== mine) return;
@@ -215,7 +298,7 @@ function makeSlot(prefix, models, first, onclose, onshown) {
           if (now.total > 1) bar.value = now.done / now.total;
           else bar.removeAttribute("value");
         }
-        await new Promise(resolve => setTimeout(resolve, wait));
+        await new Promise((resolve) => setTimeout(resolve, wait));
       }
       const data = await read(await ask("GET", `/api/jobs/${id}/result`));
       if (job !== mine) return;
@@ -223,8 +306,11 @@ function makeSlot(prefix, models, first, onclose, onshown) {
       const box = el("div");
       shown?.close();
       body.replaceChildren(box);
-      const asks = {rows: query => ask("POST", "/api/rows", {...given, ...query}), paths: pair => ask("POST", "/api/paths", {...given, ...pair})};
-      shown = mount(box, data, {prefix, asks});
+      const asks = {
+        rows: (query) => ask("POST", "/api/rows", { ...given, ...query }),
+        paths: (pair) => ask("POST", "/api/paths", { ...given, ...pair }),
+      };
+      shown = mount(box, data, { prefix, asks });
       onshown(shown, fresh);
       job = null;
       idle();
@@ -244,7 +330,7 @@ function makeSlot(prefix, models, first, onclose, onshown) {
     history.replaceState(null, "", `#${parameters}`);
   }
 
-  return {node, start, close, shown: () => shown, text: () => text.value, focus: () => text.focus()};
+  return { node, start, close, shown: () => shown, text: () => text.value, focus: () => text.focus() };
 }
 
 async function base64(file) {

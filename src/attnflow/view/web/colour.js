@@ -6,19 +6,20 @@ function linear(x) {
 }
 
 function oklch(lightness, chroma, hue) {
-  const a = chroma * Math.cos(hue * Math.PI / 180), b = chroma * Math.sin(hue * Math.PI / 180);
+  const a = chroma * Math.cos((hue * Math.PI) / 180),
+    b = chroma * Math.sin((hue * Math.PI) / 180);
   const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-  const s = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
   return [
     4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
     -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-    -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s,
-  ].map(x => Math.round(255 * Math.min(1, Math.max(0, linear(Math.max(0, x))))));
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ].map((x) => Math.round(255 * Math.min(1, Math.max(0, linear(Math.max(0, x))))));
 }
 
 function ramp(from, to, hue, most) {
-  return Array.from({length: STOPS}, (_, i) => {
+  return Array.from({ length: STOPS }, (_, i) => {
     const x = i / (STOPS - 1);
     // colourless at the empty end, richest in the middle, where the screen can show it
     return oklch(from + (to - from) * x, most * Math.min(1, 2.2 * x) * (1 - 0.35 * x), hue);
@@ -27,24 +28,47 @@ function ramp(from, to, hue, most) {
 
 function palette(name, plain, scale) {
   const css = scale.map(([r, g, b]) => `rgb(${r} ${g} ${b})`);
-  const inks = colours => colours.map(colour => luminance(colour) > 0.179 ? "#000" : "#fff");
-  const packed = colours => Uint32Array.from(colours, ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0);  // as pixels lie in memory
+  const inks = (colours) => colours.map((colour) => (luminance(colour) > 0.179 ? "#000" : "#fff"));
+  const packed = (colours) => Uint32Array.from(colours, ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0); // as pixels lie in memory
   return {
-    name, ...plain, scale, css, negative: plain.negativeScale.map(([r, g, b]) => `rgb(${r} ${g} ${b})`), packed: packed(scale),
-    packedNegative: packed(plain.negativeScale), inks: inks(scale), negativeInk: inks(plain.negativeScale),
+    name,
+    ...plain,
+    scale,
+    css,
+    negative: plain.negativeScale.map(([r, g, b]) => `rgb(${r} ${g} ${b})`),
+    packed: packed(scale),
+    packedNegative: packed(plain.negativeScale),
+    inks: inks(scale),
+    negativeInk: inks(plain.negativeScale),
   };
 }
 
 /** The colours of a theme. `paper` is for exports: white, whatever the screen shows. */
 export const PALETTES = {
-  light: palette("light", {
-    paper: "#ffffff", ink: "#1c2430", faint: "#6b7684", line: "#d9dee5", accent: "#c2410c",
-    negativeScale: ramp(0.985, 0.42, 75, 0.13),
-  }, ramp(0.985, 0.36, 258, 0.17)),
-  dark: palette("dark", {
-    paper: "#14181f", ink: "#e7ebf0", faint: "#98a3b1", line: "#2f3742", accent: "#ff9d5c",
-    negativeScale: ramp(0.235, 0.8, 75, 0.12),
-  }, ramp(0.235, 0.9, 245, 0.13)),
+  light: palette(
+    "light",
+    {
+      paper: "#ffffff",
+      ink: "#1c2430",
+      faint: "#6b7684",
+      line: "#d9dee5",
+      accent: "#c2410c",
+      negativeScale: ramp(0.985, 0.42, 75, 0.13),
+    },
+    ramp(0.985, 0.36, 258, 0.17),
+  ),
+  dark: palette(
+    "dark",
+    {
+      paper: "#14181f",
+      ink: "#e7ebf0",
+      faint: "#98a3b1",
+      line: "#2f3742",
+      accent: "#ff9d5c",
+      negativeScale: ramp(0.235, 0.8, 75, 0.12),
+    },
+    ramp(0.235, 0.9, 245, 0.13),
+  ),
 };
 
 /** The colour of a share from 0 to 1; of -1 to 0 the other hue. */
@@ -61,7 +85,7 @@ export function inkOn(colours, share) {
 }
 
 function luminance(colour) {
-  const [r, g, b] = colour.map(x => x / 255).map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = colour.map((x) => x / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
@@ -69,16 +93,22 @@ function luminance(colour) {
 export function shares(values, low, high) {
   if (low < 0) {
     const most = Math.max(-low, high) || 1;
-    return Array.from(values, v => v / most);
+    return Array.from(values, (v) => v / most);
   }
   const width = high - low;
-  return Array.from(values, v => width > 0 ? (v - low) / width : v > 0 ? 0.5 : 0);
+  return Array.from(values, (v) => (width > 0 ? (v - low) / width : v > 0 ? 0.5 : 0));
 }
 
 /** Lowest and highest of several rows; from 0 unless `stretch`, or unless something is negative. */
 export function extent(rows, stretch) {
-  let low = Infinity, high = -Infinity;
-  for (const row of rows) for (const v of row) if (Number.isFinite(v)) { if (v < low) low = v; if (v > high) high = v; }
+  let low = Infinity,
+    high = -Infinity;
+  for (const row of rows)
+    for (const v of row)
+      if (Number.isFinite(v)) {
+        if (v < low) low = v;
+        if (v > high) high = v;
+      }
   if (low > high) return [0, 1];
   return [stretch || low < 0 ? low : 0, high];
 }
@@ -89,12 +119,15 @@ export function cellCanvas(rows, shareOf, colours) {
   const canvas = document.createElement("canvas");
   canvas.width = rows[0].length;
   canvas.height = rows.length;
-  const context = canvas.getContext("2d"), pixels = context.createImageData(canvas.width, canvas.height);
+  const context = canvas.getContext("2d"),
+    pixels = context.createImageData(canvas.width, canvas.height);
   let at = 0;
-  const words = new Uint32Array(pixels.data.buffer), {packed, packedNegative} = colours;
+  const words = new Uint32Array(pixels.data.buffer),
+    { packed, packedNegative } = colours;
   rows.forEach((row, r) => {
     for (let c = 0; c < row.length; c++, at++) {
-      const share = shareOf(row[c], r), i = (share < 0 ? -share : share) * (STOPS - 1) + 0.5 | 0;
+      const share = shareOf(row[c], r),
+        i = ((share < 0 ? -share : share) * (STOPS - 1) + 0.5) | 0;
       if (share === share) words[at] = (share < 0 ? packedNegative : packed)[i < STOPS ? i : STOPS - 1];
     }
   });

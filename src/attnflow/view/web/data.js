@@ -1,18 +1,18 @@
-import {augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, product} from "./maths.js";
+import { augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, product } from "./maths.js";
 
 /** A document as the page uses it: labels as they are, arrays unpacked, and rows that are computed when first asked for. */
 export async function read(held) {
   if (held.format !== "attnflow-page" || held.version > 1) {
     throw new Error(`this page cannot read a document of format ${held.format} ${held.version ?? ""}`);
   }
-  const weights = held.weights && await unpackedWeights(held);
-  const image = held.image && {shape: held.image.shape, pixels: await unpacked(held.image)};
+  const weights = held.weights && (await unpackedWeights(held));
+  const image = held.image && { shape: held.image.shape, pixels: await unpacked(held.image) };
   const views = {};
   for (const unit of Object.keys(held.units)) {
     views[unit] = {};
     for (const [method, table] of Object.entries(held.views[unit])) views[unit][method] = await readTable(table);
   }
-  const kept = held.heads && {...held.heads, values: await unpacked(held.heads.weights)};
+  const kept = held.heads && { ...held.heads, values: await unpacked(held.heads.weights) };
   const depth = held.layers.length;
   const cache = new Map();
 
@@ -35,8 +35,12 @@ export async function read(held) {
   }
 
   function computed(method, unit, query, kind) {
-    if (method === "raw") return held.layers.map(layer => rawRow(steps(unit), held.ends, layer, query));
-    return rolloutRows(graph(unit, kind), held.layers.map(layer => held.ends[layer]), query);
+    if (method === "raw") return held.layers.map((layer) => rawRow(steps(unit), held.ends, layer, query));
+    return rolloutRows(
+      graph(unit, kind),
+      held.layers.map((layer) => held.ends[layer]),
+      query,
+    );
   }
 
   /** Rows of a query at every layer, [layer][input], and whether they are exact; null where the document has no way to them. */
@@ -45,26 +49,32 @@ export async function read(held) {
     return once(`rows ${method} ${unit} ${query} ${field}`, () => {
       const table = views[unit][method];
       const at = table ? table.queries.indexOf(query) : -1;
-      const pick = kind => tableRows(table[kind], at, depth, table.queries.length);
+      const pick = (kind) => tableRows(table[kind], at, depth, table.queries.length);
       if (at >= 0 && (!field || table.uniform)) {
-        if (!field) return {rows: pick("values"), exact: true};
-        if (field === "layer") return {rows: pick("layer"), exact: true};
+        if (!field) return { rows: pick("values"), exact: true };
+        if (field === "layer") return { rows: pick("layer"), exact: true };
         const under = pick("uniform");
-        return {rows: pick("values").map((row, l) => relative(field, row, under[l])), exact: true};
+        return { rows: pick("values").map((row, l) => relative(field, row, under[l])), exact: true };
       }
-      if (!weights || method !== "raw" && method !== "rollout") return null;
-      if (!field) return {rows: computed(method, unit, query, ""), exact: held.exact};
-      if (field === "layer") return {rows: computed(method, unit, query, "layer"), exact: held.exact};
+      if (!weights || (method !== "raw" && method !== "rollout")) return null;
+      if (!field) return { rows: computed(method, unit, query, ""), exact: held.exact };
+      if (field === "layer") return { rows: computed(method, unit, query, "layer"), exact: held.exact };
       const under = computed(method, unit, query, "uniform");
-      return {rows: computed(method, unit, query, "").map((row, l) => relative(field, row, under[l])), exact: held.exact};
+      return {
+        rows: computed(method, unit, query, "").map((row, l) => relative(field, row, under[l])),
+        exact: held.exact,
+      };
     });
   }
 
   /** What tokens are worth; over words, the sum over their subwords. */
   function worth(unit) {
-    return once(`worth ${unit}`, () => held.importance.map(one => ({
-      ...one, values: summed(Float64Array.from(one.values), held.units[unit].groups),
-    })));
+    return once(`worth ${unit}`, () =>
+      held.importance.map((one) => ({
+        ...one,
+        values: summed(Float64Array.from(one.values), held.units[unit].groups),
+      })),
+    );
   }
 
   /** The weights of every head for a query, [layer][head] → row; null where they are not held. */
@@ -73,39 +83,49 @@ export async function read(held) {
     return once(`heads ${unit} ${query}`, () => {
       const groups = held.units[unit].groups;
       const members = groups ? groups[query] : [query];
-      const places = members.map(position => kept.queries.indexOf(position));
+      const places = members.map((position) => kept.queries.indexOf(position));
       if (places.includes(-1)) return null;
-      const n = held.units.subwords.tokens.length, asked = kept.queries.length;
+      const n = held.units.subwords.tokens.length,
+        asked = kept.queries.length;
       let start = 0;
-      return kept.counts.map(count => Array.from({length: count}, () => {
-        const row = new Float64Array(n);
-        for (const place of places) for (let k = 0; k < n; k++) row[k] += kept.values[start + place * n + k] / places.length;
-        start += asked * n;
-        return summed(row, groups);
-      }));
+      return kept.counts.map((count) =>
+        Array.from({ length: count }, () => {
+          const row = new Float64Array(n);
+          for (const place of places)
+            for (let k = 0; k < n; k++) row[k] += kept.values[start + place * n + k] / places.length;
+          start += asked * n;
+          return summed(row, groups);
+        }),
+      );
     });
   }
 
   /** One head as a whole [query, key], where heads of all queries are held. */
   function headMap(unit, layer, head) {
-    const n = held.units[unit].tokens.length, first = held.firstQuery;
-    const found = Array.from({length: n - first}, (_, q) => heads(unit, first + q));
-    return found.some(row => !row) ? null : found.map(row => row[layer][head]);
+    const n = held.units[unit].tokens.length,
+      first = held.firstQuery;
+    const found = Array.from({ length: n - first }, (_, q) => heads(unit, first + q));
+    return found.some((row) => !row) ? null : found.map((row) => row[layer][head]);
   }
 
   /** Rollout of every query at the top of a step: one product of matrices more than at the step below. */
   function rolled(unit, kind, step) {
-    return once(`rolled ${unit} ${kind} ${step}`, () => step ? product(graph(unit, kind)[step], rolled(unit, kind, step - 1)) : graph(unit, kind)[0]);
+    return once(`rolled ${unit} ${kind} ${step}`, () =>
+      step ? product(graph(unit, kind)[step], rolled(unit, kind, step - 1)) : graph(unit, kind)[0],
+    );
   }
 
   function rolloutMap(unit, kind, layer) {
-    const {rows: count, cols, values} = rolled(unit, kind, held.ends[held.layers[layer]]);
-    return Array.from({length: count - held.firstQuery}, (_, q) => values.subarray((held.firstQuery + q) * cols, (held.firstQuery + q + 1) * cols));
+    const { rows: count, cols, values } = rolled(unit, kind, held.ends[held.layers[layer]]);
+    return Array.from({ length: count - held.firstQuery }, (_, q) =>
+      values.subarray((held.firstQuery + q) * cols, (held.firstQuery + q + 1) * cols),
+    );
   }
 
   /** The rows of all queries at one layer, or null. */
   function map(method, unit, layer, field = "") {
-    const count = queryNames(held, unit).length, first = held.firstQuery;
+    const count = queryNames(held, unit).length,
+      first = held.firstQuery;
     if (method === "rollout" && weights) {
       if (count ** 3 * held.steps.length > 4e8) return null;
       if (!field || field === "layer") return rolloutMap(unit, field, layer);
@@ -134,7 +154,22 @@ export async function read(held) {
     }
   }
 
-  return {...held, image, views, steps, graph, rows, worth, heads, headMap, map, add, widths: held.steps.map(step => step.rows), hasWeights: !!weights, holdsHeads: kept?.queries ?? null};
+  return {
+    ...held,
+    image,
+    views,
+    steps,
+    graph,
+    rows,
+    worth,
+    heads,
+    headMap,
+    map,
+    add,
+    widths: held.steps.map((step) => step.rows),
+    hasWeights: !!weights,
+    holdsHeads: kept?.queries ?? null,
+  };
 }
 
 /** Names of the positions that can be asked about: the tokens, unless the model merges its positions. */
@@ -143,27 +178,30 @@ export function queryNames(held, unit) {
 }
 
 function summed(row, groups) {
-  return groups ? Float64Array.from(groups, group => group.reduce((sum, i) => sum + row[i], 0)) : row;
+  return groups ? Float64Array.from(groups, (group) => group.reduce((sum, i) => sum + row[i], 0)) : row;
 }
 
 async function readTable(table) {
   if (!table) return null;
-  const found = {queries: table.queries};
+  const found = { queries: table.queries };
   for (const kind of ["values", "uniform", "layer"]) if (table[kind]) found[kind] = await unpacked(table[kind]);
   return found;
 }
 
 function tableRows(values, at, depth, queries) {
   const n = values.length / depth / queries;
-  return Array.from({length: depth}, (_, l) => Float64Array.from(values.subarray((l * queries + at) * n, (l * queries + at + 1) * n)));
+  return Array.from({ length: depth }, (_, l) =>
+    Float64Array.from(values.subarray((l * queries + at) * n, (l * queries + at + 1) * n)),
+  );
 }
 
 function joined(before, more, depth) {
   if (!before) return more;
-  const found = {queries: [...before.queries, ...more.queries]};
+  const found = { queries: [...before.queries, ...more.queries] };
   for (const kind of ["values", "uniform", "layer"]) {
     if (!before[kind] || !more[kind]) continue;
-    const a = before[kind].length / depth, b = more[kind].length / depth;
+    const a = before[kind].length / depth,
+      b = more[kind].length / depth;
     found[kind] = new Float64Array((a + b) * depth);
     for (let l = 0; l < depth; l++) {
       found[kind].set(before[kind].subarray(l * a, (l + 1) * a), l * (a + b));
@@ -174,19 +212,22 @@ function joined(before, more, depth) {
 }
 
 async function unpackedWeights(held) {
-  const {weights} = held;
+  const { weights } = held;
   const flat = weights.type === "rounded" ? await unrounded(weights, held.steps) : await unpacked(weights);
   let at = 0;
-  return held.steps.map(step => ({...step, values: flat.subarray(at, at += step.rows * step.cols)}));
+  return held.steps.map((step) => ({ ...step, values: flat.subarray(at, (at += step.rows * step.cols)) }));
 }
 
 async function unrounded(weights, steps) {
-  const codes = await inflated(weights.data), scales = await unpacked(weights.scales);
-  const value = Float64Array.from({length: 256}, (_, code) => code ? Math.exp((code - 255) / weights.steps) : 0);
+  const codes = await inflated(weights.data),
+    scales = await unpacked(weights.scales);
+  const value = Float64Array.from({ length: 256 }, (_, code) => (code ? Math.exp((code - 255) / weights.steps) : 0));
   const found = new Float32Array(codes.length);
-  let at = 0, row = 0;
-  for (const {rows, cols} of steps) {
-    for (let r = 0; r < rows; r++, row++) for (let c = 0; c < cols; c++, at++) found[at] = value[codes[at]] * scales[row];
+  let at = 0,
+    row = 0;
+  for (const { rows, cols } of steps) {
+    for (let r = 0; r < rows; r++, row++)
+      for (let c = 0; c < cols; c++, at++) found[at] = value[codes[at]] * scales[row];
   }
   return found;
 }
@@ -194,14 +235,18 @@ async function unrounded(weights, steps) {
 async function unpacked(array) {
   const bytes = await inflated(array.data);
   if (array.type === "u1") return bytes;
-  const size = array.type === "f8" ? 8 : 4, count = bytes.length / size;
-  const found = size === 8 ? new Float64Array(count) : new Float32Array(count), raw = new Uint8Array(found.buffer);
-  for (let plane = 0; plane < size; plane++) for (let i = 0; i < count; i++) raw[size * i + plane] = bytes[plane * count + i];
+  const size = array.type === "f8" ? 8 : 4,
+    count = bytes.length / size;
+  const found = size === 8 ? new Float64Array(count) : new Float32Array(count),
+    raw = new Uint8Array(found.buffer);
+  for (let plane = 0; plane < size; plane++)
+    for (let i = 0; i < count; i++) raw[size * i + plane] = bytes[plane * count + i];
   return found;
 }
 
 async function inflated(text) {
-  const binary = atob(text), bytes = new Uint8Array(binary.length);
+  const binary = atob(text),
+    bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());

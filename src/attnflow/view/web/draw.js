@@ -14,7 +14,7 @@ function built(node, attributes, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter(child => child !== null && child !== undefined && child !== false));
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }
 
@@ -26,30 +26,40 @@ export function number(x, digits = 3) {
 }
 
 export function correlation(x) {
-  return Number.isFinite(x) ? x.toFixed(2).replace(/^-(?=0\.00$)/, "").replace("-", "−").replace(/^(−?)0\./, "$1.") : "–";
+  return Number.isFinite(x)
+    ? x
+        .toFixed(2)
+        .replace(/^-(?=0\.00$)/, "")
+        .replace("-", "−")
+        .replace(/^(−?)0\./, "$1.")
+    : "–";
 }
 
 /** A token for people: white space and controls made visible, the tokenizer's marks apart from the text. */
 export function spoken(token) {
   const mark = token.match(/^(##|Ġ|▁)(?=.)/u)?.[0] ?? "";
   // controls, what XML cannot hold, and half a character have no look of their own; what turns a line round has only effects
-  const rest = token.slice(mark.length).replace(/[\p{Cc}\p{Cs}\ufffe\uffff\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu, visible);
-  if (/[^\s\p{Cf}\p{Z}]/u.test(rest)) return {mark, text: rest};
-  return {mark, text: rest.replace(/./gsu, visible) || "∅"};
+  const rest = token
+    .slice(mark.length)
+    .replace(/[\p{Cc}\p{Cs}\ufffe\uffff\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu, visible);
+  if (/[^\s\p{Cf}\p{Z}]/u.test(rest)) return { mark, text: rest };
+  return { mark, text: rest.replace(/./gsu, visible) || "∅" };
 }
 
 function visible(sign) {
-  return {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}[sign] ?? `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`;
+  return (
+    { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍" }[sign] ?? `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`
+  );
 }
 
 /** A token as content of an element: its mark faint. bdi, because scripts run both ways. */
 export function tokenNodes(token) {
-  const {mark, text} = spoken(token);
-  return [mark && el("span", {class: "mark", "aria-hidden": "true"}, mark), el("bdi", {}, text)].filter(Boolean);
+  const { mark, text } = spoken(token);
+  return [mark && el("span", { class: "mark", "aria-hidden": "true" }, mark), el("bdi", {}, text)].filter(Boolean);
 }
 
 export function plainToken(token, most = 24) {
-  const {mark, text} = spoken(token);
+  const { mark, text } = spoken(token);
   const whole = [...(mark + text)];
   return whole.length > most ? whole.slice(0, most - 1).join("") + "…" : whole.join("");
 }
@@ -68,49 +78,95 @@ export const FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'No
 /** The frame of a figure, on screen and in a file alike. */
 export function figure(width, height, colours, label) {
   const style = `font-family:${FONT};font-variant-numeric:tabular-nums`;
-  return svg("svg", {
-    xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label,
-    "font-size": 11, fill: colours.ink, style,
-  }, svg("rect", {width, height, fill: colours.paper}));
+  return svg(
+    "svg",
+    {
+      xmlns: "http://www.w3.org/2000/svg",
+      viewBox: `0 0 ${width} ${height}`,
+      width,
+      height,
+      role: "img",
+      "aria-label": label,
+      "font-size": 11,
+      fill: colours.ink,
+      style,
+    },
+    svg("rect", { width, height, fill: colours.paper }),
+  );
 }
 
 export function label(x, y, text, attributes = {}) {
-  return svg("text", {x, y, "dominant-baseline": "central", ...attributes}, text);
+  return svg("text", { x, y, "dominant-baseline": "central", ...attributes }, text);
 }
 
 /** One box that follows the pointer, per page. */
 export function makeTip(root) {
-  const box = el("div", {class: "tip", role: "status", hidden: true});
+  const box = el("div", { class: "tip", role: "status", hidden: true });
   root.append(box);
   return {
     show(event, lines) {
-      box.replaceChildren(...lines.filter(Boolean).map(line => el("div", {}, line)));
+      box.replaceChildren(...lines.filter(Boolean).map((line) => el("div", {}, line)));
       box.hidden = false;
-      const {clientX: x, clientY: y} = event;
-      const wide = box.offsetWidth, high = box.offsetHeight;
+      const { clientX: x, clientY: y } = event;
+      const wide = box.offsetWidth,
+        high = box.offsetHeight;
       box.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - wide - 6))}px`;
       box.style.top = `${y + 18 + high > innerHeight ? Math.max(4, y - high - 10) : y + 18}px`;
     },
-    hide() { box.hidden = true; },
+    hide() {
+      box.hidden = true;
+    },
   };
 }
 
 /** A table that only screen readers see, behind a picture. */
 export function hiddenTable(caption, head, rows) {
   // in a box, because a table grows beyond the height it is given
-  return el("div", {class: "sr"}, el("table", {}, el("caption", {}, caption),
-    el("thead", {}, el("tr", {}, head.map(text => el("th", {scope: "col"}, text)))),
-    el("tbody", {}, rows.map(([first, ...cells]) => el("tr", {}, el("th", {scope: "row"}, first), cells.map(text => el("td", {}, text)))))));
+  return el(
+    "div",
+    { class: "sr" },
+    el(
+      "table",
+      {},
+      el("caption", {}, caption),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          head.map((text) => el("th", { scope: "col" }, text)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        rows.map(([first, ...cells]) =>
+          el(
+            "tr",
+            {},
+            el("th", { scope: "row" }, first),
+            cells.map((text) => el("td", {}, text)),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 export function button(text, onclick, attributes = {}) {
-  return el("button", {type: "button", onclick, ...attributes}, text);
+  return el("button", { type: "button", onclick, ...attributes }, text);
 }
 
 /** A group of buttons of which one is pressed. */
 export function choice(name, options, chosen, onchoose) {
-  return el("div", {class: "choice", role: "group", "aria-label": name}, Object.entries(options).map(([value, text]) =>
-    button(text, () => onchoose(value), {"aria-pressed": String(value === chosen), "data-value": value})));
+  return el(
+    "div",
+    { class: "choice", role: "group", "aria-label": name },
+    Object.entries(options).map(([value, text]) =>
+      button(text, () => onchoose(value), { "aria-pressed": String(value === chosen), "data-value": value }),
+    ),
+  );
 }
 
 export function press(group, chosen) {

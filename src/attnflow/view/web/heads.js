@@ -1,68 +1,171 @@
-import {el, svg, figure, label, number, plainToken, tokenNodes, hiddenTable, choice, press} from "./draw.js";
-import {shade, inkOn, extent, shares, cellCanvas} from "./colour.js";
-import {headRows} from "./maths.js";
-import {exportMenu} from "./keep.js";
-import {heatMap, scaleBar} from "./layers.js";
+import { el, svg, figure, label, number, plainToken, tokenNodes, hiddenTable, choice, press } from "./draw.js";
+import { shade, inkOn, extent, shares, cellCanvas } from "./colour.js";
+import { headRows } from "./maths.js";
+import { exportMenu } from "./keep.js";
+import { heatMap, scaleBar } from "./layers.js";
 
 /** Appendix A.1: every head of every layer by itself, then one of them. */
 export function headsPanel(page) {
-  const {data, state} = page;
-  const holder = el("div", {class: "scroll"}), detail = el("div", {class: "detail"});
+  const { data, state } = page;
+  const holder = el("div", { class: "scroll" }),
+    detail = el("div", { class: "detail" });
   const single = data.hasWeights && !data.units.subwords.parts.length && data.levels.length === data.ends.length;
-  const pick = choice("method of the heads", single ? {rollout: "rollout of one head (A.1)", raw: "raw attention of one head"} : {raw: "raw attention of one head"}, "", k => state.set({k}));
-  const node = el("section", {class: "view", "data-view": "heads"},
-    el("header", {}, pick, el("p", {class: "hint"}, "a row a layer, a column a head; each strip is the sentence"),
-      exportMenu("heads", colours => draw(colours) ?? figure(200, 40, colours, "not held"), csvRows, data, page.announce)), holder, detail);
+  const pick = choice(
+    "method of the heads",
+    single
+      ? { rollout: "rollout of one head (A.1)", raw: "raw attention of one head" }
+      : { raw: "raw attention of one head" },
+    "",
+    (k) => state.set({ k }),
+  );
+  const node = el(
+    "section",
+    { class: "view", "data-view": "heads" },
+    el(
+      "header",
+      {},
+      pick,
+      el("p", { class: "hint" }, "a row a layer, a column a head; each strip is the sentence"),
+      exportMenu(
+        "heads",
+        (colours) => draw(colours) ?? figure(200, 40, colours, "not held"),
+        csvRows,
+        data,
+        page.announce,
+      ),
+    ),
+    holder,
+    detail,
+  );
 
   let rolled = {};
 
   /** [layer][head] → row over all inputs. */
   function gathered() {
-    const at = page.now(), own = data.heads(at.unit, at.query);
+    const at = page.now(),
+      own = data.heads(at.unit, at.query);
     if (!own) return null;
     if (!single || state.get().k === "raw") return own;
     const key = `${at.unit} ${at.query}`;
     if (rolled.key !== key) {
       const graph = data.graph(at.unit);
-      rolled = {key, rows: own.map((heads, l) => headRows(heads, graph.slice(0, data.ends[data.layers[l]]), at.query, data.residual))};
+      rolled = {
+        key,
+        rows: own.map((heads, l) =>
+          headRows(heads, graph.slice(0, data.ends[data.layers[l]]), at.query, data.residual),
+        ),
+      };
     }
     return rolled.rows;
   }
 
   function chosen() {
     const [layer, head] = (state.get().h || "").split(".").map(Number);
-    const l = data.layers.indexOf(layer - 1), own = data.heads(page.now().unit, page.now().query);
-    return own && l >= 0 && head >= 1 && head <= own[l].length ? {l, h: head - 1} : {l: page.now().layer, h: 0};
+    const l = data.layers.indexOf(layer - 1),
+      own = data.heads(page.now().unit, page.now().query);
+    return own && l >= 0 && head >= 1 && head <= own[l].length ? { l, h: head - 1 } : { l: page.now().layer, h: 0 };
   }
 
   function draw(colours) {
-    const rows = gathered(), at = page.now();
+    const rows = gathered(),
+      at = page.now();
     if (!rows) return null;
-    const most = Math.max(...rows.map(heads => heads.length)), left = 34, top = 40, gap = 6;
-    const strip = Math.max(40, Math.min(140, (page.width() - 60 - left) / most - gap)), high = data.layers.length > 14 ? 14 : 20;
-    const found = figure(Math.ceil(left + most * (strip + gap)), top + rows.length * (high + gap) + 4, colours, `heads · ${at.queryName}`);
-    found.append(label(0, 10, `${state.get().k === "raw" || !single ? "raw attention" : "rollout"} of single heads · ${at.queryName}`, {"font-size": 12, "font-weight": 600}));
-    const [low, top1] = extent(rows.flat().map(row => at.inputs.map(i => row[i])), false);
+    const most = Math.max(...rows.map((heads) => heads.length)),
+      left = 34,
+      top = 40,
+      gap = 6;
+    const strip = Math.max(40, Math.min(140, (page.width() - 60 - left) / most - gap)),
+      high = data.layers.length > 14 ? 14 : 20;
+    const found = figure(
+      Math.ceil(left + most * (strip + gap)),
+      top + rows.length * (high + gap) + 4,
+      colours,
+      `heads · ${at.queryName}`,
+    );
+    found.append(
+      label(
+        0,
+        10,
+        `${state.get().k === "raw" || !single ? "raw attention" : "rollout"} of single heads · ${at.queryName}`,
+        { "font-size": 12, "font-weight": 600 },
+      ),
+    );
+    const [low, top1] = extent(
+      rows.flat().map((row) => at.inputs.map((i) => row[i])),
+      false,
+    );
     const pickd = chosen();
-    for (let h = 0; h < most; h++) found.append(label(left + h * (strip + gap) + strip / 2, 30, String(h + 1), {"text-anchor": "middle", "font-size": 10, fill: colours.faint}));
+    for (let h = 0; h < most; h++)
+      found.append(
+        label(left + h * (strip + gap) + strip / 2, 30, String(h + 1), {
+          "text-anchor": "middle",
+          "font-size": 10,
+          fill: colours.faint,
+        }),
+      );
     rows.forEach((heads, l) => {
       const y = top + (rows.length - 1 - l) * (high + gap);
-      found.append(label(0, y + high / 2, at.layerNames[l], {"font-size": 10, fill: colours.faint}));
+      found.append(label(0, y + high / 2, at.layerNames[l], { "font-size": 10, fill: colours.faint }));
       const many = rows.length * most * at.inputs.length > 4000;
       if (many) {
         // one picture a layer, with clear pixels between its heads
-        const clear = Array(Math.round(at.inputs.length * gap / strip)).fill(NaN);
-        const line = heads.flatMap(row => [...shares(at.inputs.map(i => row[i]), low, top1), ...clear]);
-        const wide = heads.length * (strip + gap) * line.length / (heads.length * (at.inputs.length + at.inputs.length * gap / strip));
-        found.append(svg("image", {x: left, y, width: wide, height: high, preserveAspectRatio: "none", href: cellCanvas([line], value => value, colours).toDataURL(), style: "image-rendering:pixelated"}));
+        const clear = Array(Math.round((at.inputs.length * gap) / strip)).fill(NaN);
+        const line = heads.flatMap((row) => [
+          ...shares(
+            at.inputs.map((i) => row[i]),
+            low,
+            top1,
+          ),
+          ...clear,
+        ]);
+        const wide =
+          (heads.length * (strip + gap) * line.length) /
+          (heads.length * (at.inputs.length + (at.inputs.length * gap) / strip));
+        found.append(
+          svg("image", {
+            x: left,
+            y,
+            width: wide,
+            height: high,
+            preserveAspectRatio: "none",
+            href: cellCanvas([line], (value) => value, colours).toDataURL(),
+            style: "image-rendering:pixelated",
+          }),
+        );
       }
       heads.forEach((row, h) => {
         const x = left + h * (strip + gap);
-        const box = svg("g", {"data-head": `${data.layers[l] + 1}.${h + 1}`, class: "head"});
-        const cells = many ? [] : shares(at.inputs.map(i => row[i]), low, top1);
-        cells.forEach((share, c) => box.append(svg("rect", {x: (x + c * strip / cells.length).toFixed(2), y, width: (strip / cells.length + 0.3).toFixed(2), height: high, fill: shade(colours, share)})));
+        const box = svg("g", { "data-head": `${data.layers[l] + 1}.${h + 1}`, class: "head" });
+        const cells = many
+          ? []
+          : shares(
+              at.inputs.map((i) => row[i]),
+              low,
+              top1,
+            );
+        cells.forEach((share, c) =>
+          box.append(
+            svg("rect", {
+              x: (x + (c * strip) / cells.length).toFixed(2),
+              y,
+              width: (strip / cells.length + 0.3).toFixed(2),
+              height: high,
+              fill: shade(colours, share),
+            }),
+          ),
+        );
         const is = pickd.l === l && pickd.h === h;
-        box.append(svg("rect", {x, y, width: strip, height: high, fill: "transparent", stroke: is ? colours.accent : colours.line, "stroke-width": is ? 2 : 0.7}));
+        box.append(
+          svg("rect", {
+            x,
+            y,
+            width: strip,
+            height: high,
+            fill: "transparent",
+            stroke: is ? colours.accent : colours.line,
+            "stroke-width": is ? 2 : 0.7,
+          }),
+        );
         found.append(box);
       });
     });
@@ -70,55 +173,122 @@ export function headsPanel(page) {
   }
 
   function paint() {
-    const colours = page.colours(), at = page.now();
+    const colours = page.colours(),
+      at = page.now();
     press(pick, single ? state.get().k : "raw");
-    const picture = draw(colours), rows = gathered();
+    const picture = draw(colours),
+      rows = gathered();
     if (!picture) {
-      holder.replaceChildren(el("p", {class: "why"}, page.whyNoHeads()));
+      holder.replaceChildren(el("p", { class: "why" }, page.whyNoHeads()));
       detail.replaceChildren();
       return;
     }
-    picture.addEventListener("click", event => {
+    picture.addEventListener("click", (event) => {
       const box = event.target.closest("[data-head]");
-      if (box) state.set({h: box.dataset.head});
+      if (box) state.set({ h: box.dataset.head });
     });
-    picture.addEventListener("pointermove", event => {
+    picture.addEventListener("pointermove", (event) => {
       const box = event.target.closest("[data-head]");
-      if (!box) { page.tip.hide(); return; }
-      const [layer, head] = box.dataset.head.split(".").map(Number), row = rows[data.layers.indexOf(layer - 1)][head - 1];
+      if (!box) {
+        page.tip.hide();
+        return;
+      }
+      const [layer, head] = box.dataset.head.split(".").map(Number),
+        row = rows[data.layers.indexOf(layer - 1)][head - 1];
       const best = [...at.inputs].sort((a, b) => row[b] - row[a]).slice(0, 4);
-      page.tip.show(event, [`L${layer} head ${head}`, ...best.map(i => `${plainToken(at.tokens[i])} ${number(row[i])}`)]);
+      page.tip.show(event, [
+        `L${layer} head ${head}`,
+        ...best.map((i) => `${plainToken(at.tokens[i])} ${number(row[i])}`),
+      ]);
     });
     picture.addEventListener("pointerleave", () => page.tip.hide());
-    holder.replaceChildren(picture, hiddenTable("The token that each head gives most", ["head", "token", "value"], rows.flatMap((heads, l) => heads.map((row, h) => {
-      const best = at.inputs.reduce((most, i) => row[i] > row[most] ? i : most, at.inputs[0]);
-      return [`${at.layerNames[l]} head ${h + 1}`, plainToken(at.tokens[best]), number(row[best])];
-    }))));
+    holder.replaceChildren(
+      picture,
+      hiddenTable(
+        "The token that each head gives most",
+        ["head", "token", "value"],
+        rows.flatMap((heads, l) =>
+          heads.map((row, h) => {
+            const best = at.inputs.reduce((most, i) => (row[i] > row[most] ? i : most), at.inputs[0]);
+            return [`${at.layerNames[l]} head ${h + 1}`, plainToken(at.tokens[best]), number(row[best])];
+          }),
+        ),
+      ),
+    );
     paintOne(rows, at, colours);
   }
 
   function paintOne(rows, at, colours) {
-    const {l, h} = chosen(), raw = data.heads(at.unit, at.query)[l][h], row = rows[l][h];
+    const { l, h } = chosen(),
+      raw = data.heads(at.unit, at.query)[l][h],
+      row = rows[l][h];
     const line = (title, values) => {
-      const cut = at.inputs.map(i => values[i]), [low, high] = extent([cut], false), levels = shares(cut, low, high);
-      return el("div", {class: "row"}, el("div", {class: "name"}, title), el("div", {class: "text"}, at.inputs.flatMap((i, place) => [
-        place && !at.joins[i] ? " " : "", el("span", {class: place && at.joins[i] ? "tok joined" : "tok", title: `${plainToken(at.tokens[i])} ${cut[place]}`, style: `background:${shade(colours, levels[place])};color:${inkOn(colours, levels[place])}`}, tokenNodes(at.tokens[i]))])));
+      const cut = at.inputs.map((i) => values[i]),
+        [low, high] = extent([cut], false),
+        levels = shares(cut, low, high);
+      return el(
+        "div",
+        { class: "row" },
+        el("div", { class: "name" }, title),
+        el(
+          "div",
+          { class: "text" },
+          at.inputs.flatMap((i, place) => [
+            place && !at.joins[i] ? " " : "",
+            el(
+              "span",
+              {
+                class: place && at.joins[i] ? "tok joined" : "tok",
+                title: `${plainToken(at.tokens[i])} ${cut[place]}`,
+                style: `background:${shade(colours, levels[place])};color:${inkOn(colours, levels[place])}`,
+              },
+              tokenNodes(at.tokens[i]),
+            ),
+          ]),
+        ),
+      );
     };
     const whole = at.tokens.length <= 160 ? data.headMap(at.unit, l, h) : null;
-    const map = whole && heatMap({rows: whole, columns: at.inputs, live: true, rowNames: at.names.slice(data.firstQuery), columnNames: at.inputs.map(i => at.tokens[i]), title: `attention of ${at.layerNames[l]} head ${h + 1}: queries down, inputs across`, colours, down: true, width: Math.min(560, page.width() - 40), cell: 20, chosenRow: at.query - data.firstQuery, written: true});
-    detail.replaceChildren(el("h3", {}, `${at.layerNames[l]} head ${h + 1}`), line("raw", raw), single && state.get().k !== "raw" ? line("rollout", row) : "",
-      map ? el("figure", {}, map.shown, scaleBar(map.scale, colours)) : "");
+    const map =
+      whole &&
+      heatMap({
+        rows: whole,
+        columns: at.inputs,
+        live: true,
+        rowNames: at.names.slice(data.firstQuery),
+        columnNames: at.inputs.map((i) => at.tokens[i]),
+        title: `attention of ${at.layerNames[l]} head ${h + 1}: queries down, inputs across`,
+        colours,
+        down: true,
+        width: Math.min(560, page.width() - 40),
+        cell: 20,
+        chosenRow: at.query - data.firstQuery,
+        written: true,
+      });
+    detail.replaceChildren(
+      el("h3", {}, `${at.layerNames[l]} head ${h + 1}`),
+      line("raw", raw),
+      single && state.get().k !== "raw" ? line("rollout", row) : "",
+      map ? el("figure", {}, map.shown, scaleBar(map.scale, colours)) : "",
+    );
   }
 
   function csvRows() {
-    const rows = gathered() ?? [], at = page.now();
-    return [["layer", "head", "query", "position", "token", single ? state.get().k : "raw"],
-      ...rows.flatMap((heads, l) => heads.flatMap((row, h) => at.inputs.map(i => [at.layerNames[l], h + 1, at.query, i, at.tokens[i], row[i]])))];
+    const rows = gathered() ?? [],
+      at = page.now();
+    return [
+      ["layer", "head", "query", "position", "token", single ? state.get().k : "raw"],
+      ...rows.flatMap((heads, l) =>
+        heads.flatMap((row, h) => at.inputs.map((i) => [at.layerNames[l], h + 1, at.query, i, at.tokens[i], row[i]])),
+      ),
+    ];
   }
 
   /** Another head of the same picture. */
   function move() {
-    const rows = gathered(), colours = page.colours(), {l, h} = chosen();
+    const rows = gathered(),
+      colours = page.colours(),
+      { l, h } = chosen();
     if (!rows) return;
     for (const box of holder.querySelectorAll("[data-head]")) {
       const is = box.dataset.head === `${data.layers[l] + 1}.${h + 1}`;
@@ -128,11 +298,18 @@ export function headsPanel(page) {
     paintOne(rows, page.now(), colours);
   }
 
-  return {node, update(changed) {
-    if (changed && (changed.has("l") || changed.has("h")) && !["q", "u", "s", "k", "v", "theme", "rows", "width"].some(key => changed.has(key))) {
-      if (changed.has("h") || !state.get().h) move();
-      return;
-    }
-    if (!changed || ["q", "u", "s", "h", "k", "v", "theme", "rows", "width"].some(key => changed.has(key))) paint();
-  }};
+  return {
+    node,
+    update(changed) {
+      if (
+        changed &&
+        (changed.has("l") || changed.has("h")) &&
+        !["q", "u", "s", "k", "v", "theme", "rows", "width"].some((key) => changed.has(key))
+      ) {
+        if (changed.has("h") || !state.get().h) move();
+        return;
+      }
+      if (!changed || ["q", "u", "s", "h", "k", "v", "theme", "rows", "width"].some((key) => changed.has(key))) paint();
+    },
+  };
 }

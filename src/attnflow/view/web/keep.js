@@ -1,9 +1,9 @@
-import {el, button, figure, label, svg, textWidth, plainToken, correlation} from "./draw.js";
-import {PALETTES, shade, inkOn} from "./colour.js";
+import { el, button, figure, label, svg, textWidth, plainToken, correlation } from "./draw.js";
+import { PALETTES, shade, inkOn } from "./colour.js";
 
 export function download(name, content, type) {
-  const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], {type}));
-  const link = el("a", {href: url, download: name});
+  const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  const link = el("a", { href: url, download: name });
   document.body.append(link);
   link.click();
   link.remove();
@@ -26,82 +26,138 @@ export async function png(node, scale = 3) {
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
   const most = Math.min(scale, 16000 / Math.max(image.width, image.height));
-  const canvas = el("canvas", {width: Math.round(image.width * most), height: Math.round(image.height * most)});
+  const canvas = el("canvas", { width: Math.round(image.width * most), height: Math.round(image.height * most) });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return new Promise(resolve => canvas.toBlob(resolve));
+  return new Promise((resolve) => canvas.toBlob(resolve));
 }
 
 export function csv(rows) {
-  const cell = value => {
+  const cell = (value) => {
     // a spreadsheet would run a text that begins like a formula
     const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return rows.map(row => row.map(cell).join(",")).join("\r\n") + "\r\n";
+  return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
 /** The menu of a panel. `make` gives its figure in a palette, `rows` its numbers. */
 export function exportMenu(name, make, rows, data, announce) {
-  const save = (kind, work) => button(kind, async event => {
-    const menu = event.target.closest("details");
-    menu.open = false;
-    menu.firstChild.focus();
-    try {
-      await work();
-      announce(`saved ${name}.${kind.toLowerCase()}`);
-    } catch (error) {
-      announce(`${kind} could not be made: ${error.message}`);
-    }
-  }, {"data-kind": kind.toLowerCase()});
+  const save = (kind, work) =>
+    button(
+      kind,
+      async (event) => {
+        const menu = event.target.closest("details");
+        menu.open = false;
+        menu.firstChild.focus();
+        try {
+          await work();
+          announce(`saved ${name}.${kind.toLowerCase()}`);
+        } catch (error) {
+          announce(`${kind} could not be made: ${error.message}`);
+        }
+      },
+      { "data-kind": kind.toLowerCase() },
+    );
   const paper = () => make(PALETTES.light);
-  return el("details", {class: "export", "data-name": name}, el("summary", {"aria-label": `export ${name}`}, "export"), el("div", {},
-    save("SVG", () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml")),
-    save("PNG", async () => download(`attnflow-${name}.png`, await png(paper()))),
-    save("CSV", () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv")),
-    save("JSON", () => download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), data), null, 1), "application/json"))));
+  return el(
+    "details",
+    { class: "export", "data-name": name },
+    el("summary", { "aria-label": `export ${name}` }, "export"),
+    el(
+      "div",
+      {},
+      save("SVG", () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml")),
+      save("PNG", async () => download(`attnflow-${name}.png`, await png(paper()))),
+      save("CSV", () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv")),
+      save("JSON", () =>
+        download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), data), null, 1), "application/json"),
+      ),
+    ),
+  );
 }
 
 function asObjects([head, ...rows], data) {
   return {
-    text: data.text, model: data.model, prediction: data.prediction,
-    rows: rows.map(row => Object.fromEntries(head.map((name, i) => [name, Number.isNaN(row[i]) ? null : row[i] ?? null]))),
+    text: data.text,
+    model: data.model,
+    prediction: data.prediction,
+    rows: rows.map((row) =>
+      Object.fromEntries(head.map((name, i) => [name, Number.isNaN(row[i]) ? null : (row[i] ?? null)])),
+    ),
   };
 }
 
 /** Compare as a figure: one shaded sentence a method, set line by line, and its correlations beside it. */
-export function compareFigure({tokens, joins, methods, title, foot, colours, width = 640}) {
-  const size = 12, small = 10.5, gap = 3, high = 20;
-  const against = methods.find(method => method.correlations)?.correlations.map(c => `ρ ${c.name}`) ?? [];
-  const columns = against.map(name => textWidth(name, small) + 16), right = columns.reduce((sum, x) => sum + x, 0);
-  const left = Math.max(...methods.map(method => textWidth(method.title, size))) + 12;
+export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640 }) {
+  const size = 12,
+    small = 10.5,
+    gap = 3,
+    high = 20;
+  const against = methods.find((method) => method.correlations)?.correlations.map((c) => `ρ ${c.name}`) ?? [];
+  const columns = against.map((name) => textWidth(name, small) + 16),
+    right = columns.reduce((sum, x) => sum + x, 0);
+  const left = Math.max(...methods.map((method) => textWidth(method.title, size))) + 12;
   const place = [];
-  let x = left, line = 0, wide = left + 60;
+  let x = left,
+    line = 0,
+    wide = left + 60;
   tokens.forEach((token, i) => {
-    const text = plainToken(token, 40), own = textWidth(text, size) + 8;
-    if (x + own > width - right && x > left) { x = left; line++; }
-    else if (i && !joins[i]) x += gap;
-    place.push({text, x, line, own});
+    const text = plainToken(token, 40),
+      own = textWidth(text, size) + 8;
+    if (x + own > width - right && x > left) {
+      x = left;
+      line++;
+    } else if (i && !joins[i]) x += gap;
+    place.push({ text, x, line, own });
     x += own;
     wide = Math.max(wide, x);
   });
-  const block = (line + 1) * (high + 3) + 7, top = 44, end = Math.ceil(Math.max(wide + right, textWidth(title, size, "600")) + 8);
-  const found = figure(Math.max(end, Math.ceil(textWidth(foot, small)) + 4), top + methods.length * block + 22, colours, title);
-  found.append(label(2, top + methods.length * block + 10, foot, {"font-size": small, fill: colours.faint}));
-  found.append(label(0, 12, title, {"font-size": size, "font-weight": 600}));
-  const column = i => wide + columns.slice(0, i + 1).reduce((sum, x) => sum + x, 0);
-  against.forEach((name, i) => found.append(label(column(i), 32, name, {"text-anchor": "end", "font-size": small, fill: colours.faint})));
+  const block = (line + 1) * (high + 3) + 7,
+    top = 44,
+    end = Math.ceil(Math.max(wide + right, textWidth(title, size, "600")) + 8);
+  const found = figure(
+    Math.max(end, Math.ceil(textWidth(foot, small)) + 4),
+    top + methods.length * block + 22,
+    colours,
+    title,
+  );
+  found.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
+  found.append(label(0, 12, title, { "font-size": size, "font-weight": 600 }));
+  const column = (i) => wide + columns.slice(0, i + 1).reduce((sum, x) => sum + x, 0);
+  against.forEach((name, i) =>
+    found.append(label(column(i), 32, name, { "text-anchor": "end", "font-size": small, fill: colours.faint })),
+  );
   methods.forEach((method, m) => {
     const y = top + m * block;
-    found.append(label(0, y + high / 2, method.title, {"font-size": size}));
-    if (!method.shares) found.append(label(left, y + high / 2, method.reason ?? "", {fill: colours.faint, "font-size": small}));
-    place.forEach(({text, x, line, own}, i) => {
+    found.append(label(0, y + high / 2, method.title, { "font-size": size }));
+    if (!method.shares)
+      found.append(label(left, y + high / 2, method.reason ?? "", { fill: colours.faint, "font-size": small }));
+    place.forEach(({ text, x, line, own }, i) => {
       if (!method.shares) return;
       const at = y + line * (high + 3);
-      found.append(svg("rect", {x, y: at, width: own, height: high, fill: shade(colours, method.shares[i]), stroke: colours.line, "stroke-width": 0.5}));
-      found.append(label(x + own / 2, at + high / 2 + 0.5, text, {"text-anchor": "middle", "font-size": size, fill: inkOn(colours, method.shares[i]), direction: "ltr"}));
+      found.append(
+        svg("rect", {
+          x,
+          y: at,
+          width: own,
+          height: high,
+          fill: shade(colours, method.shares[i]),
+          stroke: colours.line,
+          "stroke-width": 0.5,
+        }),
+      );
+      found.append(
+        label(x + own / 2, at + high / 2 + 0.5, text, {
+          "text-anchor": "middle",
+          "font-size": size,
+          fill: inkOn(colours, method.shares[i]),
+          direction: "ltr",
+        }),
+      );
     });
-    (method.correlations ?? []).forEach((c, i) => found.append(
-      label(column(i), y + high / 2, correlation(c.value), {"text-anchor": "end", "font-size": size})));
+    (method.correlations ?? []).forEach((c, i) =>
+      found.append(label(column(i), y + high / 2, correlation(c.value), { "text-anchor": "end", "font-size": size })),
+    );
   });
   return found;
 }

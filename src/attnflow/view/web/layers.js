@@ -1,26 +1,50 @@
-import {el, svg, figure, label, number, plainToken, hiddenTable, choice, press, textWidth} from "./draw.js";
-import {shade, inkOn, extent, cellCanvas, PALETTES} from "./colour.js";
-import {exportMenu} from "./keep.js";
+import { el, svg, figure, label, number, plainToken, hiddenTable, choice, press, textWidth } from "./draw.js";
+import { shade, inkOn, extent, cellCanvas, PALETTES } from "./colour.js";
+import { exportMenu } from "./keep.js";
 
 const CELLS = 900;
 const NAMED = 72;
 
 /** A matrix as cells: rows from the bottom up unless `down`, names beside them. */
-export function heatMap({rows, rowNames, columnNames, title, colours, stretch = false, down = false, width = 340, cell = 16, chosenRow = -1, chosenColumn = -1, written = false, columns = null, live = false}) {
-  if (columns && columns.length < rows[0].length) rows = rows.map(row => columns.map(i => row[i]));
-  const n = rows[0].length, count = rows.length;
-  const lengths = n <= NAMED ? columnNames.map(name => textWidth(plainToken(name, 14), 10, "700")) : [];
-  let left = 8 + Math.max(...(count <= NAMED ? rowNames : [rowNames[0], rowNames[count - 1], rowNames[chosenRow] ?? ""]).map(name => textWidth(plainToken(name, 12), 10, "700")));
+export function heatMap({
+  rows,
+  rowNames,
+  columnNames,
+  title,
+  colours,
+  stretch = false,
+  down = false,
+  width = 340,
+  cell = 16,
+  chosenRow = -1,
+  chosenColumn = -1,
+  written = false,
+  columns = null,
+  live = false,
+}) {
+  if (columns && columns.length < rows[0].length) rows = rows.map((row) => columns.map((i) => row[i]));
+  const n = rows[0].length,
+    count = rows.length;
+  const lengths = n <= NAMED ? columnNames.map((name) => textWidth(plainToken(name, 14), 10, "700")) : [];
+  let left =
+    8 +
+    Math.max(
+      ...(count <= NAMED ? rowNames : [rowNames[0], rowNames[count - 1], rowNames[chosenRow] ?? ""]).map((name) =>
+        textWidth(plainToken(name, 12), 10, "700"),
+      ),
+    );
   let w = Math.max(0.5, Math.min(cell * 3, (width - left - 18) / n));
   // the slanting names of the first columns reach to the left of them
   if (w >= 11) left = Math.max(left, ...lengths.map((long, c) => 0.58 * long + 6 - (c + 0.5) * w));
   w = Math.max(0.5, Math.min(w, (width - left - 18) / n));
   const named = n <= NAMED && w >= 11;
   const h = down ? Math.max(0.5, Math.min(cell, w)) : cell;
-  const top = 22, foot = named ? 14 + 0.82 * Math.max(...lengths) : 18;
-  const wide = Math.max(left + n * w + 16, textWidth(title, 12) + 8), high = top + count * h + foot;
+  const top = 22,
+    foot = named ? 14 + 0.82 * Math.max(...lengths) : 18;
+  const wide = Math.max(left + n * w + 16, textWidth(title, 12) + 8),
+    high = top + count * h + foot;
   const found = figure(Math.ceil(wide), Math.ceil(high), colours, title);
-  const limits = stretch ? rows.map(row => extent([row], true)) : rows.map(() => null);
+  const limits = stretch ? rows.map((row) => extent([row], true)) : rows.map(() => null);
   const one = extent(rows, false);
   const shareOf = (value, r) => {
     const [low, high] = limits[r] ?? one;
@@ -28,13 +52,32 @@ export function heatMap({rows, rowNames, columnNames, title, colours, stretch = 
     return high > low ? (value - low) / (high - low) : value > 0 ? 0.5 : 0;
   };
   let under = null;
-  const y = r => top + (down ? r : count - 1 - r) * h;
-  found.append(label(0, 9, title, {"font-size": 12, "font-weight": 600}));
+  const y = (r) => top + (down ? r : count - 1 - r) * h;
+  found.append(label(0, 9, title, { "font-size": 12, "font-weight": 600 }));
   if (n * count <= CELLS) {
-    rows.forEach((row, r) => row.forEach((value, c) => {
-      found.append(svg("rect", {x: left + c * w, y: y(r), width: w, height: h, fill: shade(colours, shareOf(value, r)), stroke: colours.paper, "stroke-width": 0.6}));
-      if (written && w > 27) found.append(label(left + (c + 0.5) * w, y(r) + h / 2 + 0.5, value.toFixed(2), {"text-anchor": "middle", "font-size": 9.5, fill: inkOn(colours, shareOf(value, r))}));
-    }));
+    rows.forEach((row, r) =>
+      row.forEach((value, c) => {
+        found.append(
+          svg("rect", {
+            x: left + c * w,
+            y: y(r),
+            width: w,
+            height: h,
+            fill: shade(colours, shareOf(value, r)),
+            stroke: colours.paper,
+            "stroke-width": 0.6,
+          }),
+        );
+        if (written && w > 27)
+          found.append(
+            label(left + (c + 0.5) * w, y(r) + h / 2 + 0.5, value.toFixed(2), {
+              "text-anchor": "middle",
+              "font-size": 9.5,
+              fill: inkOn(colours, shareOf(value, r)),
+            }),
+          );
+      }),
+    );
   } else {
     const order = down ? rows : [...rows].reverse();
     const cells = cellCanvas(order, (value, r) => shareOf(value, down ? r : count - 1 - r), colours);
@@ -45,32 +88,87 @@ export function heatMap({rows, rowNames, columnNames, title, colours, stretch = 
       found.firstChild.remove();
       under = cells;
     } else {
-      found.append(svg("image", {x: left, y: top, width: n * w, height: count * h, href: cells.toDataURL(), preserveAspectRatio: "none", style: "image-rendering:pixelated"}));
+      found.append(
+        svg("image", {
+          x: left,
+          y: top,
+          width: n * w,
+          height: count * h,
+          href: cells.toDataURL(),
+          preserveAspectRatio: "none",
+          style: "image-rendering:pixelated",
+        }),
+      );
     }
   }
   rowNames.forEach((name, r) => {
     if ((count > NAMED || h < 9.5) && r !== 0 && r !== count - 1 && r !== chosenRow) return;
-    found.append(label(left - 4, y(r) + h / 2 + 0.5, plainToken(name, 12), {"text-anchor": "end", "font-size": 10, fill: r === chosenRow ? colours.accent : colours.faint, "font-weight": r === chosenRow ? 700 : 400}));
+    found.append(
+      label(left - 4, y(r) + h / 2 + 0.5, plainToken(name, 12), {
+        "text-anchor": "end",
+        "font-size": 10,
+        fill: r === chosenRow ? colours.accent : colours.faint,
+        "font-weight": r === chosenRow ? 700 : 400,
+      }),
+    );
   });
   columnNames.forEach((name, c) => {
     if (!named && c !== chosenColumn) return;
     const x = left + (c + 0.5) * w;
-    found.append(label(x, top + count * h + 6, plainToken(name, 14), {"text-anchor": named ? "end" : "middle", "font-size": 10, fill: c === chosenColumn ? colours.accent : colours.ink, "font-weight": c === chosenColumn ? 700 : 400, ...(named ? {transform: `rotate(-55 ${x} ${top + count * h + 6})`} : {})}));
+    found.append(
+      label(x, top + count * h + 6, plainToken(name, 14), {
+        "text-anchor": named ? "end" : "middle",
+        "font-size": 10,
+        fill: c === chosenColumn ? colours.accent : colours.ink,
+        "font-weight": c === chosenColumn ? 700 : 400,
+        ...(named ? { transform: `rotate(-55 ${x} ${top + count * h + 6})` } : {}),
+      }),
+    );
   });
-  if (chosenRow >= 0) found.append(svg("rect", {x: left, y: y(chosenRow), width: n * w, height: h, fill: "none", stroke: colours.accent, "stroke-width": 1.2}));
-  if (chosenColumn >= 0) found.append(svg("rect", {x: left + chosenColumn * w, y: top, width: w, height: count * h, fill: "none", stroke: colours.accent, "stroke-width": 1.2}));
-  return {node: found, shown: under ? el("div", {class: "map"}, under, found) : found, scale: stretch ? null : one, cellAt(event) {
-    const box = found.getBoundingClientRect(), k = box.width / wide;
-    const c = Math.floor(((event.clientX - box.left) / k - left) / w), v = Math.floor(((event.clientY - box.top) / k - top) / h);
-    const r = down ? v : count - 1 - v;
-    return c >= 0 && c < n && r >= 0 && r < count ? {row: r, column: c} : null;
-  }};
+  if (chosenRow >= 0)
+    found.append(
+      svg("rect", {
+        x: left,
+        y: y(chosenRow),
+        width: n * w,
+        height: h,
+        fill: "none",
+        stroke: colours.accent,
+        "stroke-width": 1.2,
+      }),
+    );
+  if (chosenColumn >= 0)
+    found.append(
+      svg("rect", {
+        x: left + chosenColumn * w,
+        y: top,
+        width: w,
+        height: count * h,
+        fill: "none",
+        stroke: colours.accent,
+        "stroke-width": 1.2,
+      }),
+    );
+  return {
+    node: found,
+    shown: under ? el("div", { class: "map" }, under, found) : found,
+    scale: stretch ? null : one,
+    cellAt(event) {
+      const box = found.getBoundingClientRect(),
+        k = box.width / wide;
+      const c = Math.floor(((event.clientX - box.left) / k - left) / w),
+        v = Math.floor(((event.clientY - box.top) / k - top) / h);
+      const r = down ? v : count - 1 - v;
+      return c >= 0 && c < n && r >= 0 && r < count ? { row: r, column: c } : null;
+    },
+  };
 }
 
 /** A map with its scale under it, for export. */
 function withScale(map, colours) {
   if (!map.scale) return map.node;
-  const [wide, high] = ["width", "height"].map(name => Number(map.node.getAttribute(name))), bar = scaleBar(map.scale, colours);
+  const [wide, high] = ["width", "height"].map((name) => Number(map.node.getAttribute(name))),
+    bar = scaleBar(map.scale, colours);
   bar.setAttribute("y", high + 4);
   const found = figure(Math.max(wide, 162), high + 30, colours, map.node.getAttribute("aria-label"));
   found.append(map.node, bar);
@@ -80,14 +178,15 @@ function withScale(map, colours) {
 /** Several figures beside each other as one, for export. */
 export function beside(figures, colours, gap = 18) {
   if (!figures.length) return figure(200, 40, colours, "not held");
-  let x = 0, high = 0;
+  let x = 0,
+    high = 0;
   for (const one of figures) high = Math.max(high, Number(one.getAttribute("height")));
-  const parts = figures.map(one => {
+  const parts = figures.map((one) => {
     one.setAttribute("x", x);
     x += Number(one.getAttribute("width")) + gap;
     return one;
   });
-  const found = figure(x - gap, high, colours, parts.map(part => part.getAttribute("aria-label")).join("; "));
+  const found = figure(x - gap, high, colours, parts.map((part) => part.getAttribute("aria-label")).join("; "));
   found.append(...parts);
   return found;
 }
@@ -96,126 +195,262 @@ export function beside(figures, colours, gap = 18) {
 export function scaleBar(limits, colours) {
   const found = figure(160, 24, colours, `scale from ${number(limits[0], 3)} to ${number(limits[1], 3)}`);
   for (let i = 0; i < 40; i++) {
-    const share = limits[0] < 0 ? (limits[0] + (limits[1] - limits[0]) * i / 39) / Math.max(-limits[0], limits[1]) : i / 39;
-    found.append(svg("rect", {x: i * 4, y: 2, width: 4.2, height: 7, fill: shade(colours, share)}));
+    const share =
+      limits[0] < 0 ? (limits[0] + ((limits[1] - limits[0]) * i) / 39) / Math.max(-limits[0], limits[1]) : i / 39;
+    found.append(svg("rect", { x: i * 4, y: 2, width: 4.2, height: 7, fill: shade(colours, share) }));
   }
-  found.append(label(0, 17, number(limits[0], 2), {"font-size": 9.5, fill: colours.faint}), label(160, 17, number(limits[1], 2), {"font-size": 9.5, fill: colours.faint, "text-anchor": "end"}));
+  found.append(
+    label(0, 17, number(limits[0], 2), { "font-size": 9.5, fill: colours.faint }),
+    label(160, 17, number(limits[1], 2), { "font-size": 9.5, fill: colours.faint, "text-anchor": "end" }),
+  );
   return found;
 }
 
 /** Layer × token for the chosen query, one map a method; and one layer whole, n × n. */
 export function layersPanel(page) {
-  const {data, state} = page;
-  const small = el("div", {class: "maps"}), whole = el("div", {class: "maps whole"}), note = el("p", {class: "hint"});
-  const stretch = el("input", {type: "checkbox", onchange: event => state.set({ls: event.target.checked ? 1 : 0})});
-  const methods = () => page.methods.filter(method => !method.importance);
-  const pick = choice("method of the map", Object.fromEntries(methods().map(m => [m.name, m.title])), "", name => state.set({m: name}));
-  const node = el("section", {class: "panel", "data-panel": "layers", tabindex: "-1"},
-    el("header", {}, el("h2", {}, "Layers"), el("p", {class: "hint"}, "layers up, tokens across; a click chooses both"),
+  const { data, state } = page;
+  const small = el("div", { class: "maps" }),
+    whole = el("div", { class: "maps whole" }),
+    note = el("p", { class: "hint" });
+  const stretch = el("input", {
+    type: "checkbox",
+    onchange: (event) => state.set({ ls: event.target.checked ? 1 : 0 }),
+  });
+  const methods = () => page.methods.filter((method) => !method.importance);
+  const pick = choice("method of the map", Object.fromEntries(methods().map((m) => [m.name, m.title])), "", (name) =>
+    state.set({ m: name }),
+  );
+  const node = el(
+    "section",
+    { class: "panel", "data-panel": "layers", tabindex: "-1" },
+    el(
+      "header",
+      {},
+      el("h2", {}, "Layers"),
+      el("p", { class: "hint" }, "layers up, tokens across; a click chooses both"),
       el("label", {}, stretch, " shade each layer from its lowest to its highest"),
-      exportMenu("layers", colours => beside(drawn(colours).map(({map}) => withScale(map, colours)), colours), csvRows, data, page.announce)),
+      exportMenu(
+        "layers",
+        (colours) =>
+          beside(
+            drawn(colours).map(({ map }) => withScale(map, colours)),
+            colours,
+          ),
+        csvRows,
+        data,
+        page.announce,
+      ),
+    ),
     small,
-    el("header", {class: "second"}, el("h3", {}, "One layer, every query"), pick, note,
-      exportMenu("map", colours => {
-        const map = drawWhole(colours);
-        return map ? withScale(map, colours) : figure(200, 40, colours, "not held");
-      }, mapRows, data, page.announce)),
-    whole);
+    el(
+      "header",
+      { class: "second" },
+      el("h3", {}, "One layer, every query"),
+      pick,
+      note,
+      exportMenu(
+        "map",
+        (colours) => {
+          const map = drawWhole(colours);
+          return map ? withScale(map, colours) : figure(200, 40, colours, "not held");
+        },
+        mapRows,
+        data,
+        page.announce,
+      ),
+    ),
+    whole,
+  );
 
   function drawn(colours, live = false) {
     const at = page.now();
-    const present = methods().map(method => ({method, found: page.values(method.name)})).filter(({found}) => found);
+    const present = methods()
+      .map((method) => ({ method, found: page.values(method.name) }))
+      .filter(({ found }) => found);
     const room = Math.max(240, (page.width() - 36 - 48) / Math.max(1, Math.min(3, present.length)));
-    return present.map(({method, found}) => ({method, found, map: heatMap({
-      rows: found.rows, columns: at.inputs, live, rowNames: at.layerNames, columnNames: at.inputs.map(i => at.tokens[i]),
-      title: method.title + (found.exact ? "" : " ≈"), colours, stretch: !!state.get().ls, width: room, cell: data.layers.length > 16 ? 11 : 17,
-      chosenRow: at.layer, chosenColumn: at.inputs.indexOf(at.token), written: true,
-    })}));
+    return present.map(({ method, found }) => ({
+      method,
+      found,
+      map: heatMap({
+        rows: found.rows,
+        columns: at.inputs,
+        live,
+        rowNames: at.layerNames,
+        columnNames: at.inputs.map((i) => at.tokens[i]),
+        title: method.title + (found.exact ? "" : " ≈"),
+        colours,
+        stretch: !!state.get().ls,
+        width: room,
+        cell: data.layers.length > 16 ? 11 : 17,
+        chosenRow: at.layer,
+        chosenColumn: at.inputs.indexOf(at.token),
+        written: true,
+      }),
+    }));
   }
 
   function wholeRows() {
-    const at = page.now(), {m} = state.get();
+    const at = page.now(),
+      { m } = state.get();
     return page.data.map(m, at.unit, at.layer, at.field);
   }
 
   function drawWhole(colours, live = false) {
-    const at = page.now(), rows = wholeRows();
+    const at = page.now(),
+      rows = wholeRows();
     if (!rows) return null;
-    const first = data.firstQuery, names = at.names.slice(first);
-    return heatMap({rows, columns: at.inputs, live, rowNames: names, columnNames: at.inputs.map(i => at.tokens[i]),
-      title: `${page.titleOf(state.get().m)} at ${at.layerName}: queries down, inputs across`, colours, down: true,
-      width: Math.min(page.width() - 40, 640), cell: 22, chosenRow: at.query - first, chosenColumn: at.inputs.indexOf(at.token), written: true});
+    const first = data.firstQuery,
+      names = at.names.slice(first);
+    return heatMap({
+      rows,
+      columns: at.inputs,
+      live,
+      rowNames: names,
+      columnNames: at.inputs.map((i) => at.tokens[i]),
+      title: `${page.titleOf(state.get().m)} at ${at.layerName}: queries down, inputs across`,
+      colours,
+      down: true,
+      width: Math.min(page.width() - 40, 640),
+      cell: 22,
+      chosenRow: at.query - first,
+      chosenColumn: at.inputs.indexOf(at.token),
+      written: true,
+    });
   }
 
   function paint() {
-    const colours = page.colours(), at = page.now();
+    const colours = page.colours(),
+      at = page.now();
     stretch.checked = !!state.get().ls;
-    small.replaceChildren(...drawn(colours, true).map(({method, found, map}) => {
-      map.node.addEventListener("pointermove", event => {
-        const cell = map.cellAt(event);
-        if (!cell) { page.tip.hide(); return; }
-        const i = at.inputs[cell.column];
-        page.tip.show(event, [`${plainToken(at.tokens[i])} · ${at.layerNames[cell.row]}`, `${method.title} ${found.rows[cell.row][i]}`]);
-      });
-      map.node.addEventListener("pointerleave", () => page.tip.hide());
-      map.node.addEventListener("click", event => {
-        const cell = map.cellAt(event);
-        if (cell) state.set({l: data.layers[cell.row] + 1, t: at.inputs[cell.column]});
-      });
-      const order = at.inputs.slice(0, 64);
-      const holder = el("figure", {"data-method": method.name}, map.shown, map.scale && scaleBar(map.scale, colours));
-      page.soon(`table ${method.name}`, () => holder.append(hiddenTable(`${method.title} by layer${at.inputs.length > 64 ? ", the first 64 tokens" : ""}`, ["layer", ...order.map(i => at.tokens[i])],
-        found.rows.map((row, l) => [at.layerNames[l], ...order.map(i => number(row[i]))]))));
-      return holder;
-    }));
+    small.replaceChildren(
+      ...drawn(colours, true).map(({ method, found, map }) => {
+        map.node.addEventListener("pointermove", (event) => {
+          const cell = map.cellAt(event);
+          if (!cell) {
+            page.tip.hide();
+            return;
+          }
+          const i = at.inputs[cell.column];
+          page.tip.show(event, [
+            `${plainToken(at.tokens[i])} · ${at.layerNames[cell.row]}`,
+            `${method.title} ${found.rows[cell.row][i]}`,
+          ]);
+        });
+        map.node.addEventListener("pointerleave", () => page.tip.hide());
+        map.node.addEventListener("click", (event) => {
+          const cell = map.cellAt(event);
+          if (cell) state.set({ l: data.layers[cell.row] + 1, t: at.inputs[cell.column] });
+        });
+        const order = at.inputs.slice(0, 64);
+        const holder = el(
+          "figure",
+          { "data-method": method.name },
+          map.shown,
+          map.scale && scaleBar(map.scale, colours),
+        );
+        page.soon(`table ${method.name}`, () =>
+          holder.append(
+            hiddenTable(
+              `${method.title} by layer${at.inputs.length > 64 ? ", the first 64 tokens" : ""}`,
+              ["layer", ...order.map((i) => at.tokens[i])],
+              found.rows.map((row, l) => [at.layerNames[l], ...order.map((i) => number(row[i]))]),
+            ),
+          ),
+        );
+        return holder;
+      }),
+    );
   }
 
   function paintWhole() {
-    const colours = page.colours(), at = page.now();
+    const colours = page.colours(),
+      at = page.now();
     press(pick, state.get().m);
     const map = drawWhole(colours, true);
     note.textContent = "";
     if (!map) {
-      whole.replaceChildren(el("p", {class: "why"}, data.hasWeights
-        ? `The ${page.titleOf(state.get().m)} of every query is too much to compute here for ${at.tokens.length} tokens: choose raw attention, or one query above.`
-        : "The map of a layer needs the weights, which this page does not hold."));
+      whole.replaceChildren(
+        el(
+          "p",
+          { class: "why" },
+          data.hasWeights
+            ? `The ${page.titleOf(state.get().m)} of every query is too much to compute here for ${at.tokens.length} tokens: choose raw attention, or one query above.`
+            : "The map of a layer needs the weights, which this page does not hold.",
+        ),
+      );
       return;
     }
     const rows = wholeRows();
-    map.node.addEventListener("pointermove", event => {
+    map.node.addEventListener("pointermove", (event) => {
       const cell = map.cellAt(event);
-      if (!cell) { page.tip.hide(); return; }
+      if (!cell) {
+        page.tip.hide();
+        return;
+      }
       const i = at.inputs[cell.column];
-      page.tip.show(event, [`from ${plainToken(at.names[data.firstQuery + cell.row])} to ${plainToken(at.tokens[i])}`, `${rows[cell.row][i]}`]);
+      page.tip.show(event, [
+        `from ${plainToken(at.names[data.firstQuery + cell.row])} to ${plainToken(at.tokens[i])}`,
+        `${rows[cell.row][i]}`,
+      ]);
     });
     map.node.addEventListener("pointerleave", () => page.tip.hide());
-    map.node.addEventListener("click", event => {
+    map.node.addEventListener("click", (event) => {
       const cell = map.cellAt(event);
-      if (cell) state.set({q: data.firstQuery + cell.row, t: at.inputs[cell.column]});
+      if (cell) state.set({ q: data.firstQuery + cell.row, t: at.inputs[cell.column] });
     });
     const holder = el("figure", {}, map.shown, scaleBar(map.scale, colours));
     whole.replaceChildren(holder);
     const most = 32;
-    page.soon("table of the map", () => holder.append(hiddenTable(`${page.titleOf(state.get().m)} at ${at.layerName}${rows.length > most ? `, the first ${most} queries and inputs` : ""}`,
-      ["query", ...at.inputs.slice(0, most).map(i => at.tokens[i])], rows.slice(0, most).map((row, q) => [at.names[data.firstQuery + q], ...at.inputs.slice(0, most).map(i => number(row[i]))]))));
+    page.soon("table of the map", () =>
+      holder.append(
+        hiddenTable(
+          `${page.titleOf(state.get().m)} at ${at.layerName}${rows.length > most ? `, the first ${most} queries and inputs` : ""}`,
+          ["query", ...at.inputs.slice(0, most).map((i) => at.tokens[i])],
+          rows
+            .slice(0, most)
+            .map((row, q) => [at.names[data.firstQuery + q], ...at.inputs.slice(0, most).map((i) => number(row[i]))]),
+        ),
+      ),
+    );
   }
 
   function csvRows() {
     const at = page.now();
     const present = drawn(PALETTES.light);
-    return [["layer", "query", "position", "token", ...present.map(({method}) => method.name)],
-      ...at.layerNames.flatMap((name, l) => at.inputs.map(i => [name, at.query, i, at.tokens[i], ...present.map(({found}) => found.rows[l][i])]))];
+    return [
+      ["layer", "query", "position", "token", ...present.map(({ method }) => method.name)],
+      ...at.layerNames.flatMap((name, l) =>
+        at.inputs.map((i) => [name, at.query, i, at.tokens[i], ...present.map(({ found }) => found.rows[l][i])]),
+      ),
+    ];
   }
 
   function mapRows() {
-    const at = page.now(), rows = wholeRows() ?? [];
-    return [["layer", "query", "query_token", "position", "token", state.get().m],
-      ...rows.flatMap((row, q) => at.inputs.map(i => [at.layerName, data.firstQuery + q, at.names[data.firstQuery + q], i, at.tokens[i], row[i]]))];
+    const at = page.now(),
+      rows = wholeRows() ?? [];
+    return [
+      ["layer", "query", "query_token", "position", "token", state.get().m],
+      ...rows.flatMap((row, q) =>
+        at.inputs.map((i) => [
+          at.layerName,
+          data.firstQuery + q,
+          at.names[data.firstQuery + q],
+          i,
+          at.tokens[i],
+          row[i],
+        ]),
+      ),
+    ];
   }
 
-  const when = (keys, work) => changed => { if (!changed || keys.some(key => changed.has(key))) work(); };
-  return {node, parts: [
-    {node: small, update: when(["q", "l", "t", "u", "s", "f", "ls", "theme", "rows", "width"], paint)},
-    {node: whole, update: when(["q", "l", "t", "u", "s", "f", "m", "theme", "rows", "width"], paintWhole)},
-  ]};
+  const when = (keys, work) => (changed) => {
+    if (!changed || keys.some((key) => changed.has(key))) work();
+  };
+  return {
+    node,
+    parts: [
+      { node: small, update: when(["q", "l", "t", "u", "s", "f", "ls", "theme", "rows", "width"], paint) },
+      { node: whole, update: when(["q", "l", "t", "u", "s", "f", "m", "theme", "rows", "width"], paintWhole) },
+    ],
+  };
 }

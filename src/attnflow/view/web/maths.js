@@ -224,7 +224,12 @@ function flowNetwork(steps, query, token) {
     flow: steps.map((step) => new Float64Array(step.rows * step.cols)),
     distance: sizes.map((size) => new Int32Array(size).fill(-1)),
     next: sizes.map((size) => new Int32Array(size)),
-    path: { levels: new Int32Array(longest), places: new Int32Array(longest), room: new Float64Array(longest), length: 0 },
+    path: {
+      levels: new Int32Array(longest),
+      places: new Int32Array(longest),
+      room: new Float64Array(longest),
+      length: 0,
+    },
   };
   const nodes = nodesBelow(net, 0);
   nodes[0] = nodes[0].filter((j) => j === token);

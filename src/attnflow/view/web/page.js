@@ -1,100 +1,210 @@
-import {el, button, number, plainToken, tokenNodes, makeTip, choice, press} from "./draw.js";
-import {PALETTES} from "./colour.js";
-import {makeState} from "./state.js";
-import {queryNames} from "./data.js";
-import {comparePanel} from "./compare.js";
-import {layersPanel} from "./layers.js";
-import {graphPanel} from "./graph.js";
-import {pathsPanel} from "./paths.js";
-import {headsPanel} from "./heads.js";
+import { el, button, number, plainToken, tokenNodes, makeTip, choice, press } from "./draw.js";
+import { PALETTES } from "./colour.js";
+import { makeState } from "./state.js";
+import { queryNames } from "./data.js";
+import { comparePanel } from "./compare.js";
+import { layersPanel } from "./layers.js";
+import { graphPanel } from "./graph.js";
+import { pathsPanel } from "./paths.js";
+import { headsPanel } from "./heads.js";
 
 const WHAT = {
-  raw: {title: "raw attention", short: "raw", what: "the weights of this layer alone, heads averaged"},
-  rollout: {title: "rollout", short: "rollout", what: "weights multiplied along all paths down to the input"},
-  flow: {title: "flow", short: "flow", what: "the most that could come through, weights as the widths of pipes"},
-  gradient: {title: "gradient", short: "gradient", what: "how much the answer's probability changes with the token's embedding: the length of its derivative"},
-  "blank-out": {title: "blank-out", short: "blank-out", what: "how much the answer's probability changes, up or down, without the token"},
+  raw: { title: "raw attention", short: "raw", what: "the weights of this layer alone, heads averaged" },
+  rollout: { title: "rollout", short: "rollout", what: "weights multiplied along all paths down to the input" },
+  flow: { title: "flow", short: "flow", what: "the most that could come through, weights as the widths of pipes" },
+  gradient: {
+    title: "gradient",
+    short: "gradient",
+    what: "how much the answer's probability changes with the token's embedding: the length of its derivative",
+  },
+  "blank-out": {
+    title: "blank-out",
+    short: "blank-out",
+    what: "how much the answer's probability changes, up or down, without the token",
+  },
 };
 
-const VIEWS = {graph: {title: "Graph", make: graphPanel}, paths: {title: "Flow paths", make: pathsPanel}, heads: {title: "Heads", make: headsPanel}};
+const VIEWS = {
+  graph: { title: "Graph", make: graphPanel },
+  paths: { title: "Flow paths", make: pathsPanel },
+  heads: { title: "Heads", make: headsPanel },
+};
 
-const FIELDS = {"": "as it is", ratio: "ratio to uniform", difference: "difference from uniform", layer: "layer by layer"};
+const FIELDS = {
+  "": "as it is",
+  ratio: "ratio to uniform",
+  difference: "difference from uniform",
+  layer: "layer by layer",
+};
 
-const KEYS = [["← →", "previous or next token"], ["↑ ↓", "layer up or down"], ["q", "make the chosen token the query"], ["w", "words or subwords"],
-  ["s", "special tokens in or out"], ["1 2 3", "graph, flow paths, heads"], ["d", "light or dark"], ["Tab", "next control; in the graph, arrows move between states"], ["?", "this list"]];
+const KEYS = [
+  ["← →", "previous or next token"],
+  ["↑ ↓", "layer up or down"],
+  ["q", "make the chosen token the query"],
+  ["w", "words or subwords"],
+  ["s", "special tokens in or out"],
+  ["1 2 3", "graph, flow paths, heads"],
+  ["d", "light or dark"],
+  ["Tab", "next control; in the graph, arrows move between states"],
+  ["?", "this list"],
+];
 
 /** Puts a document into an element. `prefix` keeps two of them apart in the address; `asks` reaches a server, if there is one. */
-export function mount(root, data, {prefix = "", asks = null} = {}) {
-  const {units} = data, dark = matchMedia("(prefers-color-scheme: dark)");
-  const first = data.state, lastLayer = data.layers.at(-1) + 1;
-  const methodNames = [...new Set([...(data.levels.length ? ["raw", "rollout"] : []), ...Object.keys(data.views.subwords).filter(name => data.views.subwords[name] || data.hasWeights)])];
-  const methods = [...methodNames.map(name => ({name, ...(WHAT[name] ?? {title: name, short: name, what: ""}), importance: false})),
-    ...data.importance.map(({name}) => ({name, ...(WHAT[name] ?? {title: name, short: name, what: ""}), importance: true}))]
-    .sort((a, b) => Number(a.importance) - Number(b.importance) || ["raw", "rollout", "flow"].indexOf(a.name) - ["raw", "rollout", "flow"].indexOf(b.name));
-  const ended = new AbortController(), {signal} = ended;
-  const state = makeState({
-    q: first.query ?? 0, l: first.layer === undefined ? lastLayer : first.layer + 1, t: -1, u: first.unit ?? "subwords", s: first.special === false ? 0 : 1,
-    f: first.field ?? "", v: "graph", g: "carried", m: methodNames.includes(first.method) ? first.method : methodNames[0] ?? "raw", h: "", k: "rollout", o: "", cs: 1, ls: 0, theme: "",
-  }, {u: Object.keys(units), f: data.causal ? Object.keys(FIELDS) : [""], v: Object.keys(VIEWS), g: ["carried", "weights", "attention"], m: methodNames, k: ["rollout", "raw"], theme: ["", "light", "dark"]}, prefix, ended.signal);
+export function mount(root, data, { prefix = "", asks = null } = {}) {
+  const { units } = data,
+    dark = matchMedia("(prefers-color-scheme: dark)");
+  const first = data.state,
+    lastLayer = data.layers.at(-1) + 1;
+  const methodNames = [
+    ...new Set([
+      ...(data.levels.length ? ["raw", "rollout"] : []),
+      ...Object.keys(data.views.subwords).filter((name) => data.views.subwords[name] || data.hasWeights),
+    ]),
+  ];
+  const methods = [
+    ...methodNames.map((name) => ({
+      name,
+      ...(WHAT[name] ?? { title: name, short: name, what: "" }),
+      importance: false,
+    })),
+    ...data.importance.map(({ name }) => ({
+      name,
+      ...(WHAT[name] ?? { title: name, short: name, what: "" }),
+      importance: true,
+    })),
+  ].sort(
+    (a, b) =>
+      Number(a.importance) - Number(b.importance) ||
+      ["raw", "rollout", "flow"].indexOf(a.name) - ["raw", "rollout", "flow"].indexOf(b.name),
+  );
+  const ended = new AbortController(),
+    { signal } = ended;
+  const state = makeState(
+    {
+      q: first.query ?? 0,
+      l: first.layer === undefined ? lastLayer : first.layer + 1,
+      t: -1,
+      u: first.unit ?? "subwords",
+      s: first.special === false ? 0 : 1,
+      f: first.field ?? "",
+      v: "graph",
+      g: "carried",
+      m: methodNames.includes(first.method) ? first.method : (methodNames[0] ?? "raw"),
+      h: "",
+      k: "rollout",
+      o: "",
+      cs: 1,
+      ls: 0,
+      theme: "",
+    },
+    {
+      u: Object.keys(units),
+      f: data.causal ? Object.keys(FIELDS) : [""],
+      v: Object.keys(VIEWS),
+      g: ["carried", "weights", "attention"],
+      m: methodNames,
+      k: ["rollout", "raw"],
+      theme: ["", "light", "dark"],
+    },
+    prefix,
+    ended.signal,
+  );
   const waiting = new Map();
-  const live = el("p", {class: "sr", "aria-live": "polite"});
+  const live = el("p", { class: "sr", "aria-live": "polite" });
   let width = 0;
 
   function colours() {
-    const {theme} = state.get();
-    return PALETTES[theme === "dark" || theme !== "light" && dark.matches ? "dark" : "light"];
+    const { theme } = state.get();
+    return PALETTES[theme === "dark" || (theme !== "light" && dark.matches) ? "dark" : "light"];
   }
 
   /** What is selected, made fit for the document: an address may come from anywhere. */
   function now() {
     const s = state.get();
-    const unit = s.u, {tokens, special, parts} = units[unit];
-    const names = queryNames(data, unit), clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+    const unit = s.u,
+      { tokens, special, parts } = units[unit];
+    const names = queryNames(data, unit),
+      clamp = (x, low, high) => Math.min(high, Math.max(low, x));
     const query = clamp(s.q, data.firstQuery, names.length - 1);
-    const at = data.layers.indexOf(s.l - 1), layer = at >= 0 ? at : data.layers.length - 1;
+    const at = data.layers.indexOf(s.l - 1),
+      layer = at >= 0 ? at : data.layers.length - 1;
     let inputs = tokens.map((_, i) => i);
-    if (!s.s && special.some(flag => !flag)) inputs = inputs.filter(i => !special[i]);
-    const layerNames = data.layers.map(l => `L${l + 1}`);
+    if (!s.s && special.some((flag) => !flag)) inputs = inputs.filter((i) => !special[i]);
+    const layerNames = data.layers.map((l) => `L${l + 1}`);
     const token = s.t >= 0 && s.t < tokens.length ? s.t : strongestToken(unit, query, layer, inputs);
     return {
-      unit, tokens, special, parts, names, query, layer, inputs, token, layerNames, layerName: layerNames[layer], queryName: plainToken(names[query]),
-      field: s.f, joins: joins(unit),
+      unit,
+      tokens,
+      special,
+      parts,
+      names,
+      query,
+      layer,
+      inputs,
+      token,
+      layerNames,
+      layerName: layerNames[layer],
+      queryName: plainToken(names[query]),
+      field: s.f,
+      joins: joins(unit),
     };
   }
 
   /** Until a token is chosen, the one that rollout gives most, the query itself aside. */
   function strongestToken(unit, query, layer, inputs) {
-    const name = methodNames.includes("rollout") ? "rollout" : methodNames[0], row = name && data.rows(name, unit, query)?.rows[layer];
-    const others = inputs.filter(i => i !== query);
+    const name = methodNames.includes("rollout") ? "rollout" : methodNames[0],
+      row = name && data.rows(name, unit, query)?.rows[layer];
+    const others = inputs.filter((i) => i !== query);
     if (!row || !others.length) return inputs[0] ?? 0;
-    return others.reduce((best, i) => row[i] > row[best] ? i : best, others[0]);
+    return others.reduce((best, i) => (row[i] > row[best] ? i : best), others[0]);
   }
 
   /** Which tokens continue the word of the one before. */
   function joins(unit) {
-    const {groups} = units.words ?? {}, found = [];
-    if (unit === "subwords" && groups) for (const group of groups) for (const i of group.slice(1)) found[i] = group.includes(i - 1);
+    const { groups } = units.words ?? {},
+      found = [];
+    if (unit === "subwords" && groups)
+      for (const group of groups) for (const i of group.slice(1)) found[i] = group.includes(i - 1);
     return found;
   }
 
   function values(name) {
-    const at = now(), worth = data.importance.findIndex(one => one.name === name);
-    if (worth >= 0) return {row: data.worth(at.unit)[worth].values, rows: [], exact: true};
+    const at = now(),
+      worth = data.importance.findIndex((one) => one.name === name);
+    if (worth >= 0) return { row: data.worth(at.unit)[worth].values, rows: [], exact: true };
     const found = data.rows(name, at.unit, at.query, at.field);
-    return found && {...found, row: found.rows[at.layer]};
+    return found && { ...found, row: found.rows[at.layer] };
   }
 
   const page = {
-    data, state, methods, asks, fields: FIELDS, modelName: String(data.model.model ?? "").split(/[\\/]/).slice(-2).join("/"), colours, now, values, width: () => width || root.clientWidth || 900,
+    data,
+    state,
+    methods,
+    asks,
+    fields: FIELDS,
+    modelName: String(data.model.model ?? "")
+      .split(/[\\/]/)
+      .slice(-2)
+      .join("/"),
+    colours,
+    now,
+    values,
+    width: () => width || root.clientWidth || 900,
     /** A state by its token; where the model has merged its positions, by its number. */
     stateName(level, position, most = 24) {
-      const {tokens} = now(), width = level ? data.widths[level - 1] : tokens.length;
-      const name = plainToken(!data.queries || width === tokens.length ? tokens[position] ?? String(position) : String(position), most);
+      const { tokens } = now(),
+        width = level ? data.widths[level - 1] : tokens.length;
+      const name = plainToken(
+        !data.queries || width === tokens.length ? (tokens[position] ?? String(position)) : String(position),
+        most,
+      );
       // a script that runs from right to left must not turn the line around it
       return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u.test(name) ? `\u2068${name}\u2069` : name;
     },
-    titleOf: name => methods.find(method => method.name === name)?.title ?? name,
-    announce: text => { live.textContent = text; },
+    titleOf: (name) => methods.find((method) => method.name === name)?.title ?? name,
+    announce: (text) => {
+      live.textContent = text;
+    },
     /** What nobody sees, such as tables behind pictures, is made when nothing moves any more. */
     soon(name, work) {
       clearTimeout(waiting.get(name));
@@ -102,15 +212,25 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     },
     picture: () => picture,
     whyNot(name) {
-      const at = now(), held = data.views[at.unit]?.[name]?.queries ?? [];
+      const at = now(),
+        held = data.views[at.unit]?.[name]?.queries ?? [];
       if (asks && name === "flow" && data.levels.length) return ["solving …"];
       if (!held.length) return [`${page.titleOf(name)} was left out of this page.`];
-      return [`${page.titleOf(name)} was computed for ${held.slice(0, 3).map(q => plainToken(at.names[q])).join(", ")} alone: `,
-        button(`show ${plainToken(at.names[held[0]])}`, () => { state.set({q: held[0]}); strip.focus(); })];
+      return [
+        `${page.titleOf(name)} was computed for ${held
+          .slice(0, 3)
+          .map((q) => plainToken(at.names[q]))
+          .join(", ")} alone: `,
+        button(`show ${plainToken(at.names[held[0]])}`, () => {
+          state.set({ q: held[0] });
+          strip.focus();
+        }),
+      ];
     },
-    whyNoHeads: () => data.holdsHeads
-      ? `Single heads are held for ${plainToken(queryNames(data, "subwords")[data.holdsHeads[0]])} alone, the query that this page opened with.`
-      : "Single heads are not held by this page: either the trace did not keep them, or they would make a large file.",
+    whyNoHeads: () =>
+      data.holdsHeads
+        ? `Single heads are held for ${plainToken(queryNames(data, "subwords")[data.holdsHeads[0]])} alone, the query that this page opened with.`
+        : "Single heads are not held by this page: either the trace did not keep them, or they would make a large file.",
   };
   page.tip = makeTip(root);
 
@@ -118,38 +238,170 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
   const views = data.levels.length ? VIEWS : {};
   const panels = [];
 
-  const unitPick = units.words ? choice("unit", {subwords: "subwords", words: "words"}, "", u => switchUnit(u)) : null;
-  const special = el("input", {type: "checkbox", onchange: event => state.set({s: event.target.checked ? 1 : 0})});
-  const field = data.causal ? el("select", {"aria-label": "receptive field", onchange: event => state.set({f: event.target.value})}, Object.entries(FIELDS).map(([value, text]) => el("option", {value}, text))) : null;
-  const theme = button("", () => state.set({theme: colours().name === "dark" ? "light" : "dark"}), {class: "theme", title: "light or dark (d)"});
-  const help = el("dialog", {class: "help", "aria-label": "keys"}, el("h2", {}, "Keys"), el("dl", {}, KEYS.flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])), el("form", {method: "dialog"}, el("button", {}, "close")));
-  const strip = el("div", {class: "query", role: "listbox", "aria-label": "query token", tabindex: "0"});
-  const slider = el("input", {type: "range", min: 0, max: data.layers.length - 1, step: 1, "aria-label": "layer", oninput: event => state.set({l: data.layers[event.target.value] + 1})});
+  const unitPick = units.words
+    ? choice("unit", { subwords: "subwords", words: "words" }, "", (u) => switchUnit(u))
+    : null;
+  const special = el("input", {
+    type: "checkbox",
+    onchange: (event) => state.set({ s: event.target.checked ? 1 : 0 }),
+  });
+  const field = data.causal
+    ? el(
+        "select",
+        { "aria-label": "receptive field", onchange: (event) => state.set({ f: event.target.value }) },
+        Object.entries(FIELDS).map(([value, text]) => el("option", { value }, text)),
+      )
+    : null;
+  const theme = button("", () => state.set({ theme: colours().name === "dark" ? "light" : "dark" }), {
+    class: "theme",
+    title: "light or dark (d)",
+  });
+  const help = el(
+    "dialog",
+    { class: "help", "aria-label": "keys" },
+    el("h2", {}, "Keys"),
+    el(
+      "dl",
+      {},
+      KEYS.flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]),
+    ),
+    el("form", { method: "dialog" }, el("button", {}, "close")),
+  );
+  const strip = el("div", { class: "query", role: "listbox", "aria-label": "query token", tabindex: "0" });
+  const slider = el("input", {
+    type: "range",
+    min: 0,
+    max: data.layers.length - 1,
+    step: 1,
+    "aria-label": "layer",
+    oninput: (event) => state.set({ l: data.layers[event.target.value] + 1 }),
+  });
   const layerOut = el("output", {});
-  const {model} = data, strange = (model.unknown ?? []).filter(i => i < units.subwords.tokens.length);
-  const told = [page.modelName, model.revision && String(model.revision).slice(0, 12), model.class !== page.modelName && model.class, model.dtype, model.captured && `captured ${model.captured}`, model.heads && `heads: ${model.heads}`, `residual ${data.residual}`].filter(Boolean);
-  const tabs = el("div", {class: "tabs", role: "tablist", "aria-label": "views of the graph"}, Object.entries(views).map(([name, {title}]) => el("button", {type: "button", role: "tab", id: `${prefix}tab-${name}`, "data-view": name, "aria-controls": `${prefix}view`, onclick: () => state.set({v: name})}, title)));
-  const viewBox = el("div", {class: "viewbox", role: "tabpanel", id: `${prefix}view`});
+  const { model } = data,
+    strange = (model.unknown ?? []).filter((i) => i < units.subwords.tokens.length);
+  const told = [
+    page.modelName,
+    model.revision && String(model.revision).slice(0, 12),
+    model.class !== page.modelName && model.class,
+    model.dtype,
+    model.captured && `captured ${model.captured}`,
+    model.heads && `heads: ${model.heads}`,
+    `residual ${data.residual}`,
+  ].filter(Boolean);
+  const tabs = el(
+    "div",
+    { class: "tabs", role: "tablist", "aria-label": "views of the graph" },
+    Object.entries(views).map(([name, { title }]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          role: "tab",
+          id: `${prefix}tab-${name}`,
+          "data-view": name,
+          "aria-controls": `${prefix}view`,
+          onclick: () => state.set({ v: name }),
+        },
+        title,
+      ),
+    ),
+  );
+  const viewBox = el("div", { class: "viewbox", role: "tabpanel", id: `${prefix}view` });
 
-  const node = el("article", {class: "attnflow", lang: "en"},
-    el("header", {class: "top"},
-      el("div", {class: "brand"}, el("h1", {}, "attnflow"), el("span", {class: "told-model", title: Object.entries(model).map(([k, v]) => `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`).join("\n")}, told.join(" · "))),
-      el("div", {class: "controls"}, unitPick, units.subwords.special.some(Boolean) && units.subwords.special.some(flag => !flag) ? el("label", {}, special, " special tokens") : "",
-        field ? el("label", {}, "receptive field ", field) : "", theme, button("?", () => help.showModal(), {class: "theme", title: "keys", "aria-label": "keys"}))),
-    data.prediction ? el("p", {class: "prediction"}, `${data.prediction.kind}: `, data.prediction.top.slice(0, 3).flatMap(([name, chance], i) => [i ? ", " : "", i ? "" : "", el(i ? "span" : "strong", {}, plainToken(name, 40)), ` ${number(chance)}`])) : "",
-    strange.length ? el("p", {class: "unknown"}, `unknown to the model: ${strange.slice(0, 12).map(i => plainToken(units.subwords.tokens[i])).join(", ")}${strange.length > 12 ? ` and ${strange.length - 12} more` : ""}`) : "",
-    el("div", {class: "pickers"}, el("div", {class: "pick-query"}, el("span", {class: "caption"}, "query"), strip), data.layers.length > 1 ? el("label", {class: "pick-layer"}, el("span", {class: "caption"}, "layer"), slider, layerOut) : ""),
-    data.leftOut.length ? el("details", {class: "left-out", open: data.leftOut.length < 2}, el("summary", {}, "What this page leaves out"), el("ul", {}, data.leftOut.map(line => el("li", {}, line)))) : "",
-    data.missing ? el("p", {class: "missing"}, data.missing) : "");
-  const footer = el("footer", {}, "These are approximations from attention weights: where information could have come from, not what the model did with it. Rollout and flow know nothing of value vectors and feed-forward layers, and the residual weight is an assumption. Check them against blank-out before you believe them. (Abnar & Zuidema, ACL 2020)");
+  const node = el(
+    "article",
+    { class: "attnflow", lang: "en" },
+    el(
+      "header",
+      { class: "top" },
+      el(
+        "div",
+        { class: "brand" },
+        el("h1", {}, "attnflow"),
+        el(
+          "span",
+          {
+            class: "told-model",
+            title: Object.entries(model)
+              .map(([k, v]) => `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`)
+              .join("\n"),
+          },
+          told.join(" · "),
+        ),
+      ),
+      el(
+        "div",
+        { class: "controls" },
+        unitPick,
+        units.subwords.special.some(Boolean) && units.subwords.special.some((flag) => !flag)
+          ? el("label", {}, special, " special tokens")
+          : "",
+        field ? el("label", {}, "receptive field ", field) : "",
+        theme,
+        button("?", () => help.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
+      ),
+    ),
+    data.prediction
+      ? el(
+          "p",
+          { class: "prediction" },
+          `${data.prediction.kind}: `,
+          data.prediction.top
+            .slice(0, 3)
+            .flatMap(([name, chance], i) => [
+              i ? ", " : "",
+              i ? "" : "",
+              el(i ? "span" : "strong", {}, plainToken(name, 40)),
+              ` ${number(chance)}`,
+            ]),
+        )
+      : "",
+    strange.length
+      ? el(
+          "p",
+          { class: "unknown" },
+          `unknown to the model: ${strange
+            .slice(0, 12)
+            .map((i) => plainToken(units.subwords.tokens[i]))
+            .join(", ")}${strange.length > 12 ? ` and ${strange.length - 12} more` : ""}`,
+        )
+      : "",
+    el(
+      "div",
+      { class: "pickers" },
+      el("div", { class: "pick-query" }, el("span", { class: "caption" }, "query"), strip),
+      data.layers.length > 1
+        ? el("label", { class: "pick-layer" }, el("span", { class: "caption" }, "layer"), slider, layerOut)
+        : "",
+    ),
+    data.leftOut.length
+      ? el(
+          "details",
+          { class: "left-out", open: data.leftOut.length < 2 },
+          el("summary", {}, "What this page leaves out"),
+          el(
+            "ul",
+            {},
+            data.leftOut.map((line) => el("li", {}, line)),
+          ),
+        )
+      : "",
+    data.missing ? el("p", { class: "missing" }, data.missing) : "",
+  );
+  const footer = el(
+    "footer",
+    {},
+    "These are approximations from attention weights: where information could have come from, not what the model did with it. Rollout and flow know nothing of value vectors and feed-forward layers, and the residual weight is an assumption. Check them against blank-out before you believe them. (Abnar & Zuidema, ACL 2020)",
+  );
 
   function switchUnit(u) {
     const at = now();
     if (u === at.unit) return;
     // the same places in the other unit
-    const {groups} = units.words, of = i => groups.findIndex(group => group.includes(i));
-    const moved = i => i < 0 ? i : u === "words" ? of(i) : groups[i]?.[0] ?? 0;
-    state.set({u, q: moved(at.query), t: moved(state.get().t)});
+    const { groups } = units.words,
+      of = (i) => groups.findIndex((group) => group.includes(i));
+    const moved = (i) => (i < 0 ? i : u === "words" ? of(i) : (groups[i]?.[0] ?? 0));
+    state.set({ u, q: moved(at.query), t: moved(state.get().t) });
   }
 
   function buildStrip() {
@@ -159,9 +411,26 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     strip.classList.toggle("long", at.names.length > 200 && !box);
     strip.classList.toggle("pictured", !!box);
     if (box) {
-      const [rows, columns] = data.grid, before = at.names.length - rows * columns;
-      strip.append(...at.names.slice(0, before).map((name, i) => el("span", {role: "option", class: "tok", "data-q": i, id: `${prefix}q${i}`}, name)));
-      const map = el("div", {class: "patches", style: `grid-template-columns:repeat(${columns},1fr);aspect-ratio:${columns}/${rows}`}, Array.from({length: rows * columns}, (_, i) => el("span", {role: "option", "data-q": before + i, id: `${prefix}q${before + i}`, "aria-label": at.names[before + i], title: at.names[before + i]})));
+      const [rows, columns] = data.grid,
+        before = at.names.length - rows * columns;
+      strip.append(
+        ...at.names
+          .slice(0, before)
+          .map((name, i) => el("span", { role: "option", class: "tok", "data-q": i, id: `${prefix}q${i}` }, name)),
+      );
+      const map = el(
+        "div",
+        { class: "patches", style: `grid-template-columns:repeat(${columns},1fr);aspect-ratio:${columns}/${rows}` },
+        Array.from({ length: rows * columns }, (_, i) =>
+          el("span", {
+            role: "option",
+            "data-q": before + i,
+            id: `${prefix}q${before + i}`,
+            "aria-label": at.names[before + i],
+            title: at.names[before + i],
+          }),
+        ),
+      );
       if (picture) map.style.backgroundImage = `url(${picture.toDataURL()})`;
       strip.append(map);
       return;
@@ -169,14 +438,24 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     let part = "";
     at.names.forEach((name, i) => {
       if (i < data.firstQuery) return;
-      if (at.parts[i] && at.parts[i] !== part) { part = at.parts[i]; strip.append(el("span", {class: "part"}, part)); }
+      if (at.parts[i] && at.parts[i] !== part) {
+        part = at.parts[i];
+        strip.append(el("span", { class: "part" }, part));
+      }
       if (strip.children.length && !at.joins[i]) strip.append(" ");
-      strip.append(el("span", {role: "option", class: at.joins[i] ? "tok joined" : "tok", "data-q": i, id: `${prefix}q${i}`}, tokenNodes(name)));
+      strip.append(
+        el(
+          "span",
+          { role: "option", class: at.joins[i] ? "tok joined" : "tok", "data-q": i, id: `${prefix}q${i}` },
+          tokenNodes(name),
+        ),
+      );
     });
   }
 
   function paintControls() {
-    const at = now(), s = state.get();
+    const at = now(),
+      s = state.get();
     root.dataset.theme = colours().name;
     theme.textContent = colours().name === "dark" ? "☀" : "☾";
     theme.setAttribute("aria-label", colours().name === "dark" ? "light theme" : "dark theme");
@@ -190,7 +469,8 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     strip.querySelector(`[data-q="${at.query}"]`)?.setAttribute("aria-selected", "true");
     const chosen = strip.querySelector('[aria-selected="true"]');
     if (chosen && strip.scrollHeight > strip.clientHeight) {
-      const box = strip.getBoundingClientRect(), own = chosen.getBoundingClientRect();
+      const box = strip.getBoundingClientRect(),
+        own = chosen.getBoundingClientRect();
       if (own.top < box.top || own.bottom > box.bottom) strip.scrollTop += own.top - box.top - strip.clientHeight / 2;
     }
     strip.setAttribute("aria-activedescendant", `${prefix}q${at.query}`);
@@ -202,57 +482,80 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     }
   }
 
-  strip.addEventListener("click", event => {
+  strip.addEventListener("click", (event) => {
     const option = event.target.closest("[data-q]");
-    if (option) state.set({q: Number(option.dataset.q)});
+    if (option) state.set({ q: Number(option.dataset.q) });
   });
-  strip.addEventListener("keydown", event => {
-    const step = {ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9}[event.key];
+  strip.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
     if (!step) return;
     event.preventDefault();
     event.stopPropagation();
     const at = now();
-    state.set({q: Math.min(at.names.length - 1, Math.max(data.firstQuery, at.query + step))});
+    state.set({ q: Math.min(at.names.length - 1, Math.max(data.firstQuery, at.query + step)) });
     page.announce(`query ${now().queryName}`);
   });
-  tabs.addEventListener("keydown", event => {
-    const step = {ArrowLeft: -1, ArrowRight: 1}[event.key], names = Object.keys(views);
+  tabs.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key],
+      names = Object.keys(views);
     if (!step) return;
     event.preventDefault();
     event.stopPropagation();
     const next = names[(names.indexOf(state.get().v) + step + names.length) % names.length];
-    state.set({v: next});
+    state.set({ v: next });
     tabs.querySelector(`[data-view=${next}]`).focus();
   });
-  document.addEventListener("keydown", event => {
-    // keys work wherever the focus is in this page, and where it is nowhere, in the first
-    if (!node.contains(event.target) && (prefix || event.target !== document.body)) return;
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input[type=text], textarea, select, dialog")) return;
-    if (event.target.closest("input") && event.key.startsWith("Arrow")) return;
-    const at = now(), places = at.inputs, place = places.indexOf(at.token);
-    const acts = {
-      ArrowLeft: () => state.set({t: places[Math.max(0, place - 1)]}),
-      ArrowRight: () => state.set({t: places[Math.min(places.length - 1, place + 1)]}),
-      ArrowUp: () => state.set({l: data.layers[Math.min(data.layers.length - 1, at.layer + 1)] + 1}),
-      ArrowDown: () => state.set({l: data.layers[Math.max(0, at.layer - 1)] + 1}),
-      q: () => !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({q: at.token}),
-      w: () => units.words ? switchUnit(at.unit === "words" ? "subwords" : "words") : page.announce("every token is a word here"),
-      s: () => state.set({s: state.get().s ? 0 : 1}),
-      d: () => theme.click(),
-      "?": () => help.showModal(),
-      1: () => state.set({v: "graph"}), 2: () => state.set({v: "paths"}), 3: () => state.set({v: "heads"}),
-    };
-    if (!acts[event.key]) return;
-    event.preventDefault();
-    acts[event.key]();
-    if (event.key.startsWith("Arrow")) {
-      const after = now(), main = page.values("rollout") ?? page.values(methods[0]?.name);
-      page.announce(`${plainToken(after.tokens[after.token])}, ${after.layerName}${main ? `, rollout ${number(main.row[after.token])}` : ""}`);
-    }
-  }, {signal});
+  document.addEventListener(
+    "keydown",
+    (event) => {
+      // keys work wherever the focus is in this page, and where it is nowhere, in the first
+      if (!node.contains(event.target) && (prefix || event.target !== document.body)) return;
+      if (
+        event.ctrlKey ||
+        event.metaKey ||
+        event.altKey ||
+        event.target.closest("input[type=text], textarea, select, dialog")
+      )
+        return;
+      if (event.target.closest("input") && event.key.startsWith("Arrow")) return;
+      const at = now(),
+        places = at.inputs,
+        place = places.indexOf(at.token);
+      const acts = {
+        ArrowLeft: () => state.set({ t: places[Math.max(0, place - 1)] }),
+        ArrowRight: () => state.set({ t: places[Math.min(places.length - 1, place + 1)] }),
+        ArrowUp: () => state.set({ l: data.layers[Math.min(data.layers.length - 1, at.layer + 1)] + 1 }),
+        ArrowDown: () => state.set({ l: data.layers[Math.max(0, at.layer - 1)] + 1 }),
+        q: () =>
+          !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({ q: at.token }),
+        w: () =>
+          units.words
+            ? switchUnit(at.unit === "words" ? "subwords" : "words")
+            : page.announce("every token is a word here"),
+        s: () => state.set({ s: state.get().s ? 0 : 1 }),
+        d: () => theme.click(),
+        "?": () => help.showModal(),
+        1: () => state.set({ v: "graph" }),
+        2: () => state.set({ v: "paths" }),
+        3: () => state.set({ v: "heads" }),
+      };
+      if (!acts[event.key]) return;
+      event.preventDefault();
+      acts[event.key]();
+      if (event.key.startsWith("Arrow")) {
+        const after = now(),
+          main = page.values("rollout") ?? page.values(methods[0]?.name);
+        page.announce(
+          `${plainToken(after.tokens[after.token])}, ${after.layerName}${main ? `, rollout ${number(main.row[after.token])}` : ""}`,
+        );
+      }
+    },
+    { signal },
+  );
 
-  const compare = comparePanel(page), layers = data.layers.length && methodNames.length ? layersPanel(page) : null;
-  panels.push(compare, ...layers?.parts ?? []);
+  const compare = comparePanel(page),
+    layers = data.layers.length && methodNames.length ? layersPanel(page) : null;
+  panels.push(compare, ...(layers?.parts ?? []));
   const made = {};
 
   function showView(changed) {
@@ -268,7 +571,7 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     const at = now();
     if (!asks || !data.levels.length || data.views[at.unit].flow?.queries.includes(at.query)) return;
     try {
-      await data.add(await asks.rows({unit: at.unit, query: at.query}));
+      await data.add(await asks.rows({ unit: at.unit, query: at.query }));
       update(new Set(["rows"]));
     } catch (error) {
       page.announce(error.message);
@@ -276,8 +579,8 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
   }
 
   const parts = [
-    ...panels.map(panel => ({node: () => panel.node, update: panel.update, due: null})),
-    {node: () => viewBox, update: showView, due: null},
+    ...panels.map((panel) => ({ node: () => panel.node, update: panel.update, due: null })),
+    { node: () => viewBox, update: showView, due: null },
   ];
   let later = 0;
 
@@ -287,28 +590,37 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
   }
 
   function paintPart(part) {
-    const {due} = part;
+    const { due } = part;
     if (due === undefined) return;
     part.due = undefined;
     part.update(due);
   }
 
   function paintRest() {
-    const next = parts.filter(part => part.due !== undefined).sort((a, b) => Number(seen(b.node())) - Number(seen(a.node())))[0];
-    if (!next) { node.dataset.settled = node.dataset.updated; return; }
+    const next = parts
+      .filter((part) => part.due !== undefined)
+      .sort((a, b) => Number(seen(b.node())) - Number(seen(a.node())))[0];
+    if (!next) {
+      node.dataset.settled = node.dataset.updated;
+      return;
+    }
     paintPart(next);
     later = setTimeout(paintRest, 0);
   }
 
-  addEventListener("beforeprint", () => parts.forEach(paintPart), {signal});
-  addEventListener("scroll", () => parts.forEach(part => seen(part.node()) && paintPart(part)), {passive: true, signal});
+  addEventListener("beforeprint", () => parts.forEach(paintPart), { signal });
+  addEventListener("scroll", () => parts.forEach((part) => seen(part.node()) && paintPart(part)), {
+    passive: true,
+    signal,
+  });
 
   function update(changed) {
     const start = performance.now();
     if (!changed || changed.has("u")) buildStrip();
     paintControls();
-    const visible = parts.filter(part => seen(part.node()));  // all at once: every painting would have the page laid out anew
-    for (const part of parts) part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
+    const visible = parts.filter((part) => seen(part.node())); // all at once: every painting would have the page laid out anew
+    for (const part of parts)
+      part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
     // what is out of sight waits for a moment when nothing else is to be done
     clearTimeout(later);
@@ -320,13 +632,13 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
 
   node.append(compare.node);
   if (layers) node.append(layers.node);
-  if (Object.keys(views).length) node.append(el("section", {class: "panel", "data-panel": "views"}, tabs, viewBox));
+  if (Object.keys(views).length) node.append(el("section", { class: "panel", "data-panel": "views" }, tabs, viewBox));
   node.append(footer, live, help);
   root.replaceChildren(node, root.querySelector(".tip") ?? "");
   root.removeAttribute("aria-busy");
   width = node.clientWidth;
   state.listen(update);
-  dark.addEventListener("change", () => update(new Set(["theme"])), {signal});
+  dark.addEventListener("change", () => update(new Set(["theme"])), { signal });
   let resizing = 0;
   const watch = new ResizeObserver(() => {
     clearTimeout(resizing);
@@ -346,11 +658,13 @@ export function mount(root, data, {prefix = "", asks = null} = {}) {
     [later, resizing, ...waiting.values()].forEach(clearTimeout);
   }
 
-  return {state, node, page, close};
+  return { state, node, page, close };
 }
 
-function imageCanvas({shape: [height, width], pixels}) {
-  const canvas = el("canvas", {width, height}), context = canvas.getContext("2d"), image = context.createImageData(width, height);
+function imageCanvas({ shape: [height, width], pixels }) {
+  const canvas = el("canvas", { width, height }),
+    context = canvas.getContext("2d"),
+    image = context.createImageData(width, height);
   for (let i = 0; i < width * height; i++) {
     image.data.set(pixels.subarray(3 * i, 3 * i + 3), 4 * i);
     image.data[4 * i + 3] = 255;

@@ -6,7 +6,8 @@
  */
 export function makeState(defaults, allowed, prefix, signal) {
   const listeners = [];
-  let current = {...defaults, ...fromFragment(location.hash)}, waiting = false;
+  let current = { ...defaults, ...fromFragment(location.hash) },
+    waiting = false;
 
   function fromFragment(hash) {
     const found = {};
@@ -36,22 +37,27 @@ export function makeState(defaults, allowed, prefix, signal) {
   }
 
   function set(changes) {
-    const changed = Object.keys(changes).filter(name => current[name] !== changes[name]);
+    const changed = Object.keys(changes).filter((name) => current[name] !== changes[name]);
     if (!changed.length) return;
-    current = {...current, ...changes};
+    current = { ...current, ...changes };
     const names = new Set(changed);
     for (const listener of listeners) listener(names);
     if (!waiting) {
       waiting = true;
-      setTimeout(() => { waiting = false; write(); }, 120);  // browsers slow down pages that write it at every key
+      setTimeout(() => {
+        waiting = false;
+        write();
+      }, 120); // browsers slow down pages that write it at every key
     }
   }
 
   // the event's own address: by now the selection before may have been written over it
-  addEventListener("hashchange", event => set({...defaults, ...fromFragment(new URL(event.newURL).hash)}), {signal});
+  addEventListener("hashchange", (event) => set({ ...defaults, ...fromFragment(new URL(event.newURL).hash) }), {
+    signal,
+  });
   return {
     get: () => current,
     set,
-    listen: listener => listeners.push(listener),
+    listen: (listener) => listeners.push(listener),
   };
 }
