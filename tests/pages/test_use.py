@@ -358,3 +358,17 @@ def test_a_narrow_window_and_zoom(browser: Any, which: str, request: pytest.Fixt
                 settle(page)
                 assert page.evaluate("document.documentElement.scrollWidth") <= options["viewport"]["width"], view
                 assert page.evaluate("document.body.scrollWidth") <= options["viewport"]["width"], view
+
+
+def test_print_is_light_and_whole_whatever_the_screen_shows(browser: Any, sentence: Case) -> None:
+    with opened(browser, sentence.path, color_scheme="dark") as page:
+        theme = "document.querySelector('#attnflow').dataset.theme"
+        assert page.evaluate(theme) == "dark"
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(theme) == "light"
+        page.emulate_media(media="print")
+        assert page.locator(".export").first.is_hidden() and page.locator(".numbers tbody tr").last.is_visible()
+        tok = page.locator('.row[data-method="blank-out"] .tok').nth(3)
+        assert tok.evaluate("t => getComputedStyle(t).printColorAdjust") == "exact"
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(theme) == "dark"

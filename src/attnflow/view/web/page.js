@@ -111,10 +111,12 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   );
   const waiting = new Map();
   const live = el("p", { class: "sr", "aria-live": "polite" });
-  let width = 0;
+  let width = 0,
+    printing = false;
 
   function colours() {
     const { theme } = state.get();
+    if (printing) return PALETTES.light; // paper is white
     return PALETTES[theme === "dark" || (theme !== "light" && dark.matches) ? "dark" : "light"];
   }
 
@@ -608,7 +610,14 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     later = setTimeout(paintRest, 0);
   }
 
-  addEventListener("beforeprint", () => parts.forEach(paintPart), { signal });
+  for (const name of ["beforeprint", "afterprint"]) {
+    const onpaper = () => {
+      printing = name === "beforeprint";
+      update(new Set(["theme"]));
+      parts.forEach(paintPart);
+    };
+    addEventListener(name, onpaper, { signal });
+  }
   addEventListener("scroll", () => parts.forEach((part) => seen(part.node()) && paintPart(part)), {
     passive: true,
     signal,
