@@ -74,7 +74,7 @@ def of_trace(
     if not asked:
         raise InputError(f"query={query!r}: expected a position, a token, or several of them")
     size = trace.steps[trace.ends[-1]].weights.shape[0]
-    layers = _layers(trace)
+    layers = shown_layers(trace)
     count = sum(step.weights.numel() for step in trace.steps)
     left_out: list[str] = []
     units: dict[str, Any] = {"subwords": _unit(trace)}
@@ -196,7 +196,7 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
     """Raw attention, rollout and flow of one query at all layers, for a page that does not hold them."""
     its = _of_unit(trace, unit)
     at = _query(its, query)
-    layers = _layers(its)
+    layers = shown_layers(its)
     left_out: list[str] = []
     found = {
         "raw": table(its.raw(query=[at], layer=layers)),
@@ -358,7 +358,7 @@ def _unit(of: Trace | TokenAttention) -> dict[str, Any]:
     return {"tokens": list(of.tokens), "special": list(of.special), "parts": list(of.parts), "groups": None}
 
 
-def _layers(trace: Trace) -> list[int]:
+def shown_layers(trace: Trace) -> list[int]:
     """Those whose positions are the last layer's: others have no names."""
     sizes = [trace.steps[end].weights.shape[0] for end in trace.ends]
     return [l for l, size in enumerate(sizes) if size == sizes[-1]]

@@ -75,20 +75,20 @@ def of_trace(trace: Any, **options: Any) -> Page:
 def of_result(result: Any) -> Page:
     """The page of the trace that a result was computed from, opened where the result is; else of its values alone.
 
-    Its values alone also where the page would compute others from the trace: normalised ones, and rollout from a layer on.
+    Its values alone also where the page would show others from the trace: normalised ones, rollout from a layer on, and
+    layers whose positions are not the last one's.
     """
-    recipe = result.recipe
+    recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
-    if result.source is None or other:
+    if trace is None or other or not set(result.layers) <= set(document.shown_layers(trace)):
         return Page(document.of_result(result))
-    # A result over words keeps its trace over words
     selected = {
         "layer": result.layers[-1],
         "method": result.method,
         "special": "without_special" not in result.provenance.get("steps", ()),
         "field": recipe.get("receptive_field") or "",
     }
-    return of_trace(result.source, query=list(result.queries[:1]), residual=recipe.get("residual", 0.5), state=selected)
+    return of_trace(trace, query=list(result.queries[:1]), residual=recipe.get("residual", 0.5), state=selected)
 
 
 def of_weights(
