@@ -21,8 +21,8 @@ from attnflow.view import document
 WEB = Path(__file__).parent / "web"
 
 MODULES = (
-    "maths.js", "data.js", "colour.js", "draw.js", "state.js", "keep.js", "compare.js", "layers.js", "graph.js", "paths.js",
-    "heads.js", "page.js", "app.js",
+    "maths.js", "data.js", "colour.js", "draw.js", "state.js", "keep.js", "patches.js", "notes.js", "query.js", "keys.js",
+    "compare.js", "layers.js", "graph.js", "paths.js", "heads.js", "page.js", "app.js",
 )  # fmt: skip
 """The modules of the script, each after those that it imports from."""
 

@@ -1,7 +1,9 @@
-import { el, svg, figure, label, button, number, correlation, tokenNodes, plainToken, textWidth } from "./draw.js";
+import { el, button, number, correlation, tokenNodes, plainToken } from "./draw.js";
 import { shade, inkOn, shares, extent, cellCanvas } from "./colour.js";
 import { spearman } from "./maths.js";
 import { exportMenu, compareFigure } from "./keep.js";
+import { paintPatches, patchFigure } from "./patches.js";
+import { readerNotes } from "./notes.js";
 
 const LONG = 96;
 const TABLE = 100;
@@ -40,7 +42,15 @@ export function comparePanel(page) {
       el("label", {}, stretch, " shade each row from its lowest to its highest"),
       exportMenu(
         "compare",
-        (colours) => (data.grid ? imageFigure(colours) : compareFigure({ ...figureParts(), colours })),
+        (colours) =>
+          data.grid
+            ? patchFigure(
+                page,
+                table.filter((method) => method.shares),
+                figureParts().title,
+                colours,
+              )
+            : compareFigure({ ...figureParts(), colours }),
         csvRows,
         data,
         page.announce,
@@ -196,113 +206,14 @@ export function comparePanel(page) {
     legend.textContent = state.get().cs
       ? "The stronger the colour, the higher: from the lowest to the highest value of each row."
       : "The stronger the colour, the higher: from 0 to the highest value of each method over all layers.";
-    notes.replaceChildren(...told(at).map((line) => el("li", {}, line)));
+    notes.replaceChildren(...readerNotes(page, table).map((line) => el("li", {}, line)));
     drawTable();
     drawMatrix();
   }
 
-  /** What a reader must know of these numbers, where they stand. */
-  function told(at) {
-    const lines = [],
-      worth = data.importance,
-      [first] = worth;
-    if (first?.answer) {
-      const by = worth
-        .map(({ name, told }) =>
-          name === "blank-out" && told.by
-            ? `blank-out puts ${told.by === "remove" ? "nothing" : `the ${told.by} token`} in its place`
-            : name === "gradient"
-              ? "gradient is the length of the derivative"
-              : "",
-        )
-        .filter(Boolean)
-        .join("; ");
-      lines.push(
-        `${worth.map(({ name }) => name).join(" and ")}: how much the answer (${plainToken(first.answer.name, 30)}) moves with a token, up or down; ${by}.`,
-      );
-    }
-    if (at.unit === "words")
-      lines.push(
-        "A word has the sum of what its pieces get, in attention and importance alike: long words rank high by themselves, and ρ with them.",
-      );
-    const flow = table.find((method) => method.name === "flow" && method.values && method.exact);
-    if (flow && data.exact && data.levels.length && !at.field) {
-      const most = bounds(at),
-        bound = at.inputs.filter((i, place) => flow.values[place] >= most[i] * (1 - 1e-9)).length;
-      if (bound > at.inputs.length / 2)
-        lines.push(
-          `Flow: ${bound} of ${at.inputs.length} tokens are at their bound (all that leaves the query, or all that the first layer takes from the token), which says nothing of what is between. Lower layers tell more.`,
-        );
-    }
-    if (data.causal)
-      lines.push(
-        at.field
-          ? {
-              ratio: "Ratio: 1 is what uniform attention under the same mask would give.",
-              difference: "Difference: 0 is what uniform attention under the same mask would give.",
-              layer: "Every layer's weights were divided by what uniform attention sends to each token.",
-            }[at.field]
-          : "In a decoder rollout and flow mostly tell the position: early tokens are reached along more paths. The receptive field, above, corrects for the mask, not for more.",
-      );
-    return lines;
-  }
-
-  /** What flow cannot exceed: what leaves the query, and what enters the token. */
-  function bounds(at) {
-    const graph = data.graph(at.unit),
-      { rows, cols, values } = graph[0],
-      end = graph[data.ends[data.layers[at.layer]]];
-    const into = new Float64Array(cols);
-    for (let q = 0, e = 0; q < rows; q++)
-      for (let k = 0; k < cols; k++, e++)
-        into[k] += graph[0].carried[0] <= k && k < graph[0].carried[1] && q === k ? Infinity : values[e];
-    let out = 0;
-    for (let k = 0; k < end.cols; k++) out += end.values[at.query * end.cols + k];
-    return into.map((most) => Math.min(most, out));
-  }
-
-  /** The patches over the image. */
-  function paintOver(canvas, method, at, colours) {
-    const [rows, columns] = data.grid,
-      first = at.tokens.length - rows * columns;
-    const side = 168,
-      wide = Math.round((side * columns) / rows);
-    canvas.width = wide * 2;
-    canvas.height = side * 2;
-    canvas.style.width = `${wide}px`;
-    canvas.style.height = `${side}px`;
-    const context = canvas.getContext("2d");
-    if (data.image) {
-      context.filter = "grayscale(1)"; // so that every colour means a value
-      context.drawImage(page.picture(), 0, 0, canvas.width, canvas.height);
-      context.filter = "none";
-    }
-    const cell = { w: canvas.width / columns, h: canvas.height / rows };
-    context.globalAlpha = data.image ? 0.62 : 1;
-    const shareOf = new Map(at.inputs.map((i, place) => [i, method.shares[place]]));
-    for (let i = 0; i < rows * columns; i++) {
-      context.fillStyle = shade(colours, shareOf.get(first + i) ?? 0);
-      context.fillRect(
-        Math.floor((i % columns) * cell.w),
-        Math.floor(Math.floor(i / columns) * cell.h),
-        Math.ceil(cell.w),
-        Math.ceil(cell.h),
-      );
-    }
-    context.globalAlpha = 1;
-    const outline = (i, colour, thick) => {
-      if (i < first) return;
-      context.strokeStyle = colour;
-      context.lineWidth = thick;
-      context.strokeRect(((i - first) % columns) * cell.w, Math.floor((i - first) / columns) * cell.h, cell.w, cell.h);
-    };
-    outline(state.get().t, colours.accent, 4);
-    return { shareOf, first, wide, side };
-  }
-
   function paintImage(row, method, at, colours) {
     const canvas = row.querySelector("canvas"),
-      { shareOf, first } = paintOver(canvas, method, at, colours);
+      { shareOf, first } = paintPatches(page, canvas, method, at, colours);
     canvas.setAttribute("aria-label", spokenRow(method, at));
     const specials = row.querySelector(".text");
     specials.replaceChildren(
@@ -445,35 +356,6 @@ export function comparePanel(page) {
         ),
       ),
     );
-  }
-
-  function imageFigure(colours) {
-    const at = page.now(),
-      there = table.filter((method) => method.shares),
-      { title } = figureParts();
-    const drawn = there.map((method) => {
-      const canvas = el("canvas");
-      return { ...paintOver(canvas, method, at, colours), canvas, method };
-    });
-    const found = figure(
-      Math.max(
-        textWidth(title, 12, "600"),
-        drawn.reduce((sum, { wide }) => sum + wide + 16, 0),
-      ),
-      (drawn[0]?.side ?? 0) + 48,
-      colours,
-      title,
-    );
-    found.append(label(0, 12, title, { "font-size": 12, "font-weight": 600 }));
-    let x = 0;
-    for (const { canvas, method, wide, side } of drawn) {
-      found.append(
-        label(x, 34, method.title, { "font-size": 12 }),
-        svg("image", { x, y: 46, width: wide, height: side, href: canvas.toDataURL() }),
-      );
-      x += wide + 16;
-    }
-    return found;
   }
 
   function figureParts() {

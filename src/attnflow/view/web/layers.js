@@ -318,29 +318,34 @@ export function layersPanel(page) {
     });
   }
 
+  /** A map says the number under the pointer, and a click chooses its row and column. */
+  function pointed(map, lines, choose) {
+    map.node.addEventListener("pointermove", (event) => {
+      const cell = map.cellAt(event);
+      if (cell) page.tip.show(event, lines(cell));
+      else page.tip.hide();
+    });
+    map.node.addEventListener("pointerleave", () => page.tip.hide());
+    map.node.addEventListener("click", (event) => {
+      const cell = map.cellAt(event);
+      if (cell) choose(cell);
+    });
+  }
+
   function paint() {
     const colours = page.colours(),
       at = page.now();
     stretch.checked = !!state.get().ls;
     small.replaceChildren(
       ...drawn(colours, true).map(({ method, found, map }) => {
-        map.node.addEventListener("pointermove", (event) => {
-          const cell = map.cellAt(event);
-          if (!cell) {
-            page.tip.hide();
-            return;
-          }
-          const i = at.inputs[cell.column];
-          page.tip.show(event, [
-            `${plainToken(at.tokens[i])} · ${at.layerNames[cell.row]}`,
-            `${method.title} ${found.rows[cell.row][i]}`,
-          ]);
-        });
-        map.node.addEventListener("pointerleave", () => page.tip.hide());
-        map.node.addEventListener("click", (event) => {
-          const cell = map.cellAt(event);
-          if (cell) state.set({ l: data.layers[cell.row] + 1, t: at.inputs[cell.column] });
-        });
+        pointed(
+          map,
+          ({ row, column }) => [
+            `${plainToken(at.tokens[at.inputs[column]])} · ${at.layerNames[row]}`,
+            `${method.title} ${found.rows[row][at.inputs[column]]}`,
+          ],
+          ({ row, column }) => state.set({ l: data.layers[row] + 1, t: at.inputs[column] }),
+        );
         const order = at.inputs.slice(0, 64);
         const holder = el(
           "figure",
@@ -381,23 +386,14 @@ export function layersPanel(page) {
       return;
     }
     const rows = wholeRows();
-    map.node.addEventListener("pointermove", (event) => {
-      const cell = map.cellAt(event);
-      if (!cell) {
-        page.tip.hide();
-        return;
-      }
-      const i = at.inputs[cell.column];
-      page.tip.show(event, [
-        `from ${plainToken(at.names[data.firstQuery + cell.row])} to ${plainToken(at.tokens[i])}`,
-        `${rows[cell.row][i]}`,
-      ]);
-    });
-    map.node.addEventListener("pointerleave", () => page.tip.hide());
-    map.node.addEventListener("click", (event) => {
-      const cell = map.cellAt(event);
-      if (cell) state.set({ q: data.firstQuery + cell.row, t: at.inputs[cell.column] });
-    });
+    pointed(
+      map,
+      ({ row, column }) => [
+        `from ${plainToken(at.names[data.firstQuery + row])} to ${plainToken(at.tokens[at.inputs[column]])}`,
+        `${rows[row][at.inputs[column]]}`,
+      ],
+      ({ row, column }) => state.set({ q: data.firstQuery + row, t: at.inputs[column] }),
+    );
     const holder = el("figure", {}, map.shown, scaleBar(map.scale, colours));
     whole.replaceChildren(holder);
     const most = 32;

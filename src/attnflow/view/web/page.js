@@ -1,7 +1,10 @@
-import { el, button, number, plainToken, tokenNodes, makeTip, choice, press } from "./draw.js";
+import { el, button, number, plainToken, makeTip, choice, press } from "./draw.js";
 import { PALETTES } from "./colour.js";
 import { makeState } from "./state.js";
 import { queryNames } from "./data.js";
+import { queryStrip } from "./query.js";
+import { listenToKeys } from "./keys.js";
+import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
 import { graphPanel } from "./graph.js";
@@ -36,18 +39,6 @@ const FIELDS = {
   difference: "difference from uniform",
   layer: "layer by layer",
 };
-
-const KEYS = [
-  ["← →", "previous or next token"],
-  ["↑ ↓", "layer up or down"],
-  ["q", "make the chosen token the query"],
-  ["w", "words or subwords"],
-  ["s", "special tokens in or out"],
-  ["1 2 3", "graph, flow paths, heads"],
-  ["d", "light or dark"],
-  ["Tab", "next control; in the graph, arrows move between states"],
-  ["?", "this list"],
-];
 
 /** Puts a document into an element. `prefix` keeps two of them apart in the address; `asks` reaches a server, if there is one. */
 export function mount(root, data, { prefix = "", asks = null } = {}) {
@@ -204,6 +195,8 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
       return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u.test(name) ? `\u2068${name}\u2069` : name;
     },
     titleOf: (name) => methods.find((method) => method.name === name)?.title ?? name,
+    switchUnit,
+    switchTheme: () => state.set({ theme: colours().name === "dark" ? "light" : "dark" }),
     announce: (text) => {
       live.textContent = text;
     },
@@ -212,7 +205,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
       clearTimeout(waiting.get(name));
       waiting.set(name, setTimeout(work, 250));
     },
-    picture: () => picture,
+    picture: data.image && imageCanvas(data.image),
     whyNot(name) {
       const at = now(),
         held = data.views[at.unit]?.[name]?.queries ?? [];
@@ -225,7 +218,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
           .join(", ")} alone: `,
         button(`show ${plainToken(at.names[held[0]])}`, () => {
           state.set({ q: held[0] });
-          strip.focus();
+          query.node.focus();
         }),
       ];
     },
@@ -236,7 +229,6 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   };
   page.tip = makeTip(root);
 
-  const picture = data.image && imageCanvas(data.image);
   const views = data.levels.length ? VIEWS : {};
   const panels = [];
 
@@ -254,22 +246,11 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
         Object.entries(FIELDS).map(([value, text]) => el("option", { value }, text)),
       )
     : null;
-  const theme = button("", () => state.set({ theme: colours().name === "dark" ? "light" : "dark" }), {
+  const theme = button("", page.switchTheme, {
     class: "theme",
     title: "light or dark (d)",
   });
-  const help = el(
-    "dialog",
-    { class: "help", "aria-label": "keys" },
-    el("h2", {}, "Keys"),
-    el(
-      "dl",
-      {},
-      KEYS.flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]),
-    ),
-    el("form", { method: "dialog" }, el("button", {}, "close")),
-  );
-  const strip = el("div", { class: "query", role: "listbox", "aria-label": "query token", tabindex: "0" });
+  const query = queryStrip(page, prefix);
   const slider = el("input", {
     type: "range",
     min: 0,
@@ -340,7 +321,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
           : "",
         field ? el("label", {}, "receptive field ", field) : "",
         theme,
-        button("?", () => help.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
+        button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
       ),
     ),
     data.prediction
@@ -371,7 +352,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     el(
       "div",
       { class: "pickers" },
-      el("div", { class: "pick-query" }, el("span", { class: "caption" }, "query"), strip),
+      el("div", { class: "pick-query" }, el("span", { class: "caption" }, "query"), query.node),
       data.layers.length > 1
         ? el("label", { class: "pick-layer" }, el("span", { class: "caption" }, "layer"), slider, layerOut)
         : "",
@@ -406,55 +387,6 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     state.set({ u, q: moved(at.query), t: moved(state.get().t) });
   }
 
-  function buildStrip() {
-    const at = now();
-    strip.replaceChildren();
-    const box = data.grid && !data.queries;
-    strip.classList.toggle("long", at.names.length > 200 && !box);
-    strip.classList.toggle("pictured", !!box);
-    if (box) {
-      const [rows, columns] = data.grid,
-        before = at.names.length - rows * columns;
-      strip.append(
-        ...at.names
-          .slice(0, before)
-          .map((name, i) => el("span", { role: "option", class: "tok", "data-q": i, id: `${prefix}q${i}` }, name)),
-      );
-      const map = el(
-        "div",
-        { class: "patches", style: `grid-template-columns:repeat(${columns},1fr);aspect-ratio:${columns}/${rows}` },
-        Array.from({ length: rows * columns }, (_, i) =>
-          el("span", {
-            role: "option",
-            "data-q": before + i,
-            id: `${prefix}q${before + i}`,
-            "aria-label": at.names[before + i],
-            title: at.names[before + i],
-          }),
-        ),
-      );
-      if (picture) map.style.backgroundImage = `url(${picture.toDataURL()})`;
-      strip.append(map);
-      return;
-    }
-    let part = "";
-    at.names.forEach((name, i) => {
-      if (i < data.firstQuery) return;
-      if (at.parts[i] && at.parts[i] !== part) {
-        part = at.parts[i];
-        strip.append(el("span", { class: "part" }, part));
-      }
-      if (strip.children.length && !at.joins[i]) strip.append(" ");
-      strip.append(
-        el(
-          "span",
-          { role: "option", class: at.joins[i] ? "tok joined" : "tok", "data-q": i, id: `${prefix}q${i}` },
-          tokenNodes(name),
-        ),
-      );
-    });
-  }
-
   function paintControls() {
     const at = now(),
       s = state.get();
@@ -467,15 +399,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     slider.value = at.layer;
     slider.setAttribute("aria-valuetext", at.layerName ?? "");
     layerOut.textContent = `${at.layerName} of ${at.layerNames.length > 1 ? at.layerNames.at(-1) : at.layerName}`;
-    strip.querySelector('[aria-selected="true"]')?.removeAttribute("aria-selected");
-    strip.querySelector(`[data-q="${at.query}"]`)?.setAttribute("aria-selected", "true");
-    const chosen = strip.querySelector('[aria-selected="true"]');
-    if (chosen && strip.scrollHeight > strip.clientHeight) {
-      const box = strip.getBoundingClientRect(),
-        own = chosen.getBoundingClientRect();
-      if (own.top < box.top || own.bottom > box.bottom) strip.scrollTop += own.top - box.top - strip.clientHeight / 2;
-    }
-    strip.setAttribute("aria-activedescendant", `${prefix}q${at.query}`);
+    query.paint(at);
     for (const tab of tabs.children) {
       const on = tab.dataset.view === s.v;
       tab.setAttribute("aria-selected", String(on));
@@ -484,19 +408,6 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     }
   }
 
-  strip.addEventListener("click", (event) => {
-    const option = event.target.closest("[data-q]");
-    if (option) state.set({ q: Number(option.dataset.q) });
-  });
-  strip.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const at = now();
-    state.set({ q: Math.min(at.names.length - 1, Math.max(data.firstQuery, at.query + step)) });
-    page.announce(`query ${now().queryName}`);
-  });
   tabs.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key],
       names = Object.keys(views);
@@ -507,54 +418,6 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     state.set({ v: next });
     tabs.querySelector(`[data-view=${next}]`).focus();
   });
-  document.addEventListener(
-    "keydown",
-    (event) => {
-      // keys work wherever the focus is in this page, and where it is nowhere, in the first
-      if (!node.contains(event.target) && (prefix || event.target !== document.body)) return;
-      if (
-        event.ctrlKey ||
-        event.metaKey ||
-        event.altKey ||
-        event.target.closest("input[type=text], textarea, select, dialog")
-      )
-        return;
-      if (event.target.closest("input") && event.key.startsWith("Arrow")) return;
-      const at = now(),
-        places = at.inputs,
-        place = places.indexOf(at.token);
-      const acts = {
-        ArrowLeft: () => state.set({ t: places[Math.max(0, place - 1)] }),
-        ArrowRight: () => state.set({ t: places[Math.min(places.length - 1, place + 1)] }),
-        ArrowUp: () => state.set({ l: data.layers[Math.min(data.layers.length - 1, at.layer + 1)] + 1 }),
-        ArrowDown: () => state.set({ l: data.layers[Math.max(0, at.layer - 1)] + 1 }),
-        q: () =>
-          !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({ q: at.token }),
-        w: () =>
-          units.words
-            ? switchUnit(at.unit === "words" ? "subwords" : "words")
-            : page.announce("every token is a word here"),
-        s: () => state.set({ s: state.get().s ? 0 : 1 }),
-        d: () => theme.click(),
-        "?": () => help.showModal(),
-        1: () => state.set({ v: "graph" }),
-        2: () => state.set({ v: "paths" }),
-        3: () => state.set({ v: "heads" }),
-      };
-      if (!acts[event.key]) return;
-      event.preventDefault();
-      acts[event.key]();
-      if (event.key.startsWith("Arrow")) {
-        const after = now(),
-          main = page.values("rollout") ?? page.values(methods[0]?.name);
-        page.announce(
-          `${plainToken(after.tokens[after.token])}, ${after.layerName}${main ? `, rollout ${number(main.row[after.token])}` : ""}`,
-        );
-      }
-    },
-    { signal },
-  );
-
   const compare = comparePanel(page),
     layers = data.layers.length && methodNames.length ? layersPanel(page) : null;
   panels.push(compare, ...(layers?.parts ?? []));
@@ -625,7 +488,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
 
   function update(changed) {
     const start = performance.now();
-    if (!changed || changed.has("u")) buildStrip();
+    if (!changed || changed.has("u")) query.build();
     paintControls();
     const visible = parts.filter((part) => seen(part.node())); // all at once: every painting would have the page laid out anew
     for (const part of parts)
@@ -642,7 +505,8 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   node.append(compare.node);
   if (layers) node.append(layers.node);
   if (Object.keys(views).length) node.append(el("section", { class: "panel", "data-panel": "views" }, tabs, viewBox));
-  node.append(footer, live, help);
+  node.append(footer, live);
+  const keys = listenToKeys(page, node, prefix, signal);
   root.replaceChildren(node, root.querySelector(".tip") ?? "");
   root.removeAttribute("aria-busy");
   width = node.clientWidth;
@@ -668,16 +532,4 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   }
 
   return { state, node, page, close };
-}
-
-function imageCanvas({ shape: [height, width], pixels }) {
-  const canvas = el("canvas", { width, height }),
-    context = canvas.getContext("2d"),
-    image = context.createImageData(width, height);
-  for (let i = 0; i < width * height; i++) {
-    image.data.set(pixels.subarray(3 * i, 3 * i + 3), 4 * i);
-    image.data[4 * i + 3] = 255;
-  }
-  context.putImageData(image, 0, 0);
-  return canvas;
 }

@@ -1,0 +1,80 @@
+import { el, number, plainToken } from "./draw.js";
+
+const KEYS = [
+  ["← →", "previous or next token"],
+  ["↑ ↓", "layer up or down"],
+  ["q", "make the chosen token the query"],
+  ["w", "words or subwords"],
+  ["s", "special tokens in or out"],
+  ["1 2 3", "graph, flow paths, heads"],
+  ["d", "light or dark"],
+  ["Tab", "next control; in the graph, arrows move between states"],
+  ["?", "this list"],
+];
+
+/** Has a page listen to its keys, and gives the list of them. */
+export function listenToKeys(page, node, prefix, signal) {
+  const { data, state } = page;
+  const help = el(
+    "dialog",
+    { class: "help", "aria-label": "keys" },
+    el("h2", {}, "Keys"),
+    el(
+      "dl",
+      {},
+      KEYS.flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]),
+    ),
+    el("form", { method: "dialog" }, el("button", {}, "close")),
+  );
+  document.addEventListener(
+    "keydown",
+    (event) => {
+      // keys work wherever the focus is in this page, and where it is nowhere, in the first
+      if (!node.contains(event.target) && (prefix || event.target !== document.body)) return;
+      if (
+        event.ctrlKey ||
+        event.metaKey ||
+        event.altKey ||
+        event.target.closest("input[type=text], textarea, select, dialog")
+      )
+        return;
+      if (event.target.closest("input") && event.key.startsWith("Arrow")) return;
+      const at = page.now(),
+        places = at.inputs,
+        place = places.indexOf(at.token);
+      const acts = {
+        ArrowLeft: () => state.set({ t: places[Math.max(0, place - 1)] }),
+        ArrowRight: () => state.set({ t: places[Math.min(places.length - 1, place + 1)] }),
+        ArrowUp: () => state.set({ l: data.layers[Math.min(data.layers.length - 1, at.layer + 1)] + 1 }),
+        ArrowDown: () => state.set({ l: data.layers[Math.max(0, at.layer - 1)] + 1 }),
+        q: () =>
+          !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({ q: at.token }),
+        w: () =>
+          data.units.words
+            ? page.switchUnit(at.unit === "words" ? "subwords" : "words")
+            : page.announce("every token is a word here"),
+        s: () => state.set({ s: state.get().s ? 0 : 1 }),
+        d: () => page.switchTheme(),
+        "?": () => help.showModal(),
+        1: () => state.set({ v: "graph" }),
+        2: () => state.set({ v: "paths" }),
+        3: () => state.set({ v: "heads" }),
+      };
+      if (!acts[event.key]) return;
+      event.preventDefault();
+      acts[event.key]();
+      if (event.key.startsWith("Arrow")) {
+        const after = page.now(),
+          name = page.values("rollout") ? "rollout" : page.methods[0]?.name,
+          main = name && page.values(name);
+        page.announce(
+          `${plainToken(after.tokens[after.token])}, ${after.layerName}${main ? `, ${name} ${number(main.row[after.token])}` : ""}`,
+        );
+      }
+    },
+    { signal },
+  );
+
+  node.append(help);
+  return help;
+}

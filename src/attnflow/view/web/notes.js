@@ -1,0 +1,63 @@
+import { plainToken } from "./draw.js";
+
+/** What a reader must know of these numbers, where they stand. */
+export function readerNotes(page, table) {
+  const { data } = page,
+    at = page.now();
+  const lines = [],
+    worth = data.importance,
+    [first] = worth;
+  if (first?.answer) {
+    const by = worth
+      .map(({ name, told }) =>
+        name === "blank-out" && told.by
+          ? `blank-out puts ${told.by === "remove" ? "nothing" : `the ${told.by} token`} in its place`
+          : name === "gradient"
+            ? "gradient is the length of the derivative"
+            : "",
+      )
+      .filter(Boolean)
+      .join("; ");
+    lines.push(
+      `${worth.map(({ name }) => name).join(" and ")}: how much the answer (${plainToken(first.answer.name, 30)}) moves with a token, up or down${by && `; ${by}`}.`,
+    );
+  }
+  if (at.unit === "words")
+    lines.push(
+      "A word has the sum of what its pieces get, in attention and importance alike: long words rank high by themselves, and ρ with them.",
+    );
+  const flow = table.find((method) => method.name === "flow" && method.values && method.exact);
+  if (flow && data.exact && data.levels.length && !at.field) {
+    const most = flowBounds(data, at),
+      bound = at.inputs.filter((i, place) => flow.values[place] >= most[i] * (1 - 1e-9)).length;
+    if (bound > at.inputs.length / 2)
+      lines.push(
+        `Flow: ${bound} of ${at.inputs.length} tokens are at their bound (all that leaves the query, or all that the first layer takes from the token), which says nothing of what is between. Lower layers tell more.`,
+      );
+  }
+  if (data.causal)
+    lines.push(
+      at.field
+        ? {
+            ratio: "Ratio: 1 is what uniform attention under the same mask would give.",
+            difference: "Difference: 0 is what uniform attention under the same mask would give.",
+            layer: "Every layer's weights were divided by what uniform attention sends to each token.",
+          }[at.field]
+        : "In a decoder rollout and flow mostly tell the position: early tokens are reached along more paths. The receptive field, above, corrects for the mask, not for more.",
+    );
+  return lines;
+}
+
+/** What flow cannot exceed: what leaves the query, and what enters the token. */
+function flowBounds(data, at) {
+  const graph = data.graph(at.unit),
+    { rows, cols, values } = graph[0],
+    end = graph[data.ends[data.layers[at.layer]]];
+  const into = new Float64Array(cols);
+  for (let q = 0, e = 0; q < rows; q++)
+    for (let k = 0; k < cols; k++, e++)
+      into[k] += graph[0].carried[0] <= k && k < graph[0].carried[1] && q === k ? Infinity : values[e];
+  let out = 0;
+  for (let k = 0; k < end.cols; k++) out += end.values[at.query * end.cols + k];
+  return into.map((most) => Math.min(most, out));
+}

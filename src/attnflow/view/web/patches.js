@@ -1,0 +1,83 @@
+import { el, svg, figure, label, textWidth } from "./draw.js";
+import { shade } from "./colour.js";
+
+/** The image that the model saw. */
+export function imageCanvas({ shape: [height, width], pixels }) {
+  const canvas = el("canvas", { width, height }),
+    context = canvas.getContext("2d"),
+    image = context.createImageData(width, height);
+  for (let i = 0; i < width * height; i++) {
+    image.data.set(pixels.subarray(3 * i, 3 * i + 3), 4 * i);
+    image.data[4 * i + 3] = 255;
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** The patches over the image. */
+export function paintPatches(page, canvas, method, at, colours) {
+  const { data, state } = page;
+  const [rows, columns] = data.grid,
+    first = at.tokens.length - rows * columns;
+  const side = 168,
+    wide = Math.round((side * columns) / rows);
+  canvas.width = wide * 2;
+  canvas.height = side * 2;
+  canvas.style.width = `${wide}px`;
+  canvas.style.height = `${side}px`;
+  const context = canvas.getContext("2d");
+  if (data.image) {
+    context.filter = "grayscale(1)"; // so that every colour means a value
+    context.drawImage(page.picture, 0, 0, canvas.width, canvas.height);
+    context.filter = "none";
+  }
+  const cell = { w: canvas.width / columns, h: canvas.height / rows };
+  context.globalAlpha = data.image ? 0.62 : 1;
+  const shareOf = new Map(at.inputs.map((i, place) => [i, method.shares[place]]));
+  for (let i = 0; i < rows * columns; i++) {
+    context.fillStyle = shade(colours, shareOf.get(first + i) ?? 0);
+    context.fillRect(
+      Math.floor((i % columns) * cell.w),
+      Math.floor(Math.floor(i / columns) * cell.h),
+      Math.ceil(cell.w),
+      Math.ceil(cell.h),
+    );
+  }
+  context.globalAlpha = 1;
+  const outline = (i, colour, thick) => {
+    if (i < first) return;
+    context.strokeStyle = colour;
+    context.lineWidth = thick;
+    context.strokeRect(((i - first) % columns) * cell.w, Math.floor((i - first) / columns) * cell.h, cell.w, cell.h);
+  };
+  outline(state.get().t, colours.accent, 4);
+  return { shareOf, first, wide, side };
+}
+
+/** All methods over the image, beside each other, for export. */
+export function patchFigure(page, there, title, colours) {
+  const at = page.now();
+  const drawn = there.map((method) => {
+    const canvas = el("canvas");
+    return { ...paintPatches(page, canvas, method, at, colours), canvas, method };
+  });
+  const found = figure(
+    Math.max(
+      textWidth(title, 12, "600"),
+      drawn.reduce((sum, { wide }) => sum + wide + 16, 0),
+    ),
+    (drawn[0]?.side ?? 0) + 48,
+    colours,
+    title,
+  );
+  found.append(label(0, 12, title, { "font-size": 12, "font-weight": 600 }));
+  let x = 0;
+  for (const { canvas, method, wide, side } of drawn) {
+    found.append(
+      label(x, 34, method.title, { "font-size": 12 }),
+      svg("image", { x, y: 46, width: wide, height: side, href: canvas.toDataURL() }),
+    );
+    x += wide + 16;
+  }
+  return found;
+}
