@@ -409,3 +409,26 @@ def test_the_command_is_there_without_torch_and_matplotlib() -> None:
     code = "import sys, attnflow.view.commands; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_long_words_agree_in_a_model_that_knows_nothing() -> None:
+    """What docs/reading.md warns of: over words attention and importance both add up pieces."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    tokenizer = wordpiece()
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
+    untrained = af.wrap(BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **shape)), tokenizer)
+    texts = [
+        "the unbelievable key is a cabinet to the book",
+        "nobody is to answer the uncharacteristic book",
+        "a key to the immeasurable cabinetmaker is the answer",
+    ]
+    for view in ("raw", "rollout", "flow"):
+        pieces, words = (
+            np.mean(
+                [compare(untrained, text, words=over, special=False).correlation(view, "blank-out") for text in texts]
+            )
+            for over in (False, True)
+        )
+        assert pieces < 0.2 and words > 0.4, (view, pieces, words)

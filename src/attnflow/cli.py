@@ -12,7 +12,24 @@ from rich.console import Console
 
 from attnflow import __version__
 from attnflow.bench import commands as bench
-from attnflow.command import AsJson, layer_given, make_folder, progress, query_given, quiet, text_given
+from attnflow.command import (
+    AsJson,
+    Device,
+    Dtype,
+    Given,
+    ModelName,
+    Residual,
+    Special,
+    Target,
+    Truncate,
+    Words,
+    layer_given,
+    make_folder,
+    progress,
+    query_given,
+    quiet,
+    text_given,
+)
 from attnflow.errors import InputError
 from attnflow.experiments import commands as experiments
 from attnflow.server import commands as server
@@ -54,12 +71,8 @@ def attnflow(
 
 @app.command()
 def show(
-    text: Annotated[
-        str, typer.Argument(help="The text; - reads it from standard input. For a vision model, the path of an image.")
-    ] = "the key to the cabinets",
-    model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
-    ] = None,
+    text: Given = "the key to the cabinets",
+    model: ModelName = None,
     method: Annotated[
         str, typer.Option(help="raw, rollout, flow; or importance: blank-out, gradient, integrated-gradients, shapley.")
     ] = "rollout",
@@ -70,22 +83,18 @@ def show(
     layer: Annotated[
         str, typer.Option(help="L1, L2, … as in the paper; last; or all (with --json or --output).")
     ] = "last",
-    words: Annotated[bool, typer.Option("--words", help="Words instead of subwords.")] = False,
-    special: Annotated[
-        bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)
-    ] = True,
-    residual: Annotated[float, typer.Option(min=0, max=1, help="Weight of the residual connection.")] = 0.5,
+    words: Words = False,
+    special: Special = True,
+    residual: Residual = 0.5,
     receptive_field: Annotated[
         str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="For encoder-decoders: what the decoder writes.")] = None,
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")] = False,
+    target: Target = None,
+    truncate: Truncate = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")] = "auto",
+    device: Device = None,
+    dtype: Dtype = "auto",
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,

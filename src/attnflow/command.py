@@ -14,6 +14,21 @@ from attnflow.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+# What the commands about one text share.
+Given = Annotated[
+    str, typer.Argument(help="The text; - reads it from standard input. For a vision model, the path of an image.")
+]
+ModelName = Annotated[
+    str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
+]
+Words = Annotated[bool, typer.Option("--words", help="Words instead of subwords.")]
+Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
+Residual = Annotated[float, typer.Option(min=0, max=1, help="Weight of the residual connection.")]
+Target = Annotated[str | None, typer.Option(help="For encoder-decoders: what the decoder writes.")]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
+
 
 def progress(line: str) -> None:
     with contextlib.suppress(OSError):  # nobody listens any more, which is no reason to stop

@@ -212,11 +212,11 @@ def bench_page(
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
     table = Table(
-        "tokens", "MB", "made, s", "shown, ms", *(f"layer, ms ({view})" for view in page.VIEWS),
-        caption=f"{layers} layers of {heads} heads; layer: median and longest of {2 * (layers - 1)} changes",
+        "tokens", "MB", "made, s", "shown, ms", *(f"layer, ms ({view})" for view in page.VIEWS), "one flow, ms",
+        caption=f"{layers} layers of {heads} heads; layer: median and longest of {2 * (layers - 1)} changes; flow: of 10",
     )  # fmt: skip
     for row in rows:
-        changes = (f"{median:.0f} / {most:.0f}" for median, most in row.change_ms.values())
+        changes = (f"{median:.0f} / {most:.0f}" for median, most in (*row.change_ms.values(), row.flow_ms))
         table.add_row(str(row.tokens), f"{row.megabytes:.2f}", f"{row.made_s:.1f}", f"{row.shown_ms:.0f}", *changes)
     Console().print(table)
 

@@ -34,9 +34,20 @@ CHANGE = """async layer => {
 }"""
 
 
+# from the choice of a token to its flow, with its paths and its cut, in the view of paths
+FLOW = """async token => {
+  const view = document.querySelector('[data-view="paths"].view'), pick = view.querySelector("select");
+  const start = performance.now();
+  pick.value = token;
+  pick.dispatchEvent(new Event("change", {bubbles: true}));
+  while (view.hasAttribute("aria-busy")) await new Promise(resolve => setTimeout(resolve, 2));
+  return performance.now() - start;
+}"""
+
+
 @dataclass(frozen=True)
 class Row:
-    """One size. Milliseconds; of the changes of layer, the median and the longest with each view in sight."""
+    """One size. Milliseconds; of the changes of layer, and of the flows of single pairs, the median and the longest."""
 
     tokens: int
     layers: int
@@ -45,6 +56,7 @@ class Row:
     made_s: float
     shown_ms: float
     change_ms: dict[str, tuple[float, float]]
+    flow_ms: tuple[float, float]
 
 
 def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[str], None]) -> list[Row]:
@@ -65,8 +77,9 @@ def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[s
             shown = [_shown(browser, path) for _ in range(rounds)]
             changes = {view: _changes(browser, path, view, layers) for view in VIEWS}
             told = {view: (statistics.median(times), max(times)) for view, times in changes.items()}
-            size = path.stat().st_size / 1e6
-            rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), told))
+            size, flows = path.stat().st_size / 1e6, _flows(browser, path, tokens)
+            solved = (statistics.median(flows), max(flows))
+            rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), told, solved))
         browser.close()
     return rows
 
@@ -103,6 +116,15 @@ def _shown(browser: Any, path: Path) -> float:
     found = float(page.evaluate("document.documentElement.dataset.shown"))
     page.close()
     return found
+
+
+def _flows(browser: Any, path: Path, tokens: int) -> list[float]:
+    page = _opened(browser, path)
+    page.locator(".tabs [data-view=paths]").click()
+    page.wait_for_selector('[data-view="paths"].view:not([aria-busy])')
+    times = [float(page.evaluate(FLOW, str(token))) for token in np.linspace(1, tokens - 1, 10).astype(int)]
+    page.close()
+    return times
 
 
 def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnflow.command import progress, quiet
+from attnflow.command import Device, Dtype, progress, quiet
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ def serve(
     open_page: Annotated[bool, typer.Option(" /--no-open", help="Do not open a browser.", show_default=False)] = True,
     max_tokens: Annotated[int, typer.Option(min=1, help="How many tokens a text may have.")] = 512,
     queue: Annotated[int, typer.Option(min=1, help="How many requests may wait.")] = 32,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")] = "auto",
+    device: Device = None,
+    dtype: Dtype = "auto",
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the models.")
     ] = False,

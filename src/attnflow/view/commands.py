@@ -8,34 +8,42 @@ from typing import Annotated
 
 import typer
 
-from attnflow.command import AsJson, layer_given, progress, query_given, quiet, text_given
+from attnflow.command import (
+    AsJson,
+    Device,
+    Dtype,
+    Given,
+    ModelName,
+    Residual,
+    Special,
+    Target,
+    Truncate,
+    Words,
+    layer_given,
+    progress,
+    query_given,
+    quiet,
+    text_given,
+)
 from attnflow.errors import InputError
 
 METHODS = ("raw", "rollout", "flow", "gradient", "blank-out")
 
 
 def compare(
-    text: Annotated[
-        str, typer.Argument(help="The text; - reads it from standard input. For a vision model, the path of an image.")
-    ] = "the key to the cabinets",
-    model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
-    ] = None,
+    text: Given = "the key to the cabinets",
+    model: ModelName = None,
     query: Annotated[
         str | None, typer.Option(help="Position or token to explain; by default the position that answers.")
     ] = None,
     layer: Annotated[str, typer.Option(help="L1, L2, … as in the paper; or last.")] = "last",
-    words: Annotated[bool, typer.Option("--words", help="Words instead of subwords.")] = False,
-    special: Annotated[
-        bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)
-    ] = True,
-    residual: Annotated[float, typer.Option(min=0, max=1, help="Weight of the residual connection.")] = 0.5,
-    target: Annotated[str | None, typer.Option(help="For encoder-decoders: what the decoder writes.")] = None,
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")] = "auto",
+    words: Words = False,
+    special: Special = True,
+    residual: Residual = 0.5,
+    target: Target = None,
+    truncate: Truncate = False,
+    device: Device = None,
+    dtype: Dtype = "auto",
     sort: Annotated[
         str | None, typer.Option(help="raw, rollout, flow, gradient or blank-out: its highest at the top of the table.")
     ] = None,
