@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 import attnflow as af
 from attnflow import cli
 from attnflow.capture.trace import Step
-from attnflow.view import document, page
+from attnflow.view import document, grid_page, page
 from attnflow.view.explain import explain, traced
 from small_tokenizers import wordpiece
 
@@ -270,20 +270,21 @@ def test_the_file_stands_by_itself_and_holds_no_markup_of_the_text(tmp_path: Pat
     assert "connect-src 'self'" in page.application([{"name": "m"}])
 
 
-def test_every_module_is_in_the_script_once_and_no_name_twice() -> None:
-    assert sorted(page.MODULES) == sorted(path.name for path in page.WEB.glob("*.js"))
+@pytest.mark.parametrize("modules", [page.MODULES, grid_page.MODULES])
+def test_every_module_is_in_the_script_once_and_no_name_twice(modules: tuple[str, ...]) -> None:
+    assert {*page.MODULES, *grid_page.MODULES} == {path.name for path in page.WEB.glob("*.js")}
     named: list[str] = []
-    for name in page.MODULES:
+    for name in modules:
         source = (page.WEB / name).read_text(encoding="utf-8")
         named += re.findall(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", source, re.MULTILINE)
         for listed, other in re.findall(r'^import \{([^}]*)\} from "\./(\w+\.js)";$', source, re.MULTILINE):
-            assert page.MODULES.index(other) < page.MODULES.index(name)
+            assert modules.index(other) < modules.index(name)
             text = (page.WEB / other).read_text(encoding="utf-8")
             for one in map(str.strip, listed.split(",")):
                 assert re.search(rf"^export (?:async )?(?:function|const) {one}\b", text, re.MULTILINE), (name, one)
                 assert len(re.findall(rf"\b{one}\b", source)) > 1, f"{name} imports {one} and does not use it"
     assert len(named) == len(set(named))
-    assert "import " not in page._script() and "\nexport " not in page._script()
+    assert "import " not in page._script(modules) and "\nexport " not in page._script(modules)
 
 
 def test_notebooks_show_pages_in_frames(model: Any, trace: Any) -> None:

@@ -251,7 +251,7 @@ def test_blank_out_is_the_loss_of_the_likeliest_token(monkeypatch: pytest.Monkey
             return torch.softmax(plain(input_ids=torch.tensor([given])).logits[0, -1].double(), -1)
 
     said = int(chances(text).argmax())
-    monkeypatch.setattr(answer, "TOKENS", 36)
+    monkeypatch.setattr(answer, "TOKENS", {"cpu": 36})
     probability, worth = blank_out(model, text, [7, "remove"])
     assert probability == pytest.approx(float(chances(text)[said]), abs=1e-7)
     for i in range(9):

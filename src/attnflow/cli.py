@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from attnflow import __version__
 from attnflow.bench import commands as bench
@@ -24,13 +23,13 @@ from attnflow.command import (
     Truncate,
     Words,
     layer_given,
-    make_folder,
     progress,
     query_given,
     quiet,
     text_given,
 )
 from attnflow.errors import InputError
+from attnflow.evaluate import commands as evaluation
 from attnflow.experiments import commands as experiments
 from attnflow.server import commands as server
 from attnflow.view import commands as view
@@ -40,6 +39,8 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(experiments.train, name="train")
 app.command()(experiments.reproduce)
 app.command()(view.compare)
+app.command()(evaluation.evaluate)
+app.command()(evaluation.findings)
 app.command()(server.serve)
 
 
@@ -74,8 +75,19 @@ def show(
     text: Given = "the key to the cabinets",
     model: ModelName = None,
     method: Annotated[
-        str, typer.Option(help="raw, rollout, flow; or importance: blank-out, gradient, integrated-gradients, shapley.")
+        str,
+        typer.Option(
+            help="raw, rollout, flow; gather, with edges by gradients; or importance: blank-out, gradient, "
+            "integrated-gradients, shapley."
+        ),
     ] = "rollout",
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            help="What an edge weighs instead of its attention: effective, gradient, attention-gradient, value-norm, "
+            "block-norm, alti, value-zeroing."
+        ),
+    ] = None,
     query: Annotated[
         str | None,
         typer.Option(help="Position or token to explain; by default the class token, or the last token of a decoder."),
@@ -111,9 +123,20 @@ def show(
 ) -> None:
     """Which input tokens a hidden state comes from: one forward pass, shown as a table."""
     worth = method in ("blank-out", "gradient", "integrated-gradients", "shapley")
-    if method not in ("raw", "rollout", "flow") and not worth:
+    if method not in ("raw", "rollout", "flow", "gather") and not worth:
         raise InputError(
-            f"method {method!r}: expected raw, rollout, flow, blank-out, gradient, integrated-gradients or shapley"
+            f"method {method!r}: expected raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"
+        )
+    if edges is not None and worth:
+        raise InputError(f"method {method} looks at no edges: leave --edges out")
+    if method == "gather" and edges is None:
+        raise InputError(
+            "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"
+        )
+    if method == "gather" and (words or query or layer != "last" or receptive_field is not None):
+        raise InputError(
+            "method gather is about tokens and the model's answer: --words, --query, --layer and --receptive-field do not "
+            "go with it"
         )
     if worth and (words or query or layer != "last" or target is not None or receptive_field is not None):
         raise InputError(
@@ -131,10 +154,15 @@ def show(
     options: dict[str, Any] = (
         {"residual": residual, "receptive_field": receptive_field} if method in ("rollout", "flow") else {}
     )
+    as_page = output is not None and output.suffix.lower() == ".html"
+    if as_page and edges is not None:
+        raise InputError(
+            "the page shows attention itself: --edges go with the terminal, with --json and with other files"
+        )
     loaded = attnflow.load(
         model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
     )
-    if output is not None and output.suffix.lower() == ".html":
+    if as_page and output is not None:
         from attnflow.view.explain import explain, traced
 
         trace = traced(loaded, given, target, truncate)
@@ -157,7 +185,7 @@ def show(
         answer = result.provenance["answer"]
         said = f"{answer['kind']}: {answer['name']!r} {answer['probability']:.3f}"
     else:
-        trace = loaded.trace(given, target=target, truncate=truncate)
+        trace = loaded.trace(given, target=target, truncate=truncate, edges=edges)
         if words:
             trace = trace.words()
         chosen = query_given(query, len(trace.tokens))
@@ -166,7 +194,10 @@ def show(
             raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
         if chosen == "all" and not as_json and output is None:
             raise InputError("query all: a table shows one query; give --json or --output for all of them")
-        result = getattr(trace, method)(query=chosen, layer=number, **options)
+        if method == "gather":
+            result = trace.gather()
+        else:
+            result = getattr(trace, method)(query=chosen, layer=number, **options)
         if trace.prediction is not None:
             answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
             said = f"{trace.prediction.kind}: {answers}"
@@ -186,88 +217,6 @@ def show(
         if said is not None:
             print(said)
         result.show()
-
-
-@app.command()
-def evaluate(
-    file: Annotated[Path, typer.Argument(help="Texts and labels: .csv, .tsv, .jsonl or .parquet.")],
-    model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded model.")
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the texts; found by its name if not given.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the labels; found by its name if there is one.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
-    importance: Annotated[
-        str, typer.Option(help="Some of blank-out, gradient, integrated-gradients, shapley.")
-    ] = "blank-out,gradient",
-    views: Annotated[str, typer.Option(help="Some of raw, rollout, flow.")] = "raw,rollout,flow",
-    blank: Annotated[
-        str | None,
-        typer.Option(help="What replaces a token: unk, mask, pad or remove; the first there is, by default."),
-    ] = None,
-    reduce: Annotated[str, typer.Option(help="Of gradients: l2, l1, times-input, abs-sum or sum.")] = "l2",
-    of: Annotated[str, typer.Option(help="What the gradient is of: probability, logit or difference.")] = "probability",
-    explain: Annotated[
-        str, typer.Option(help="The answer that importance is of: true (the label) or predicted.")
-    ] = "true",
-    row: Annotated[
-        str, typer.Option(help="answer: the row of the position that answers; max: the largest of all rows.")
-    ] = "answer",
-    special: Annotated[
-        bool, typer.Option("--special/--no-special", help="Whether special tokens are ranked too.")
-    ] = True,
-    signed: Annotated[
-        bool, typer.Option("--signed", help="Rank importance with its sign instead of its size.")
-    ] = False,
-    ties: Annotated[str, typer.Option(help="mean, or authors for the formula of the paper's code.")] = "mean",
-    samples: Annotated[int | None, typer.Option(min=1, help="Only the first so many texts.")] = None,
-    truncate: Annotated[
-        bool, typer.Option("--truncate", help="Cut texts that are too long, instead of leaving them out.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and of sampled Shapley values.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for evaluation.json and correlations.csv.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """How well raw attention, rollout and flow rank tokens as blank-out and gradients do, on your own texts."""
-    from attnflow.evaluate import read
-
-    texts, given = read.texts_and_labels(file, text, label, pair)
-    quiet()
-    import attnflow
-    from attnflow.evaluate import evaluate as run
-    from attnflow.evaluate import report
-    from attnflow.importance.answer import questions, writes_words
-
-    loaded = attnflow.load(model, device=device)
-    first = next((t for t in texts if not isinstance(t, str) or t.strip()), None)
-    if first is not None:
-        questions(loaded, [first], [None], truncate=True)  # a model without an answer says so before labels are read
-    labels: list[Any] | None = None
-    names = getattr(loaded.config, "id2label", None) or {}
-    if given is not None and (writes_words(loaded) or len(names) > 1):  # a model with one number has no classes
-        labels = given if writes_words(loaded) else read.known_labels(given, names, file)
-    known: dict[str, dict[str, Any]] = {
-        "blank-out": {"by": blank},
-        "gradient": {"reduce": reduce, "of": of},
-        "integrated-gradients": {"by": blank, "of": of},
-        "shapley": {"by": blank, "of": of, "seed": seed},
-    }
-    options = {name: known.get(name, {}) for name in importance.split(",")}
-    found = run(
-        loaded, texts[:samples], None if labels is None else labels[:samples], importance=options, views=views.split(","),
-        explain=explain, row=row, special=special, signed=signed, ties=ties, truncate=truncate, seed=seed, say=progress,
-    )  # fmt: skip
-    if output is not None:
-        make_folder(output)
-        for path in report.write(found, output):
-            progress(f"wrote {path}")
-    if as_json:
-        print(json.dumps(found.to_dict()))
-    else:
-        Console().print(*report.tables(found), sep="\n\n")
 
 
 @app.command()

@@ -42,6 +42,7 @@ class Checked:
     time. causal: whether changing later tokens leaves earlier outputs as they are. sinks: whether rows sum to less
     than one by the model's design. padding: whether a padded batch gives what single texts give. calls: how many attention
     calls a forward pass makes; stack: which are whose. heads, positions: the most of any call. reducers: see `routes`.
+    paths: of the modules that made the calls.
     """
 
     route: str
@@ -55,6 +56,7 @@ class Checked:
     stack: Stack
     heads: int
     positions: int
+    paths: tuple[str, ...]
 
 
 def float_outputs(out: Any) -> list[Tensor]:

@@ -28,7 +28,7 @@ class Call:
     """One attention call of the forward pass.
 
     mean: heads reduced, [batch, query, key]. heads: all of them, [batch, head, query, key], where they were asked for.
-    scores: the operands, where only those are kept.
+    scores: the operands, where only those are kept. value: the values, [batch, key head, key, size], where asked for.
     """
 
     path: str
@@ -38,6 +38,7 @@ class Call:
     mean: Tensor | None = None
     heads: Tensor | None = None
     scores: Scores | None = None
+    value: Tensor | None = None
 
 
 @dataclass
@@ -47,7 +48,8 @@ class Collector:
     mode: "whole", the model's own eager attention, all heads of a layer at once; "blocks", our softmax for some queries at
         a time; "operands", queries and keys only; "compare", both of the first, of which only the ``worst`` gap is kept;
         "alone", nothing, and every position is made to attend to itself only; "alone, softmax", the same by way of
-        every softmax over a square.
+        every softmax over a square; "inside", all heads as the graph of autograd has them, and the values; "without",
+        nothing, and item b of the batch takes nothing from position ``without[b]``.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
     """
 
@@ -59,6 +61,7 @@ class Collector:
     calls: list[Call] = field(default_factory=list)
     worst: float = 0.0
     seen: int = 0
+    without: Tensor | None = None
 
     def wants_heads(self) -> bool:
         return self.keep_heads if isinstance(self.keep_heads, bool) else len(self.calls) in self.keep_heads
@@ -68,6 +71,12 @@ class Collector:
         kept = weights.detach().float() if self.wants_heads() else None
         mean = reduce_heads(weights.detach(), self.reduce)
         self.calls.append(Call(*self._named(module), int(weights.shape[1]), has_sinks, mean, kept))
+
+    def add_inside(self, module: Any, weights: Tensor, value: Tensor) -> None:
+        """A whole layer with its values; gradients reach the weights."""
+        mean = reduce_heads(weights.detach(), self.reduce)
+        sinks = getattr(module, "sinks", None) is not None
+        self.calls.append(Call(*self._named(module), int(weights.shape[1]), sinks, mean, weights, value=value))
 
     def add_blocks(self, module: Any, scores: Scores, value: Tensor | None) -> Tensor | None:
         """A layer in blocks of queries; with ``value`` also the output of the attention, [batch, query, head, size]."""
@@ -181,6 +190,13 @@ def register(original: str) -> str:
             out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)
             collector.add(module, weights, getattr(module, "sinks", None) is not None)
             return out, None
+        if collector.mode == "inside":
+            out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)
+            collector.add_inside(module, weights, value)
+            return out, None
+        if collector.mode == "without" and collector.without is not None:
+            left = torch.arange(value.shape[2], device=value.device) != collector.without[:, None]  # [item, key]
+            return eager_function(module)(module, query, key, value * left[:, None, :, None], mask, **kwargs)[0], None
         scores = scores_of(module, query, key, mask, **kwargs)
         if collector.mode == "compare":
             dense = mask.dense(query.dtype) if isinstance(mask, LazyMask) else mask
@@ -202,7 +218,7 @@ def register(original: str) -> str:
         if collector is None:
             function = ALL_MASK_ATTENTION_FUNCTIONS.get(original)
             return None if function is None else function(*args, **kwargs)
-        if collector.mode in ("whole", "alone"):
+        if collector.mode in ("whole", "alone", "inside"):
             return masking_utils.eager_mask(*args, **kwargs)
         return lazy_mask(*args, **kwargs)
 

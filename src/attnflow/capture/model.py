@@ -108,6 +108,10 @@ class Model:
         layers: Sequence[int] | None = None,
         offload: bool = False,
         sampling_rate: int | None = None,
+        edges: str | None = None,
+        normalize: str | None = None,
+        answer: Any = None,
+        of: str = "probability",
     ) -> Any:
         """Runs the model once and returns a `Trace`; for a list of texts, padded batches and a list of traces.
 
@@ -124,7 +128,20 @@ class Model:
         queries, layers: for memory="linear": which positions and layers to explain; the last of each by default.
         offload: for memory="linear" on a GPU: keep queries and keys in host memory.
         sampling_rate: of a waveform, in Hz.
+        edges: what an edge weighs, other than its attention: "effective", "gradient", "attention-gradient", "value-norm",
+            "block-norm", "alti", "value-zeroing"; `attnflow.edges` has them all. normalize: see `attnflow.edges.reweighed`.
+        answer, of: for edges by gradients, what is differentiated, as in `gradient`.
         """
+        if edges is not None:
+            return self._trace_edges(
+                text, edges, normalize, answer, of, missing, truncate,
+                {"target": target, "keep_heads": keep_heads, "queries": queries, "layers": layers, "offload": offload,
+                 "sampling_rate": sampling_rate, "heads": None if heads == "mean" else heads,
+                 "memory": None if memory == "graph" else memory},
+            )  # fmt: skip
+        for name, given in (("normalize", normalize), ("answer", answer)):
+            if given is not None:
+                raise InputError(f"{name} goes with edges: say which, for example edges='attention-gradient'")
         if missing not in MISSING:
             raise InputError(f"missing={missing!r}: expected one of {', '.join(map(repr, MISSING))}")
         if memory not in ("graph", "linear"):
@@ -186,6 +203,28 @@ class Model:
             said = prediction(self, out, e, number, lengths)
             traces.append(assemble(self, collector.calls, e, number, checked, missing, told, said))
         return traces
+
+    def _trace_edges(
+        self, text: Any, edges: str, normalize: str | None, answer: Any, of: str, missing: str, truncate: bool,
+        others: Mapping[str, Any],
+    ) -> Any:  # fmt: skip
+        from attnflow.edges import edges_of, reweighed
+        from attnflow.edges.inside import trace_inside
+        from attnflow.importance.answer import many
+
+        for name, given in others.items():
+            if given is not None and given is not False:
+                raise InputError(f"{name} does not go with edges={edges!r}: leave one of them out")
+        kind = edges_of(edges)
+        found = [
+            reweighed(
+                trace_inside(self, one, answer=said, of=of, gradient=kind.gradient, missing=missing, truncate=truncate),
+                edges,
+                normalize,
+            )
+            for one, said in zip(*many(text, answer), strict=True)
+        ]
+        return found if isinstance(text, list) else found[0]
 
     def blank_out(
         self,
@@ -312,8 +351,9 @@ class Model:
         sinks = any(call.has_sinks for call in whole.calls)
         heads = max(call.head_count for call in whole.calls)
         positions = max(int(call.mean.shape[-1]) for call in whole.calls if call.mean is not None)
+        paths = tuple(call.path for call in whole.calls)
         return check.Checked(
-            route, difference, blocks, causal, sinks, padding, len(whole.calls), reducers, stack, heads, positions
+            route, difference, blocks, causal, sinks, padding, len(paths), reducers, stack, heads, positions, paths
         )
 
     def _reducers(self, tensors: Mapping[str, Tensor], whole: Collector, outputs: list[Tensor]) -> dict[str, int]:
@@ -386,7 +426,12 @@ class Model:
         return True
 
     def _run(
-        self, tensors: Mapping[str, Tensor], collector: Collector, checked: check.Checked, last: Sequence[int] = ()
+        self,
+        tensors: Mapping[str, Tensor],
+        collector: Collector,
+        checked: check.Checked,
+        last: Sequence[int] = (),
+        grad: bool = False,
     ) -> Any:
         routes.prepare(self.model, checked.route)  # in case somebody has set another implementation since
         asked = self._asked(checked.route)
@@ -394,7 +439,11 @@ class Model:
             asked["logits_to_keep"] = torch.tensor(sorted({n - 1 for n in last}), device=self.device)
         with running():
             out = routes.capture(
-                self.model, checked.route, lambda: self._forward(tensors, **asked), collector, checked.reducers
+                self.model,
+                checked.route,
+                lambda: self._forward(tensors, grad=grad, **asked),
+                collector,
+                checked.reducers,
             )
         if len(collector.calls) != checked.calls:
             raise InputError(

@@ -19,6 +19,7 @@ def prediction(model: Any, out: Any, encoded: Encoded, number: int, lengths: lis
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor) or logits.shape[-1] < 1:
         return None
+    logits = logits.detach()
     if logits.dim() == 3 and encoded.target is not None:
         if model.tokenizer is None or logits.shape[-1] != model._vocabulary():
             return None
@@ -55,13 +56,13 @@ def answered(model: Any, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
     position = getattr(model.config, "prediction_position", None)
     if logits.dim() == 3 and isinstance(position, int):
         return "class", position % logits.shape[1]
-    if logits.dim() != 3 or logits.shape[-1] != model._vocabulary() or not (model.tokenizer or _writes(model)):
+    if logits.dim() != 3 or logits.shape[-1] != model._vocabulary() or not (model.tokenizer or writes_next(model)):
         raise InputError(
             f"{model!r} gives an answer of shape {tuple(logits.shape)}: expected the classes of a text, or words of its "
             "tokenizer's vocabulary"
         )
     mask = getattr(model.tokenizer, "mask_token_id", None)
-    if mask is None or _writes(model):
+    if mask is None or writes_next(model):
         return "next token", len(ids) - 1
     places = (ids == mask).nonzero().flatten().tolist()
     if not places:
@@ -75,7 +76,7 @@ def piece(model: Any, i: int) -> str:
     return str(model.tokenizer.decode([i]) if model.tokenizer is not None else "") or str(i)
 
 
-def _writes(model: Any) -> bool:
+def writes_next(model: Any) -> bool:
     """Whether the class of the model predicts the next token: without a tokenizer nothing else says so."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 

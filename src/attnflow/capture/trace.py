@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from attnflow.heads import single_head
 from attnflow.receptive import check_mode, relative
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
+
+if TYPE_CHECKING:
+    from attnflow.edges.inside import Inside
 
 Query = int | str | Iterable[int | str] | None
 
@@ -36,15 +39,16 @@ class Step:
 
     weights: [query, key] over all positions of the level above and the level below. carried: the positions that only pass
     through here (the source while a decoder layer runs); their rows are one-hot. residual: whether there is a residual
-    connection; merging patches has none.
+    connection; merging patches has none. whole: whether it is in the weights already.
     """
 
     weights: Tensor
     carried: range = range(0)
     residual: bool = True
+    whole: bool = False
 
     def graph(self, residual: float) -> Tensor:
-        if not self.residual or residual == 0:
+        if not self.residual or self.whole or residual == 0:
             return self.weights
         return (1 - residual) * self.weights + residual * torch.eye(*self.weights.shape, device=self.weights.device)
 
@@ -58,6 +62,7 @@ class Trace:
     first_query: where the explained positions begin among all: the first of the target in an encoder-decoder.
     default_query: the position that is explained if none is named.
     weights: heads of the layers for which they were kept, [head, query, key]. encoder: the source by itself.
+    inside: what happened inside the layers, where other edges than the weights themselves were asked for.
     """
 
     tokens: tuple[str, ...]
@@ -76,6 +81,7 @@ class Trace:
     weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
     encoder: Trace | None = field(default=None, repr=False)
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
+    inside: Inside | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
@@ -175,6 +181,29 @@ class Trace:
         recipe = {"layer": layer, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
         return self._result("flow", values, layers, rows, recipe)
 
+    def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
+        """What all edges of all layers carried to the answer, each traced from its key to the input by rollout.
+
+        ``T[t] = Σ_l Σ_k (Σ_q E(l)[q, k]) · Ã(l-1)[k, t]``, with E the weights of this trace, which must be by gradients,
+        and Ã the rollout of the attention itself, the identity below the first layer. Rollout and flow follow one state
+        down, and multiply or bound what edges say at every layer of a path; here each edge counts once, for what the answer
+        takes along it, and rollout says only what was in its key. It is about the answer, not about a query.
+
+        residual: of the rollout; by default ``1 - 2 / layers``, because what is mixed at each layer adds up with depth.
+            With 1 every position stands for its own token at every layer.
+        receptive_field: "layer" takes, for each key, the mean over the queries that can see it in place of the sum, and
+            rolls out weights that are corrected as `attnflow.receptive.layerwise` does: under a causal mask early keys
+            are seen by more queries. Without a mask it changes nothing but the scale. None leaves it out.
+        """
+        from attnflow.edges.weights import gathered
+
+        share = max(0.0, 1 - 2 / len(self.ends)) if residual is None else residual
+        check_residual(share)
+        values = to_numpy(gathered(self, share, receptive_field))[None, None]
+        rows = [self.first_query + (self.default_query or 0)]
+        recipe = {"residual": share, "receptive_field": receptive_field}
+        return self._result("gather", values, [len(self.ends) - 1], rows, recipe, words=False)
+
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""
         layers, rows = self._wanted(query, layer)
@@ -188,6 +217,16 @@ class Trace:
         stacked = [to_numpy(step.weights)[None] for step in self.steps[:top]]
         values = single_head([*stacked, to_numpy(self.weights[top])], top, head, method, rows)
         return self._result(method, values[None], layers, rows, {"layer": layer, "head": head}, words=False)
+
+    def with_edges(self, edges: str, normalize: str | None = None) -> Trace:
+        """The same with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.
+
+        edges: "mean", "max", "effective", "gradient", "attention-gradient", "value-norm", "block-norm", "alti",
+            "value-zeroing"; see `attnflow.edges.weights`. normalize: see `attnflow.edges.reweighed`.
+        """
+        from attnflow.edges import reweighed
+
+        return reweighed(self, edges, normalize)
 
     def words(self) -> Trace:
         """The same over words: what a word attends to is the mean over its subwords, what it receives is their sum.
@@ -226,6 +265,7 @@ class Trace:
             first_query=place[self.first_query],
             provenance={**self.provenance, "unit": "word"},
             weights={},
+            inside=None,
             encoder=None if self.encoder is None else self.encoder.words(),
             word_groups=tuple(tuple(g) for g in members),
         )

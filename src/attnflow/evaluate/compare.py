@@ -367,9 +367,13 @@ def _views(trace: Trace, worth: TokenAttention, views: Sequence[str], row: str) 
 
 
 def asking(trace: Trace, worth: TokenAttention) -> int:
-    answer = worth.provenance["answer"]
-    if answer["kind"] in ("masked token", "next token") or trace.default_query is None:
-        return worth.queries[0]
+    return query_of(trace, worth.provenance["answer"]["kind"], worth.queries[0])
+
+
+def query_of(trace: Trace, kind: str, place: int | None) -> int:
+    """The position whose state the answer is read from."""
+    if kind in ("masked token", "next token") or trace.default_query is None:
+        return place or 0
     return trace.default_query
 
 

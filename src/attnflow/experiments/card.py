@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnflow.experiments import markdown
+from attnflow import markdown
 
 GROUPS = {
     "all": "all", "0": "0 attractors", "1": "1 attractor", "2": "2 attractors", "3": "3 attractors", "4+": "4+ attractors",

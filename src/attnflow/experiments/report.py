@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnflow import markdown
 from attnflow.errors import InputError
-from attnflow.experiments import markdown, paper
+from attnflow.experiments import paper
 from attnflow.experiments.card import GROUPS, recipe, share
 from attnflow.experiments.tables import AUTHORS, TEXT, VERDICTS, WORDS
 

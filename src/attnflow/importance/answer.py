@@ -14,7 +14,7 @@ from torch import Tensor
 from attnflow.capture import encode
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.model import running
-from attnflow.capture.predict import answered, piece
+from attnflow.capture.predict import answered, piece, writes_next
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 
@@ -26,7 +26,7 @@ Tensors = dict[str, Tensor]
 LOGITS = 1 << 25
 """Largest number of logits of one batch."""
 
-TOKENS = 4096
+TOKENS = {"cpu": 4096, "cuda": 1 << 17}
 """Largest number of tokens of one batch, where the logits are few."""
 
 OF = ("probability", "logit", "difference")
@@ -72,18 +72,22 @@ def questions(model: Model, texts: Sequence[Any], labels: Sequence[Any], truncat
     found: list[Question | None] = [None] * len(texts)
     for at, logits in outputs(model, [e.tensors for e in encoded]):
         for number, row in zip(at, logits, strict=True):
-            kind, place = answered(model, row[None], encoded[number].tensors["input_ids"][0])
-            said = row if place is None else row[place]
-            chosen = int(said.argmax()) if labels[number] is None else _chosen(model, kind, labels[number], len(said))
-            against = None
-            if len(said) > 1:
-                others = said.clone()
-                others[chosen] = -torch.inf
-                against = int(others.argmax())
-            name = _name(model, kind, chosen)
-            chance = float(score(model, kind, said[None].double(), chosen, against, "probability")[0])
-            found[number] = Question(encoded[number], kind, place, chosen, against, name, chance)
+            found[number] = question_of(model, encoded[number], row, labels[number])
     return [q for q in found if q is not None]
+
+
+def question_of(model: Model, encoded: Encoded, row: Tensor, label: Any) -> Question:
+    """The question behind the logits of one text."""
+    kind, place = answered(model, row[None], encoded.tensors["input_ids"][0])
+    said = said_at(row, place)
+    chosen = int(said.argmax()) if label is None else _chosen(model, kind, label, len(said))
+    against = None
+    if len(said) > 1:
+        others = said.clone()
+        others[chosen] = -torch.inf
+        against = int(others.argmax())
+    chance = float(score(model, kind, said[None].double(), chosen, against, "probability")[0])
+    return Question(encoded, kind, place, chosen, against, _name(model, kind, chosen), chance)
 
 
 def outputs(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensor]]:
@@ -107,16 +111,18 @@ def batches(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], 
     for number, row in enumerate(rows):
         groups.setdefault((row["input_ids"].shape[1], *row), []).append(number)
     wide = max(model._vocabulary() if writes_words(model) else 1, 1)
+    tokens = TOKENS.get(model.device.type, TOKENS["cpu"])
     for (n, *names), members in groups.items():
-        size = max(1, min(TOKENS, LOGITS // wide) // n)
+        size = max(1, min(tokens // n, LOGITS // (wide if _last_only(model) else wide * n)))
         for start in range(0, len(members), size):
             at = members[start : start + size]
             yield at, {name: torch.cat([rows[i][name] for i in at]) for name in names}
 
 
 def logits_of(model: Model, batch: Tensors, grad: bool = False) -> Tensor:
+    """``[row, class]``, or ``[row, position, token]``: of a model that writes the next token, at the last position only."""
     with running():
-        out = model._forward(batch, grad=grad)
+        out = model._forward(batch, grad=grad, **({"logits_to_keep": 1} if _last_only(model) else {}))
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
         raise InputError(
@@ -124,6 +130,15 @@ def logits_of(model: Model, batch: Tensors, grad: bool = False) -> Tensor:
             "loaded from a folder whose configuration names such a class"
         )
     return logits
+
+
+def said_at(row: Tensor, place: int | None) -> Tensor:
+    """What the logits of one text say at the place that answers: its own row, also where only the last was computed."""
+    return row if place is None else row[min(place, len(row) - 1)]
+
+
+def _last_only(model: Model) -> bool:
+    return model._accepts("logits_to_keep") and writes_next(model)
 
 
 def score(model: Model, kind: str, logits: Tensor, chosen: Any, against: Any, of: str) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import InputError
-from attnflow.importance.answer import Question, check_of, logits_of, many, questions, result, score
+from attnflow.importance.answer import Question, check_of, logits_of, many, questions, result, said_at, score
 from attnflow.importance.blank import blank_id
 from attnflow.importance.gradients import check_difference, embedding_layer, embeddings
 
@@ -150,7 +150,7 @@ def _explained(model: Model, question: Question, of: str) -> Any:
     def run(ids: Tensor) -> Tensor:
         rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != "input_ids"}
         logits = logits_of(model, {"input_ids": ids, **rest}, grad=torch.is_grad_enabled())
-        said = logits if question.place is None else logits[:, question.place]
+        said = torch.stack([said_at(row, question.place) for row in logits])
         return score(model, question.kind, said.float(), question.chosen, question.against or 0, of)
 
     return run

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnflow.errors import InputError
-from attnflow.importance.answer import Tensors, many, outputs, questions, result, score
+from attnflow.importance.answer import Tensors, many, outputs, questions, result, said_at, score
 
 if TYPE_CHECKING:
     from attnflow.capture.model import Model
@@ -62,7 +62,7 @@ def blank_out(
         if progress is not None:
             progress(done, len(rows))
         pairs = [of[r] for r in at]
-        said = [_said(logits[k], asked[number].place, i, token) for k, (number, i) in enumerate(pairs)]
+        said = [said_at(logits[k], _place(asked[number].place, i, token)) for k, (number, i) in enumerate(pairs)]
         kinds = asked[pairs[0][0]].kind
         chosen = torch.tensor([asked[number].chosen for number, _ in pairs])
         left = score(model, kinds, torch.stack(said).double().cpu(), chosen, None, "probability").numpy()
@@ -115,7 +115,5 @@ def _without(tensors: Tensors, i: int, token: int | None) -> Tensors:
     return {**tensors, "input_ids": ids}
 
 
-def _said(logits: torch.Tensor, place: int | None, i: int, token: int | None) -> torch.Tensor:
-    if place is None:
-        return logits
-    return logits[place - 1 if token is None and i <= place else place]
+def _place(place: int | None, i: int, token: int | None) -> int | None:
+    return place - 1 if place is not None and token is None and i <= place else place

@@ -13,7 +13,18 @@ from torch import Tensor
 
 from attnflow.capture.model import running
 from attnflow.errors import AttentionWarning, InputError
-from attnflow.importance.answer import Question, Tensors, batches, check_of, logits_of, many, questions, result, score
+from attnflow.importance.answer import (
+    Question,
+    Tensors,
+    batches,
+    check_of,
+    logits_of,
+    many,
+    questions,
+    result,
+    said_at,
+    score,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from attnflow.capture.model import Model
@@ -83,6 +94,12 @@ def gradient(
     return results if isinstance(text, list) else results[0]
 
 
+def forward_and_backward(model: Model, question: Question) -> tuple[Tensor, Tensor]:
+    """The gradient of the answer's probability at the embeddings, and these: ``[token, dimension]``."""
+    g, x = _gradients(model, [question], [0], dict(question.tensors), "probability")
+    return g[0], x[0]
+
+
 def _gradients(model: Model, asked: list[Question], at: list[int], batch: Tensors, of: str) -> tuple[Tensor, Tensor]:
     """The gradient with respect to the embeddings, and these: ``[row, token, dimension]`` of one batch."""
     with torch.enable_grad(), embeddings(model, batch["input_ids"]) as read:
@@ -92,7 +109,7 @@ def _gradients(model: Model, asked: list[Question], at: list[int], batch: Tensor
                 f"gradients need the embeddings of the tokens, each read once, and {type(model.model).__name__} reads them "
                 f"{len(read.leaves)} times in this form: it pads, transposes or shares them"
             )
-        said = torch.stack([logits[k] if (p := asked[i].place) is None else logits[k, p] for k, i in enumerate(at)])
+        said = torch.stack([said_at(logits[k], asked[i].place) for k, i in enumerate(at)])
         own, other = ([getattr(asked[i], name) or 0 for i in at] for name in ("chosen", "against"))
         explained = score(model, asked[at[0]].kind, said.float(), torch.tensor(own), torch.tensor(other), of)
         with running():

@@ -26,6 +26,8 @@ MODULES = (
 )  # fmt: skip
 """The modules of the script, each after those that it imports from."""
 
+STYLES = ("page.css",)
+
 HEIGHT = 760
 """Of the page in a notebook's cell; its corner can be drawn down."""
 
@@ -48,7 +50,7 @@ class Page:
     def html(self) -> str:
         """The whole file."""
         text = " ".join(self.document["text"].split()).encode("utf-8", "replace").decode()
-        return _file(f"{text[:60]} · attnflow", self.document, connect=False)
+        return file_of(f"{text[:60]} · attnflow", self.document)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as .html, whole or not at all."""
@@ -143,11 +145,21 @@ def of_weights(
 
 def application(models: Sequence[Mapping[str, Any]]) -> str:
     """The page of the app: a form for texts and models, whose answers come from the server that sent it."""
-    return _file("attnflow", {"format": "attnflow-app", "models": list(models)}, connect=True)
+    return file_of("attnflow", {"format": "attnflow-app", "models": list(models)}, connect=True)
 
 
-def _file(title: str, held: Mapping[str, Any], connect: bool) -> str:
-    script = _script()
+def file_of(
+    title: str,
+    held: Mapping[str, Any],
+    *,
+    connect: bool = False,
+    modules: tuple[str, ...] = MODULES,
+    styles: Sequence[str] = STYLES,
+    start: str = "boot",
+) -> str:
+    """One file of HTML that holds a document and what shows it: `start` is the function of the modules that does."""
+    script = _script(modules, start)
+    style = "".join((WEB / name).read_text(encoding="utf-8") for name in styles)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     reach = "'self'" if connect else "'none'"
     policy = (
@@ -160,7 +172,7 @@ def _file(title: str, held: Mapping[str, Any], connect: bool) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{(WEB / 'page.css').read_text(encoding='utf-8')}</style>\n"
+        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n"
         '</head>\n<body>\n<main id="attnflow" aria-busy="true"><p class="loading">Reading the document …</p></main>\n'
         "<noscript>This page computes what it shows, and needs JavaScript for that.</noscript>\n"
         f'<script type="application/json" id="attnflow-document">{data}</script>\n'
@@ -169,11 +181,11 @@ def _file(title: str, held: Mapping[str, Any], connect: bool) -> str:
 
 
 @cache
-def _script() -> str:
+def _script(modules: tuple[str, ...] = MODULES, start: str = "boot") -> str:
     """The modules one after another, as one: what they import from each other is there already."""
     parts = []
-    for name in MODULES:
+    for name in modules:
         source = (WEB / name).read_text(encoding="utf-8")
         source = re.sub(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', "", source, flags=re.MULTILINE)
         parts.append(re.sub(r"^export (?=const|let|function|async|class)", "", source, flags=re.MULTILINE))
-    return "\n".join([*parts, 'boot(document.getElementById("attnflow"));\n'])
+    return "\n".join([*parts, f'{start}(document.getElementById("attnflow"));\n'])

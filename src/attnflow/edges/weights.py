@@ -1,0 +1,228 @@
+"""What an edge weighs: functions from a trace to ``[layer, query, key]``, none of them negative.
+
+Each follows its definition and divides nothing that the definition does not; `attnflow.edges.reweighed` puts the weights
+into a graph. In the formulas h is a head, A its weights, v its values, f(x) what a value is after the projection of its
+head, so that the attention of a layer adds ``Σ_k Σ_h A^h[q, k]·f^h(x_k)`` to the state at q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attnflow.edges.inside import Inside, Layer
+from attnflow.edges.sublayer import FORMS, Sublayer
+from attnflow.errors import InputError
+from attnflow.receptive import layerwise
+
+if TYPE_CHECKING:
+    from attnflow.capture.trace import Trace
+
+VECTORS = 1 << 24
+"""So many numbers of vectors [query, key, width] at a time."""
+
+
+def mean(trace: Trace) -> Tensor:
+    """``mean_h A``: the weights of the paper."""
+    return _each(trace, lambda layer: layer.weights.mean(0))
+
+
+def largest(trace: Trace) -> Tensor:
+    """``max_h A``: what any head looks at."""
+    return _each(trace, lambda layer: layer.weights.amax(0))
+
+
+def effective(trace: Trace) -> Tensor:
+    """``mean_h |A⊥|``: effective attention, the part of the weights that the values do not make vanish.
+
+    ``A⊥ = A - A·N·Nᵀ``, where the columns of N span the left null space of the values that a query can see: adding any of
+    it to a row changes no output (Brunner et al. 2020, section 3.2). There is such a space where a query sees more
+    positions than a value has dimensions, or positions with the same value. A⊥ may be negative; its size is taken. The
+    projection of the head is left out of the values: it has full rank in any trained model, and then changes nothing.
+    """
+    return _each(trace, lambda layer: _effective(layer).abs().mean(0))
+
+
+def gradient(trace: Trace) -> Tensor:
+    """``mean_h relu(∂y/∂A)``: how much more of the answer y there were, were the weight larger; 0 where it is masked.
+
+    One of the two new tensors of generalised attention flow (Azarkhalili & Libbrecht 2025).
+    """
+    return _each(trace, lambda layer: _gradient(trace, layer).clamp(min=0).mean(0) * _visible(layer))
+
+
+def attention_gradient(trace: Trace) -> Tensor:
+    """``mean_h relu(A ⊙ ∂y/∂A)``: weights that there are and that speak for the answer y (Chefer et al. 2021, Eq. 5).
+
+    The other tensor of generalised attention flow (Azarkhalili & Libbrecht 2025). Since ``∂y/∂A[q, k]`` is the product of
+    the value at k with the gradient of what the head gives at q, values count here too.
+    """
+    return _each(trace, lambda layer: (layer.weights * _gradient(trace, layer)).clamp(min=0).mean(0))
+
+
+def value_norm(trace: Trace) -> Tensor:
+    """``‖Σ_h A^h[q, k]·f^h(x_k)‖``: the length of what is added along the edge (Kobayashi et al. 2020, Eq. 6)."""
+
+    def one(layer: Layer) -> Tensor:
+        return torch.cat([vectors.norm(dim=-1) for _, _, vectors in _added(layer, _sublayer(layer))])
+
+    return _each(trace, one)
+
+
+def block_norm(trace: Trace) -> Tensor:
+    """``‖g(Σ_h A^h[q, k]·f^h(x_k) + [q = k]·x_q)‖``: the same with the residual connection, and the norm g if one follows.
+
+    Kobayashi et al. 2021, section 3. Where the norm comes first (GPT-2, Llama) it is part of f, and g changes nothing.
+    """
+
+    def one(layer: Layer) -> Tensor:
+        return torch.cat([vectors.norm(dim=-1) for _, _, vectors in _passed(layer, _sublayer(layer))])
+
+    return _each(trace, one)
+
+
+def alti(trace: Trace) -> Tensor:
+    """``max(0, ‖y_q‖₁ - ‖y_q - T_q(x_k)‖₁)``, divided by its sum over k: how near a part comes to the whole.
+
+    T are the vectors of `block_norm`, y_q is what they and the biases add up to, the output of the attention sublayer
+    (Ferrando et al. 2022, Eq. 9 and 10).
+    """
+
+    def one(layer: Layer) -> Tensor:
+        sublayer, found = _sublayer(layer), []
+        for start, stop, vectors in _passed(layer, sublayer):
+            y = sublayer.y[start:stop]
+            near = y.abs().sum(-1, keepdim=True) - (y[:, None] - vectors).abs().sum(-1)
+            found.append(near.clamp(min=0) * _visible(layer)[start:stop])
+        return rows(torch.cat(found))
+
+    return _each(trace, one)
+
+
+def value_zeroing(trace: Trace) -> Tensor:
+    """``1 - cos(x̃_q, x_q)``: how far the layer's output turns when the value at k is zero (Mohebbi et al. 2023, Eq. 3).
+
+    The weights stay, and so does the rest of the layer: residual connection, norms and feed-forward network.
+    """
+
+    def one(layer: Layer) -> Tensor:
+        n = len(layer.states)
+        keys = torch.arange(-1, n, device=layer.states.device)
+        whole, *_ = layer.without(keys[:1])
+        turned = [
+            1 - torch.cosine_similarity(out.double(), whole.double()[None], dim=-1)  # [key, query]
+            for part in keys[1:].split(max(1, VECTORS // whole.numel()))
+            for out in [layer.without(part)]
+        ]
+        return torch.cat(turned).T.clamp(min=0) * _visible(layer)
+
+    return _each(trace, one)
+
+
+def gathered(trace: Trace, residual: float, receptive_field: str | None) -> Tensor:
+    """`Trace.gather` as a tensor [input]."""
+    if receptive_field not in (None, "layer"):
+        raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
+    layers = inside(trace).layers
+    if inside(trace).answer is None or "gradient" not in str(trace.provenance.get("edges")):
+        raise InputError(
+            "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
+            'edges="attention-gradient" or edges="gradient"'
+        )
+    n = len(layers[0].states)
+    origin = torch.eye(n, dtype=torch.float64, device=layers[0].states.device)
+    total = origin.new_zeros(n)
+    for layer, step in zip(layers, trace.steps, strict=True):
+        carried, attention = step.weights.double().sum(0), layer.weights.mean(0).double()
+        if receptive_field == "layer":
+            carried, attention = carried / _visible(layer).sum(0).clamp(min=1), layerwise(attention)
+        total = total + carried @ origin
+        if residual < 1:
+            origin = residual * origin + (1 - residual) * attention @ origin
+    return total
+
+
+def rows(weights: Tensor) -> Tensor:
+    """Each row divided by its sum; a row of zeros stays."""
+    total = weights.sum(-1, keepdim=True)
+    return weights / torch.where(total == 0, 1, total)
+
+
+def _each(trace: Trace, one: Callable[[Layer], Tensor]) -> Tensor:
+    return torch.stack([one(layer).double() for layer in inside(trace).layers])
+
+
+def inside(trace: Trace) -> Inside:
+    if trace.inside is None:
+        raise InputError(
+            'this trace kept nothing but weights: trace the text with edges="mean", or with the edges that you want; '
+            "words() comes last"
+        )
+    return trace.inside
+
+
+def _gradient(trace: Trace, layer: Layer) -> Tensor:
+    if layer.gradient is None:
+        raise InputError(f"these edges need the gradient of the answer, and {inside(trace).unanswered}")
+    return layer.gradient
+
+
+def _sublayer(layer: Layer) -> Sublayer:
+    if isinstance(layer.sublayer, str):
+        raise InputError(
+            f"these edges need to know how a layer projects, adds and norms what attention gives, and {layer.sublayer}: "
+            'edges="effective", "gradient", "attention-gradient" and "value-zeroing" do without'
+        )
+    return layer.sublayer
+
+
+def _visible(layer: Layer) -> Tensor:
+    return layer.weights.amax(0) > 0
+
+
+def _effective(layer: Layer) -> Tensor:
+    """A⊥ of every head: [head, query, key]."""
+    sees = _visible(layer)
+    if bool(sees.all()):
+        return _outside(layer.weights, layer.values)
+    found = layer.weights.double().clone()
+    for q in range(found.shape[1]):
+        keys = sees[q].nonzero().flatten()
+        found[:, q, keys] = _outside(layer.weights[:, q : q + 1, keys], layer.values[:, keys])[:, 0]
+    return found
+
+
+def _outside(weights: Tensor, values: Tensor) -> Tensor:
+    """[head, query, key], projected on the columns of the values [head, key, size]."""
+    left, size, _ = torch.linalg.svd(values.double(), full_matrices=False)
+    left = left * (size > 1e-6 * size[:, :1])[:, None]  # what single precision leaves of a zero
+    return (weights.double() @ left) @ left.mT
+
+
+def _added(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor]]:
+    """``Σ_h A^h[q, k]·f^h(x_k)``: [query, key, width], some queries at a time."""
+    f = layer.values @ sublayer.projection  # [head, key, width]
+    queries, (_, keys, width) = layer.weights.shape[1], f.shape
+    step = max(1, VECTORS // (keys * width))
+    for start in range(0, queries, step):
+        stop = min(start + step, queries)
+        # one product [query, head] · [head, width] a key
+        vectors = torch.matmul(layer.weights[:, start:stop].permute(2, 1, 0), f.transpose(0, 1))
+        yield start, stop, vectors.transpose(0, 1)
+
+
+def _passed(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor]]:
+    """``g(Σ_h A^h[q, k]·f^h(x_k) + [q = k]·x_q)``."""
+    for start, stop, vectors in _added(layer, sublayer):
+        own = torch.arange(start, stop, device=vectors.device)
+        vectors[own - start, own] += layer.states[own]
+        yield start, stop, sublayer.passed(vectors, start, stop)
+
+
+__all__ = [
+    "FORMS", "alti", "attention_gradient", "block_norm", "effective", "gradient", "largest", "mean", "rows", "value_norm",
+    "value_zeroing",
+]  # fmt: skip

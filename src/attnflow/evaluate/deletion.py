@@ -1,0 +1,233 @@
+"""Deletion curves: what becomes of the answer when the tokens that a method ranks first go, or when they alone stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnflow.errors import InputError
+from attnflow.evaluate.statistics import Floats, ranks
+from attnflow.importance.answer import Question, Tensors, outputs, score
+from attnflow.importance.blank import blank_id
+
+if TYPE_CHECKING:
+    from attnflow.capture.model import Model
+
+Positions = NDArray[np.intp]
+
+STEPS = 10
+DELETIONS = ("mask", "unk", "remove")
+
+RATIONALE = 0.2
+"""The share of the tokens that count as a method's rationale."""
+
+LEAST = 1e-12
+"""Probabilities below this are taken for it before a logarithm is taken of them."""
+
+METRICS = {
+    "comprehensiveness": "higher",
+    "sufficiency": "lower",
+    "aopc": "higher",
+    "log-odds": "lower",
+    "deletion-area": "lower",
+    "insertion-area": "higher",
+}
+"""Which way each is better."""
+
+
+def content(question: Question) -> Positions:
+    """The positions that can be deleted: all but special tokens and the position that answers.
+
+    That is the mask of a masked language model, the one position that a class is read at, and the last token of a decoder:
+    without it another position is asked, and nearly any answer is gone, whatever the other tokens do.
+    """
+    free = ~np.array(question.encoded.special, bool)
+    if question.place is not None:
+        free[question.place] = False
+    return np.flatnonzero(free)
+
+
+def orders(scores: Floats, seed: int) -> Positions:
+    """The ranking of each method, most important first, from ``scores[method, token]`` over the content tokens of a text.
+
+    Scores that agree to nine digits tie, as in `ranks`. One random permutation from the seed breaks the ties of all
+    methods, so that none gains from the order in which tokens stand, and equal scores give equal rankings. A method without
+    scores (NaN) has no ranking: its row is -1.
+
+    >>> orders(np.array([[0.1, 0.7, 0.2], [3.0, 2.0, 1.0], [np.nan] * 3]), seed=0).tolist()
+    [[1, 2, 0], [0, 1, 2], [-1, -1, -1]]
+    """
+    scores = np.asarray(scores, np.float64)
+    turn = np.random.default_rng(seed).permutation(scores.shape[-1])
+    found = np.lexsort((np.broadcast_to(turn, scores.shape), -ranks(scores, dense=True)), axis=-1)
+    found[np.isnan(scores).any(-1)] = -1
+    return found
+
+
+def curves(
+    model: Model,
+    asked: Sequence[Question],
+    rankings: Sequence[Positions],
+    by: str,
+    steps: int = STEPS,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Floats]:
+    """For each question the probability of its answer, ``[method, 2, steps + 1]``.
+
+    ``[.., 0, s]`` is without the ``⌈s·m/steps⌉`` most important of the m content tokens, ``[.., 1, s]`` with only those of
+    them. What is not content always stays.
+
+    asked: from `attnflow.importance.answer.questions`; their answer is explained, whether or not it stays the likeliest.
+    rankings: for each question ``[method, token]`` from `orders`. A row of -1 gives a curve of NaN.
+    by: "mask" or "unk" puts that token in the place of each that is deleted; "remove" takes it out, so that what is right
+        of it moves up.
+    progress: called after every batch with how many texts with deletions are done and how many there are; what it raises
+        stops the work.
+
+    A text without special tokens would be empty once all is removed, and models cannot run on nothing: then one token
+    stays, the least important without the others, the most important where none is kept. For a model that answers with one
+    number, the number takes the place of the probability.
+
+    Methods often delete the same tokens: each set of a text runs once, and the whole text not again.
+    """
+    token = blank_id(model, by)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps={steps!r}: expected a whole number of at least 1")
+    if len(rankings) != len(asked):
+        raise InputError(f"{len(rankings)} rankings for {len(asked)} questions: expected one for each")
+    rows: list[Tensors] = []
+    of: list[tuple[int, int, int]] = []  # question, set and the position that answers, of each row
+    chances: list[Floats] = []  # of every set of a question
+    sets: list[Positions] = []  # which of them stands at [method, 2, step]
+    for number, (question, ranking) in enumerate(zip(asked, rankings, strict=True)):
+        stays = _stays(question, _checked(ranking, question, number), steps, token is None)
+        distinct, which = np.unique(stays.reshape(-1, question.length), axis=0, return_inverse=True)
+        chances.append(np.full(len(distinct), question.chance))
+        sets.append(which.reshape(stays.shape[:-1]))
+        for k in np.flatnonzero(~distinct.all(-1)).tolist():
+            rows.append(_only(question.tensors, distinct[k], token))
+            of.append((number, k, _place(question, distinct[k], token)))
+    done = 0
+    if progress is not None:
+        progress(0, len(rows))
+    for at, logits in outputs(model, rows):
+        numbers, members, places = zip(*(of[r] for r in at), strict=True)
+        said = logits
+        if asked[0].place is not None:  # of a decoder, the last position may be the only one that was computed
+            said = logits[torch.arange(len(at)), torch.tensor(places).clamp(max=logits.shape[1] - 1)]
+        chosen = torch.tensor([asked[number].chosen for number in numbers])
+        # on the model's device: a language model says tens of thousands of numbers, and one of them is wanted
+        left = score(model, asked[0].kind, said.double(), chosen, None, "probability").cpu().numpy()
+        for number, k, p in zip(numbers, members, left, strict=True):
+            chances[number][k] = p
+        done += len(at)
+        if progress is not None:
+            progress(done, len(rows))
+    found = [chance[which] for chance, which in zip(chances, sets, strict=True)]
+    for curve, ranking in zip(found, rankings, strict=True):
+        curve[_missing(ranking)] = np.nan
+    return found
+
+
+def metrics(curve: Floats, chance: Floats | float, kind: str = "class") -> dict[str, Floats]:
+    """What the curves ``[…, 2, steps + 1]`` of `curves` come to: one number for each, by the names of `METRICS`.
+
+    chance: p(y | x), the probability of the answer of the whole text, in the shape of the axes before the last two or one
+        that goes with it. kind: of the question.
+
+    With ``d(s)`` the probability without the first s/steps tokens, ``k(s)`` with only those, and S the steps:
+
+    | name | formula | after | better |
+    |---|---|---|---|
+    | comprehensiveness | p - d(r), r the step next to 20 % of the tokens | DeYoung et al. 2020 | higher |
+    | sufficiency | p - k(r) | DeYoung et al. 2020 | lower |
+    | aopc | Σ_{s=1..S} (p - d(s)) / S | Samek et al. 2017, who divide by S + 1 | higher |
+    | log-odds | Σ_{s=1..H} log(d(s) / p) / H, H = ⌊S/2⌋, probabilities of at least 1e-12 | Shrikumar et al. 2017; Chen et al. 2020 | lower |
+    | deletion-area | under d over [0, 1], by trapezoids | Petsiuk et al. 2018 | lower |
+    | insertion-area | under k over [0, 1], by trapezoids | Petsiuk et al. 2018 | higher |
+
+    The answer of kind "score" is no probability: log-odds are NaN then, and all else is in units of the score.
+
+    >>> falls = np.array([[0.9, 0.7, 0.5, 0.3, 0.1, 0.1], [0.1, 0.8, 0.9, 0.9, 0.9, 0.9]])
+    >>> {name: round(float(value), 3) for name, value in metrics(falls, 0.9).items()}
+    {'comprehensiveness': 0.2, 'sufficiency': 0.1, 'aopc': 0.56, 'log-odds': -0.42, 'deletion-area': 0.42, 'insertion-area': 0.8}
+    """  # noqa: E501, a table's row is one line
+    curve = np.asarray(curve, np.float64)
+    if curve.ndim < 2 or curve.shape[-2] != 2 or curve.shape[-1] < 4:
+        raise InputError(
+            f"curve has shape {curve.shape}: expected [..., 2, steps + 1] with at least 3 steps, so that one lies near "
+            f"{RATIONALE:.0%} of the tokens"
+        )
+    steps = curve.shape[-1] - 1
+    whole = np.broadcast_to(np.asarray(chance, np.float64), curve.shape[:-2])
+    deleted, kept = curve[..., 0, :], curve[..., 1, :]
+    rationale, half = round(RATIONALE * steps), steps // 2
+    odds = np.log(np.maximum(deleted[..., 1 : half + 1], LEAST)) - np.log(np.maximum(whole, LEAST))[..., None]
+    return {
+        "comprehensiveness": whole - deleted[..., rationale],
+        "sufficiency": whole - kept[..., rationale],
+        "aopc": whole - deleted[..., 1:].mean(-1),
+        "log-odds": np.full(whole.shape, np.nan) if kind == "score" else odds.mean(-1),
+        "deletion-area": _area(deleted),
+        "insertion-area": _area(kept),
+    }
+
+
+def _checked(ranking: Positions, question: Question, number: int) -> Positions:
+    m = len(content(question))
+    ranking = np.asarray(ranking)
+    if ranking.ndim != 2 or ranking.shape[1] != m:
+        raise InputError(
+            f"the ranking of question {number} has shape {ranking.shape}: expected [method, {m}], one for each content "
+            "token"
+        )
+    if not ((np.sort(ranking, -1) == np.arange(m)).all(-1) | (ranking == -1).all(-1)).all():
+        raise InputError(
+            f"the ranking of question {number} does not name each content token once: expected rows of the numbers from 0 "
+            f"to {m - 1}, as orders() gives them"
+        )
+    return ranking
+
+
+def _missing(ranking: Positions) -> NDArray[np.bool_]:
+    return np.asarray((np.asarray(ranking) < 0).any(-1))
+
+
+def _stays(question: Question, ranking: Positions, steps: int, remove: bool) -> NDArray[np.bool_]:
+    """Which positions are left: ``[method, 2, step, position]``; all where there is no ranking, so that nothing runs."""
+    free = content(question)
+    m = len(free)
+    counts = -(np.arange(steps + 1) * -m // steps)[:, None]  # ⌈s·m/steps⌉ in whole numbers
+    nothing_else = remove and m == question.length
+    gone = np.minimum(counts, m - 1) if nothing_else else counts
+    held = np.maximum(counts, 1) if nothing_else else counts
+    rank = np.argsort(ranking, -1)[:, None]  # [method, 1, token]
+    found = np.ones((len(ranking), 2, steps + 1, question.length), bool)
+    found[..., free] = np.stack([rank >= gone, rank < held], 1)
+    found[_missing(ranking)] = True
+    return found
+
+
+def _only(tensors: Tensors, stays: NDArray[np.bool_], token: int | None) -> Tensors:
+    keep = torch.from_numpy(stays)
+    if token is None:
+        return {k: x[:, keep] if x.dim() > 1 and x.shape[1] == len(keep) else x for k, x in tensors.items()}
+    ids = tensors["input_ids"].clone()
+    ids[:, ~keep] = token
+    return {**tensors, "input_ids": ids}
+
+
+def _place(question: Question, stays: NDArray[np.bool_], token: int | None) -> int:
+    """Where the answer is read: at the last position left up to that of the whole text; 0 where the text itself answers."""
+    if question.place is None:
+        return 0
+    return question.place if token is not None else int(stays[: question.place + 1].sum()) - 1
+
+
+def _area(values: Floats) -> Floats:
+    found: Floats = (values[..., 1:] + values[..., :-1]).mean(-1) / 2
+    return found

@@ -1,0 +1,503 @@
+"""Every method on every text by every metric: in parts that are kept as they are done, on all cores or on a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import attnflow
+from attnflow.capture.model import Model
+from attnflow.command import make_folder, quiet
+from attnflow.errors import InputError
+from attnflow.evaluate import deletion
+from attnflow.evaluate.compare import ONE_TOKEN, _check, _usable
+from attnflow.evaluate.methods import Method, methods_of, score_text
+from attnflow.evaluate.randomize import LEVELS, agreement, layers_of
+from attnflow.evaluate.ranking import Measured
+from attnflow.evaluate.statistics import Floats, rank_correlations
+from attnflow.files import table_text, write_whole
+from attnflow.flow import cores
+from attnflow.importance.answer import questions
+from attnflow.importance.blank import blank_id
+
+STAGES = ("scores", "curves", "sanity")
+PART = 16
+"""Texts of one part: what is lost at most, for each worker, when a run is stopped."""
+
+MANIFEST = "grid-run.json"
+LEAST_STEPS = 3
+
+Source = Mapping[str, Any]
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to know beside the model and the texts."""
+
+    methods: tuple[Method, ...]
+    deletions: tuple[str, ...]
+    steps: int
+    truncate: bool
+    seed: int
+
+    def rows(self, stage: str) -> int:
+        """Of one text."""
+        return {"scores": 1, "curves": len(self.deletions), "sanity": len(LEVELS)}[stage]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part: the numbers of its texts, these, and what the stage of the scores found for them."""
+
+    numbers: tuple[int, ...]
+    texts: tuple[Any, ...]
+    scored: tuple[Row, ...] = ()
+
+
+Do = Callable[[str, Mapping[int, Task]], Iterator[tuple[int, list[Row]]]]
+
+
+def run(
+    source: Source,
+    texts: Sequence[Any],
+    folder: Path,
+    *,
+    edges: Sequence[str] | None = None,
+    importances: Sequence[str] | None = None,
+    deletions: Sequence[str] | None = None,
+    steps: int = deletion.STEPS,
+    sanity: int = 100,
+    truncate: bool = False,
+    seed: int = 0,
+    workers: int | None = None,
+    device: str | None = None,
+    stages: Sequence[str] = STAGES,
+    data: str | None = None,
+    say: Say = lambda line: None,
+) -> Measured:
+    """Measures what is not yet in the folder, and returns all that is there. What is explained is the model's own answer.
+
+    source: arguments of `attnflow.load`, because every worker loads the model itself; {} is the embedded model.
+    texts: as `Model.trace` takes them; those that cannot be used are left out, and counted in ``provenance["excluded"]``.
+    folder: holds parts of 16 texts, each a parquet file in scores/, curves/ or sanity/. A run that was stopped, in whatever
+        way, goes on with the same call.
+    edges, importances: as `methods_of` takes them. deletions: some of "mask", "unk", "remove"; by default those that the
+        tokenizer has. steps: of the deletion curves. sanity: so many of the texts are also scored with shuffled weights.
+    truncate: cut long texts. seed: of ties, of the random baseline and of shuffled weights.
+    workers: processes; by default one for each core, or one if there is a GPU, which several can share. With one,
+        everything is done in this process. A script that asks for more must do so below ``if __name__ == "__main__":``,
+        because each of them imports it.
+    stages: some of "scores", "curves" and "sanity", the last two of which need the first. The folder may be copied to a
+        machine with a GPU for one of them.
+    data: how the texts are called in what is written. say: is told of progress.
+    """
+    _check(stages, STAGES, "stages")
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise InputError(f"texts is a {type(texts).__name__}: expected a list of texts")
+    for name, value, least in (("steps", steps, LEAST_STEPS), ("sanity", sanity, 0), ("seed", seed, 0)):
+        _whole(name, value, least)
+    if workers is not None:
+        _whole("workers", workers, 1)
+    _pyarrow()  # before anything is measured in vain
+    source = {**source, **({} if device is None else {"device": device})}
+    model = attnflow.load(**source)
+    chosen = [by for by in deletion.DELETIONS if _has(model, by)] if deletions is None else list(deletions)
+    _check(chosen, deletion.DELETIONS, "deletions")
+    for by in chosen:
+        blank_id(model, by)
+    wanted = {name: value for name, value in (("edges", edges), ("importances", importances)) if value is not None}
+    job = Job(methods_of(model, **wanted), tuple(chosen), steps, truncate, seed)
+    if "sanity" in stages and sanity:
+        layers_of(model)
+    used, ids, excluded = usable(model, texts, truncate)
+    if not used:
+        reasons = "; ".join(f"{count} {why}" for why, count in excluded.items()) or "none was given"
+        raise InputError(f"there is no text to evaluate on ({reasons}): expected at least one with two tokens")
+    manifest = _manifest(model, job, used, ids)
+    _agree(folder, manifest)
+    digest = _digest({name: value for name, value in manifest.items() if name != "model"})
+    found: dict[str, list[Row]] = {}
+    crew = workers or (cores() if model.device.type == "cpu" else 1)
+    with _crew(model, {**source, "device": str(model.device)}, job, crew) as do:
+        for stage in STAGES:
+            count = min(sanity, len(used)) if stage == "sanity" else len(used)
+            parts = [tuple(range(k, min(k + PART, count))) for k in range(0, count, PART)]
+            there = _there(folder / stage, parts, job.rows(stage), digest, say)
+            if stage in stages:
+                scored = found.get("scores") or [{}] * len(used)
+                tasks = {
+                    place: Task(part, tuple(used[k] for k in part), tuple(scored[k] for k in part))
+                    for place, part in enumerate(parts)
+                    if place not in there
+                }
+                for place, rows in _with_progress(stage, count, tasks, do(stage, tasks), say):
+                    there[place] = [{**row, "device": model.device.type} for row in rows]
+                    _write(_path(folder / stage, place), there[place], digest)
+            if len(there) == len(parts):
+                found[stage] = [row for place in range(len(parts)) for row in there[place]]
+            elif stage == "scores":
+                raise InputError(
+                    f"{str(folder)!r} does not hold the scores of all {len(used)} texts, and curves and sanity need them: "
+                    "run the stage 'scores' first"
+                )
+    told = {
+        **{name: value for name, value in manifest.items() if name not in ("texts", "tokens", "methods")},
+        "revision": model.revision,
+        "data": data,
+        "explained": "the model's own answer",
+        "answers": dict(Counter(json.loads(row["answer"])["kind"] for row in found["scores"])),
+        "texts": len(texts),
+        "samples": len(used),
+        "excluded": dict(excluded),
+        "sanity": len(found.get("sanity", ())) // len(LEVELS),
+        "without sanity": dict(Counter(row["why"] for row in found.get("sanity", ()) if row["why"])),
+        "devices": {stage: sorted({row["device"] for row in rows}) for stage, rows in found.items()},
+    }
+    return _measured(job, found, told)
+
+
+def usable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any], list[list[int]], Counter[str]]:
+    """The texts with two tokens or more to rank, the token ids of each, and why others are left out."""
+    readable, _, _, excluded = _usable(model, texts, None, truncate)
+    tokenizer = model.tokenizer
+    # a mask is the question, not one of the tokens that answer it; an unknown token stands for a word
+    outside = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)}
+    outside.add(getattr(tokenizer, "mask_token_id", None))
+    place = getattr(model.config, "prediction_position", None)
+    used, ids = [], []
+    for text in readable:
+        parts = (text,) if isinstance(text, str) else text
+        found = text["input_ids"][0] if isinstance(text, Mapping) else tokenizer(*parts, verbose=False)["input_ids"]  # type: ignore[misc]
+        own = [int(i) for i in found]
+        free = [i not in outside for i in own]
+        if isinstance(place, int):  # as `deletion.content` has it
+            free[place % len(free)] = False
+        if sum(free) < 2:
+            excluded[ONE_TOKEN if any(free) else "no token but special ones"] += 1
+        else:
+            used.append(text)
+            ids.append(own)
+    return used, ids, excluded
+
+
+def _scores(model: Model, job: Job, task: Task) -> list[Row]:
+    rows = []
+    for number, text in zip(task.numbers, task.texts, strict=True):
+        with _about(text):
+            found = score_text(model, text, job.methods, truncate=job.truncate, seed=job.seed + number)
+        rows.append(
+            {
+                "sample": number,
+                "content": [int(i) for i in found.content],
+                "tokens": [table_text(token) for token in found.tokens],
+                "scores": np.asarray(found.scores, np.float64).ravel().tolist(),
+                "seconds": np.asarray(found.seconds, np.float64).tolist(),
+                "pass_seconds": float(found.pass_seconds),
+                "answer": json.dumps(dict(found.answer)),
+            }
+        )
+    return rows
+
+
+def _curves(model: Model, job: Job, task: Task) -> list[Row]:
+    # the answer by its number: on another machine rounding may turn a tie the other way
+    answers = [json.loads(row["answer"])["number"] for row in task.scored]
+    asked, rankings = [], []
+    for number, text, answer, row in zip(task.numbers, task.texts, answers, task.scored, strict=True):
+        with _about(text):
+            (question,) = questions(model, [text], [answer], job.truncate)
+        column = {place: k for k, place in enumerate(row["content"])}
+        scores = _table(row, len(job.methods))[:, [column[int(place)] for place in deletion.content(question)]]
+        asked.append(question)
+        rankings.append(deletion.orders(scores, job.seed + number))
+    found = {by: deletion.curves(model, asked, rankings, by, job.steps) for by in job.deletions}
+    return [
+        {"sample": number, "deletion": by, "curve": found[by][k].ravel().tolist()}
+        for k, number in enumerate(task.numbers)
+        for by in job.deletions
+    ]
+
+
+def _sanity(model: Model, job: Job, task: Task) -> list[Row]:
+    scores = [_table(row, len(job.methods)) for row in task.scored]
+    answers = [json.loads(row["answer"])["number"] for row in task.scored]
+    seeds = [job.seed + number for number in task.numbers]
+    found = agreement(model, task.texts, job.methods, scores, answers, seeds, job.seed, job.truncate)
+    return [
+        {"sample": number, "level": level, "correlation": found[level][k][0].tolist(), "why": found[level][k][1]}
+        for k, number in enumerate(task.numbers)
+        for level in LEVELS
+    ]
+
+
+WORK = {"scores": _scores, "curves": _curves, "sanity": _sanity}
+
+
+@contextmanager
+def _about(text: Any) -> Iterator[None]:
+    """One text of hundreds stops the run: the message must say which."""
+    try:
+        yield
+    except InputError as e:
+        raise InputError(f"of the text {text!r:.40}: {e}") from e
+
+
+def _table(row: Row, methods: int) -> Floats:
+    return np.array(row["scores"], np.float64).reshape(methods, -1)
+
+
+@contextmanager
+def _crew(model: Model, source: Source, job: Job, workers: int) -> Iterator[Do]:
+    """A function that does parts, by their numbers, and gives each when it is done."""
+    if workers == 1:
+        yield lambda stage, tasks: ((part, WORK[stage](model, job, task)) for part, task in tasks.items())
+        return
+    context = get_context("spawn")  # a fork of a process with torch's threads may hang
+    stop, until = context.Pipe(duplex=False)
+    threads = max(1, cores() // workers)
+    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(source, job, threads, stop))
+
+    def do(stage: str, tasks: Mapping[int, Task]) -> Iterator[tuple[int, list[Row]]]:
+        try:
+            futures = {pool.submit(_in_worker, stage, task): part for part, task in tasks.items()}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"one of {workers} workers died, most often because memory ran out: give fewer workers, and run the same "
+                "again to go on where it stopped"
+            ) from None
+
+    try:
+        yield do
+    except BaseException:
+        until.close()  # the workers drop what they are at
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        stop.close()
+        until.close()
+
+
+_mine: dict[str, Any] = {}
+"""Of a worker: its model and its job."""
+
+
+def _start(source: Source, job: Job, threads: int, stop: connection.Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: who started us decides
+    threading.Thread(target=_leave, args=(stop,), daemon=True).start()
+    quiet()
+    torch.set_num_threads(threads)
+    _mine.update(model=attnflow.load(**source), job=job)
+
+
+def _leave(stop: connection.Connection) -> None:
+    """Ends this worker in the middle of its part when it is told to, or when the process that started it is gone."""
+    parent = parent_process()
+    connection.wait([stop] if parent is None else [stop, parent.sentinel])
+    os._exit(1)
+
+
+def _in_worker(stage: str, task: Task) -> list[Row]:
+    return WORK[stage](_mine["model"], _mine["job"], task)
+
+
+def _path(folder: Path, place: int) -> Path:
+    return folder / f"{place:05}.parquet"
+
+
+def _there(folder: Path, parts: Sequence[tuple[int, ...]], each: int, digest: str, say: Say) -> dict[int, list[Row]]:
+    """The parts of a stage that are done, by their numbers; each: rows of one text."""
+    make_folder(folder)
+    found = {}
+    for place, numbers in enumerate(parts):
+        path = _path(folder, place)
+        rows = _read(path, [number for number in numbers for _ in range(each)], digest) if path.exists() else None
+        if rows is not None:
+            found[place] = rows
+        elif path.exists():
+            say(f"{folder.name}: {path.name} is damaged or of another run, and is done again")
+    return found
+
+
+def _with_progress(
+    stage: str, count: int, tasks: Mapping[int, Task], done: Iterator[tuple[int, list[Row]]], say: Say
+) -> Iterator[tuple[int, list[Row]]]:
+    """What is done, part by part; a part is told of when it has been dealt with."""
+    before = at = count - sum(len(task.numbers) for task in tasks.values())
+    if tasks and before:
+        say(f"{stage}: {before} of {count} texts are there already")
+    begun = time.monotonic()
+    for place, rows in done:
+        yield place, rows
+        at += len(tasks[place].numbers)
+        rate = (at - before) / max(time.monotonic() - begun, 1e-9)
+        left = f", about {_shown((count - at) / rate)} left" if at < count else ""
+        say(f"{stage}: {at} of {count} texts, {rate:.3g} texts/s{left}")
+
+
+def _write(path: Path, rows: list[Row], digest: str) -> None:
+    pa, parquet = _pyarrow()
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({b"attnflow": digest.encode()})
+    write_whole(path, lambda beside: parquet.write_table(table, beside, write_page_checksum=True))
+
+
+def _read(path: Path, samples: list[int], digest: str) -> list[Row] | None:
+    """None where it is damaged, or holds anything else than these samples of this run."""
+    _, parquet = _pyarrow()
+    try:
+        with path.open("rb") as file:
+            table = parquet.ParquetFile(file, page_checksum_verification=True).read()
+        same = table["sample"].to_pylist() == samples and table.schema.metadata[b"attnflow"] == digest.encode()
+        return table.to_pylist() if same else None
+    except Exception:  # pyarrow has no one type for what a garbled file raises
+        return None
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("the grid keeps its parts as parquet, by pyarrow: pip install 'attnflow[corpus]'") from None
+    return pyarrow, parquet
+
+
+def _manifest(model: Model, job: Job, used: Sequence[Any], ids: Sequence[list[int]]) -> dict[str, Any]:
+    plain = json.dumps(list(used), default=lambda x: torch.as_tensor(x).tolist())
+    return {
+        "model": model.name,
+        "class": type(model.model).__name__,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "weights": weights_hash(model),
+        "texts": _digest(plain),
+        "tokens": _digest(list(ids)),
+        "methods": [asdict(method) for method in job.methods],
+        "deletions": list(job.deletions),
+        "steps": job.steps,
+        "seed": job.seed,
+        "truncate": job.truncate,
+        "attnflow": attnflow.__version__,
+    }
+
+
+def weights_hash(model: Model) -> str:
+    """Of names, shapes and sums of bits: whole numbers, so that every device and every order of adding gives the same."""
+    told = []
+    for name, x in model.model.state_dict().items():
+        size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+        bits = x.detach().reshape(-1).view(size)
+        sums = [int(part.sum(dtype=torch.int64)) for part in (bits, bits[::3], bits[: len(bits) // 2])]
+        told.append([name, list(x.shape), str(x.dtype), *sums])
+    return _digest(told)
+
+
+def _digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _agree(folder: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest, or checks that the one that is there asks for the same; where the model lies may differ."""
+    make_folder(folder)
+    path = folder / MANIFEST
+    if not path.exists():
+        write_whole(path, lambda beside: beside.write_text(json.dumps(manifest, indent=1) + "\n"))
+        return
+    try:
+        held = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, OSError):
+        raise InputError(f"{str(path)!r} cannot be read: give another folder") from None
+    differ = []
+    for name, value in manifest.items():
+        if name != "model" and held.get(name) != value:
+            plain = not isinstance(value, list | dict) and name not in ("weights", "texts", "tokens")
+            differ.append(f"{name} {held.get(name)!r}, now {value!r}" if plain else f"other {name}")
+    if differ:
+        raise InputError(
+            f"the folder {str(folder)!r} holds a grid of other settings ({'; '.join(differ)}): give another folder"
+        )
+
+
+def _measured(job: Job, found: Mapping[str, list[Row]], told: Mapping[str, Any]) -> Measured:
+    scored, methods = found["scores"], job.methods
+    truths = [m for m, method in enumerate(methods) if method.kind == "importance"]
+    better = {methods[m].name: "higher" for m in truths}
+    agreements = []
+    for row in scored:
+        scores = _table(row, len(methods))
+        scores[truths] = np.abs(scores[truths])  # of an importance, size alone counts
+        agreements.append(rank_correlations(scores, scores))
+    every = np.stack(agreements)  # [sample, method, method]
+    own = every[:, :, truths]
+    own[:, truths, np.arange(len(truths))] = np.nan
+    values, curves = [own], {}
+    kinds = np.array([json.loads(row["answer"])["kind"] for row in scored])
+    for by in job.deletions if "curves" in found else ():
+        flat = [row["curve"] for row in found["curves"] if row["deletion"] == by]
+        curves[by] = np.array(flat, np.float64).reshape(len(scored), len(methods), 2, job.steps + 1)
+        # without any deletion the answer has the chance that it has
+        metrics = deletion.metrics(curves[by], curves[by][..., 0, 0])
+        metrics["log-odds"][kinds == "score"] = np.nan
+        better |= {f"{name} ({by})": deletion.METRICS[name] for name in metrics}
+        values.append(np.stack(list(metrics.values()), -1))
+    sanity = {}
+    for level in LEVELS if found.get("sanity") else ():
+        sanity[level] = np.full((len(scored), len(methods)), np.nan)
+        for row in found["sanity"]:
+            if row["level"] == level:
+                sanity[level][row["sample"]] = row["correlation"]
+    there = np.isfinite(every)
+    counts = there.sum(0)
+    return Measured(
+        methods=tuple(asdict(method) for method in methods),
+        metrics=better,
+        values=np.concatenate(values, -1),
+        curves=curves,
+        agreement=np.where(there, every, 0).sum(0) / np.where(counts, counts, np.nan),
+        sanity=sanity,
+        seconds=np.array([row["seconds"] for row in scored], np.float64),
+        pass_seconds=np.array([row["pass_seconds"] for row in scored], np.float64),
+        provenance=told,
+    )
+
+
+def _has(model: Model, by: str) -> bool:
+    return by == "remove" or getattr(model.tokenizer, f"{by}_token_id", None) is not None
+
+
+def _whole(name: str, given: Any, least: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise InputError(f"{name}={given!r}: expected a whole number of at least {least}")
+    return given
+
+
+def _shown(seconds: float) -> str:
+    """
+    >>> _shown(40), _shown(250), _shown(9000)
+    ('40 s', '4 min', '2.5 h')
+    """
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

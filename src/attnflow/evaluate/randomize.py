@@ -1,0 +1,122 @@
+"""Sanity check after Adebayo et al. 2018: what explains a model gives other scores once its weights are shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attnflow.errors import InputError
+from attnflow.evaluate.methods import Method, score_text
+from attnflow.evaluate.statistics import Floats, rank_correlations
+
+if TYPE_CHECKING:
+    from attnflow.capture.model import Model
+
+LEVELS = ("head", "upper half", "all")
+
+
+def agreement(
+    model: Model,
+    texts: Sequence[Any],
+    methods: Sequence[Method],
+    scores: Sequence[Floats],
+    answers: Sequence[int],
+    seeds: Sequence[int],
+    seed: int,
+    truncate: bool = False,
+) -> dict[str, list[tuple[Floats, str]]]:
+    """The rank correlation of each text's ``scores[method, token]`` with those of shuffled weights, at every level.
+
+    answers: by number, the answers of the real model, which stay those that are explained. seeds: that the scores were made
+    with, so that what does not depend on the model is seen not to. seed: of the shuffling.
+
+    The correlations ``[method]`` of a text are NaN for importances, which would take long, and for all methods where the
+    shuffled model cannot be scored; beside them stands why.
+    """
+    of = [m for m, method in enumerate(methods) if method.kind != "importance"]
+    wanted = [methods[m] for m in of]
+    model.trace(
+        texts[0], truncate=truncate
+    )  # the self-check that goes before the first trace is about the real weights
+    found: dict[str, list[tuple[Floats, str]]] = {}
+    for level in LEVELS:
+        found[level] = []
+        with randomized(model, level, seed):
+            for text, own, answer, of_text in zip(texts, scores, answers, seeds, strict=True):
+                agree, why = np.full(len(methods), np.nan), ""
+                try:
+                    other = score_text(model, text, wanted, truncate=truncate, seed=of_text, answer=answer).scores
+                    agree[of] = np.diagonal(rank_correlations(own[of], other))
+                except InputError as e:  # in half precision, shuffled weights may overflow
+                    why = str(e)
+                found[level].append((agree, why))
+    return found
+
+
+@contextmanager
+def randomized(model: Model, level: str, seed: int) -> Iterator[None]:
+    """While it lasts, weights are shuffled within each parameter, so that their distribution stays; then all is as before.
+
+    level: "head" shuffles what is read only after the last layer (pooler, classifier, output of a language model; output
+        embeddings that are also those of the input stay); "upper half" also the upper half of the layers; "all" everything.
+    seed: a parameter is shuffled in the same way at every level that has it.
+    """
+    if level not in LEVELS:
+        raise InputError(f"level={level!r}: expected one of {', '.join(map(repr, LEVELS))}")
+    stack = layers_of(model)
+    own = dict(enumerate(model.model.parameters()))  # each once, also where it has several names
+    if level != "all":
+        chosen = _head(model, stack)
+        if level == "upper half":
+            chosen |= {id(p) for layer in stack[len(stack) // 2 :] for p in layer.parameters()}
+        own = {place: p for place, p in own.items() if id(p) in chosen}
+    kept = {place: p.detach().clone() for place, p in own.items()}
+    try:
+        with torch.no_grad():
+            for place, p in own.items():
+                order = np.random.default_rng([seed, place]).permutation(p.numel())
+                p.copy_(kept[place].flatten()[torch.from_numpy(order).to(p.device)].view_as(p))
+        yield
+    finally:
+        with torch.no_grad():
+            for place, p in own.items():
+                p.copy_(kept[place])
+
+
+def layers_of(model: Model) -> Any:
+    """The stack of layers: the longest list of modules that lies in no other, such as those of experts in a layer."""
+    lists = [(name, m) for name, m in model.model.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m)]
+    outer = [m for name, m in lists if not any(name.startswith(f"{other}.") for other, _ in lists)]
+    if not outer:
+        raise InputError(
+            f"{type(model.model).__name__} has no stack of layers (a torch.nn.ModuleList), so there is no upper half to "
+            "shuffle: leave the sanity check out"
+        )
+    return max(outer, key=len)
+
+
+def _head(model: Model, stack: Any) -> set[int]:
+    """The parameters that are read after the last layer alone, as one pass shows: names differ from model to model."""
+    before: set[int] = set()
+    after: set[int] = set()
+    seen = before
+
+    def reads(module: Any, given: Any) -> None:
+        seen.update(id(p) for p in module.parameters(recurse=False))
+
+    def ends(module: Any, given: Any, out: Any) -> None:
+        nonlocal seen
+        seen = after
+
+    handles = [module.register_forward_pre_hook(reads) for module in model.model.modules()]
+    handles.append(stack[-1].register_forward_hook(ends))
+    try:
+        model._forward({"input_ids": torch.arange(1, 5)[None] % model._vocabulary()})
+    finally:
+        for handle in handles:
+            handle.remove()
+    return after - before

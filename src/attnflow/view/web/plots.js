@@ -1,0 +1,310 @@
+import { shade, inkOn } from "./colour.js";
+import { el, svg, number, correlation, label, textWidth } from "./draw.js";
+
+export const KINDS = { paper: "the paper's", edges: "other edges", importance: "importance", baseline: "baselines" };
+const BEST = 20; // methods in the diagram of ranks, unless all are asked for
+const AFFORDABLE = 3; // forward and backward passes
+const HUES = 6; // --hue-0, … of the style
+
+const SHAPES = [
+  (x, y) => `M${x - 4} ${y}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0`,
+  (x, y) => `M${x - 3.5} ${y - 3.5}h7v7h-7z`,
+  (x, y) => `M${x} ${y - 4.5}l4.5 8h-9z`,
+  (x, y) => `M${x} ${y - 5}l4 5l-4 5l-4 -5z`,
+];
+
+const path = (d, attributes) => svg("path", { d, fill: "none", stroke: "var(--line)", ...attributes });
+const tick = (x, y, text, anchor = "middle") => label(x, y, text, { "text-anchor": anchor, class: "tick" });
+export const listed = (text) => (text ? text.split(",") : []);
+const between = (low, x, high) => Math.min(high, Math.max(low, x));
+export const interval = ({ mean, low, high }) => `${number(mean)} [${number(low)}, ${number(high)}]`;
+export const passes = (cost) =>
+  cost === null ? "–" : `${cost < 10 ? Number(cost.toPrecision(2)) : Math.round(cost)}×`;
+const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
+const widest = (names) => Math.max(0, ...names.map((name) => textWidth(name, 12)));
+
+/** Round numbers between two, about so many. */
+function ticks(low, high, count) {
+  const rough = (high - low) / count || 1,
+    size = 10 ** Math.floor(Math.log10(rough)),
+    step = size * ([1, 2, 5].find((times) => times * size >= rough) ?? 10);
+  const from = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - from + 1 }, (_, i) => (from + i) * step);
+}
+
+function legendOf(entries, x, y) {
+  return entries.flatMap(([name, shape, look]) => {
+    const at = x;
+    x += 30 + textWidth(name, 12);
+    return [svg("path", { d: SHAPES[shape % SHAPES.length](at + 6, y), ...look }), label(at + 14, y, name)];
+  });
+}
+
+/** A picture and what it tells: `marks[row][column]` are read out by the pointer, by arrow keys, and as a list behind it. */
+function chart(page, [width, height], told, parts, marks) {
+  const size = { viewBox: `0 0 ${width} ${height}`, width, height };
+  const drawn = [parts, marks.flat().map(({ node }) => node)].flat(Infinity);
+  const node = svg("svg", { ...size, class: "chart", role: "img", tabindex: 0, "aria-label": told }, drawn);
+  const places = new Map(marks.flatMap((row, r) => row.map((mark, c) => [mark.node, [r, c]])));
+  let at = null;
+  function leave() {
+    if (at) marks[at[0]][at[1]].node.classList.remove("lit");
+    at = null;
+    page.tip.hide();
+  }
+  function enter(place, event) {
+    leave();
+    at = place;
+    const mark = marks[at[0]][at[1]],
+      box = mark.node.getBoundingClientRect();
+    mark.node.classList.add("lit");
+    page.tip.show(event ?? { clientX: (box.left + box.right) / 2, clientY: (box.top + box.bottom) / 2 }, mark.lines);
+  }
+  node.addEventListener("pointermove", (event) => {
+    const place = places.get(event.target.closest(".mark-of"));
+    if (place) enter(place, event);
+    else leave();
+  });
+  node.addEventListener("pointerleave", leave);
+  node.addEventListener("blur", leave);
+  node.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step || !places.size) return;
+    event.preventDefault();
+    const r = at ? between(0, at[0] + step[0], marks.length - 1) : 0;
+    enter([r, at ? between(0, at[1] + step[1], marks[r].length - 1) : 0]);
+  });
+  const lines = marks.flat().map((mark) => el("li", {}, mark.lines.join(", ")));
+  return [node, el("ul", { class: "sr", "aria-label": told }, lines)];
+}
+
+const marked = (lines, kind, ...parts) => ({ node: svg("g", { class: `mark-of ${kind}` }, parts.flat()), lines });
+
+/** How a line looks: the paper's in ink and told apart by dashes, baselines faint, others in hues. */
+function strokes(grid, chosen) {
+  const paper = grid.ofKind("paper");
+  const hued = chosen.filter((i) => !["paper", "baseline"].includes(grid.methods[i].kind));
+  return (i) => {
+    const { kind } = grid.methods[i];
+    const stroke = { paper: "var(--ink)", baseline: "var(--faint)" }[kind] ?? `var(--hue-${hued.indexOf(i) % HUES})`;
+    const dash = { paper: ["2 4", "8 4", null][paper.indexOf(i) % 3], baseline: "1 4" }[kind];
+    return { stroke, "stroke-width": 1.8, "stroke-dasharray": dash, "stroke-linecap": "round" };
+  };
+}
+
+export function curvesChart(page, width) {
+  const { grid, state } = page;
+  const { d, c, m } = state.get(),
+    chosen = listed(m).map(Number);
+  const of = (i) => grid.curves[d]?.[grid.names[i]]?.[c] ?? [null],
+    look = strokes(grid, chosen);
+  const area = (i) => of(i).reduce((sum, v) => sum + v, 0);
+  const lines = chosen.filter((i) => of(i).every((v) => v !== null)).sort((a, b) => area(b) - area(a));
+  if (!lines.length) return [el("p", { class: "empty" }, "No method is chosen that has a curve.")];
+  const narrow = width < 560,
+    end = width - (narrow ? 20 : 44 + widest(lines.map((i) => grid.names[i])));
+  const values = lines.flatMap(of),
+    [low, top] = [Math.min(...values), Math.max(...values)],
+    room = 0.04 * (top - low || 1),
+    last = of(lines[0]).length - 1;
+  const x = (s) => 42 + (s / last) * (end - 42),
+    y = (v) => 300 - ((v - low + room) / (top - low + 2 * room)) * 290;
+  const axis = [
+    ticks(low, top, 5).map((v) => [path(`M42 ${y(v)}H${end}`), tick(36, y(v), number(v, 2), "end")]),
+    [0, 0.25, 0.5, 0.75, 1].map((part) => tick(x(part * last), 314, `${100 * part} %`)),
+    tick((42 + end) / 2, 332, `share of tokens ${c}`),
+  ];
+  const drawn = lines.map((i, row) => {
+    const [left, high] = narrow ? [42, 356 + 16 * row] : [end + 12, 16 + 16 * row];
+    const points = of(i).map((v, s) => `${x(s)} ${y(v)}`);
+    const name = label(left + 24, high, grid.names[i], { style: `fill:${look(i).stroke}` });
+    return [path(`M${points.join("L")}`, look(i)), path(`M${left} ${high}h18`, look(i)), name];
+  });
+  const wide = (end - 42) / last;
+  const bands = Array.from({ length: last + 1 }, (_, s) => {
+    const sorted = [...lines].sort((a, b) => of(b)[s] - of(a)[s]);
+    const told = sorted.map((i) => `${number(of(i)[s])} ${grid.names[i]}`);
+    const dots = lines.map((i) => svg("circle", { cx: x(s), cy: y(of(i)[s]), r: 3, fill: look(i).stroke }));
+    const band = svg("rect", { x: x(s) - wide / 2, width: wide, height: 300, fill: "transparent" });
+    return marked([`${Math.round((100 * s) / last)} % ${c}`, ...told], "band", band, path(`M${x(s)} 8V300`), dots);
+  });
+  const high = narrow ? 354 + 16 * lines.length : Math.max(344, 24 + 16 * lines.length);
+  return chart(page, [width, high], `Mean probability, tokens ${c} (${d})`, [axis, drawn], [bands]);
+}
+
+/** Runs of methods that do not differ, of those shown; runs that do not touch share a track. */
+function joinedRuns(groups, count) {
+  const runs = [],
+    tracks = [];
+  for (const [i, end] of groups) {
+    const j = Math.min(end, count - 1);
+    if (j <= i || runs.some((run) => run.j >= j)) continue;
+    const free = tracks.findIndex((last) => last < i),
+      track = free < 0 ? tracks.length : free;
+    tracks[track] = j;
+    runs.push({ i, j, track });
+  }
+  return { runs, tracks: tracks.length };
+}
+
+export function ranksChart(page, given) {
+  const { grid, state } = page;
+  const { r, a } = state.get(),
+    { methods, ranks, n, friedman, groups, critical_difference: distance } = grid.ranking[r];
+  if (distance === null) return [el("p", { class: "empty" }, "No text has a value of every method by this metric.")];
+  const count = a ? methods.length : Math.min(BEST, methods.length),
+    half = Math.ceil(count / 2);
+  const p = friedman && (friedman.p < 1e-4 ? "p < 0.0001" : `p ${number(friedman.p, 4)}`);
+  const told = [
+    count < methods.length ? `the best ${count} of ${methods.length} methods` : `${count} methods`,
+    `${n.toLocaleString("en")} texts on which every method has a value`,
+    friedman ? `Friedman's χ² ${number(friedman.chi2, 1)}, ${p}` : "all methods tie on every text",
+  ].join(" · ");
+  const width = Math.max(700, given),
+    margin = Math.min(width * 0.36, 28 + widest(methods.slice(0, count).map((name) => `${name} 00.0`)));
+  const low = Math.floor(ranks[0]),
+    high = Math.max(Math.ceil(ranks[count - 1]), low + 1, low + distance);
+  const x = (rank) => margin + ((rank - low) / (high - low)) * (width - 2 * margin);
+  const { runs, tracks } = joinedRuns(groups, count),
+    first = 70 + 6 * tracks;
+  const marks = ranks.slice(0, count).map((rank, i) => {
+    const left = i < half,
+      y = first + 17 * (left ? i : count - 1 - i),
+      edge = left ? margin - 8 : width - margin + 8;
+    const parts = [short(methods[i], 36), number(rank, 1)],
+      text = (left ? parts : parts.reverse()).join("  ");
+    const name = label(edge + (left ? -4 : 4), y, text, { "text-anchor": left ? "end" : "start" });
+    const mean = interval(grid.cell(r, grid.names.indexOf(methods[i])));
+    const lines = [methods[i], `mean rank ${number(rank, 2)}`, `mean ${mean}`];
+    return [marked(lines, "leader", path(`M${x(rank)} 52V${y}H${edge}`), name)];
+  });
+  const axis = [
+    path(`M${x(low)} 52H${x(high)}`, { stroke: "var(--ink)" }),
+    ticks(low, high, 8).map((v) => [
+      path(`M${x(v)} 52v-5`, { stroke: "var(--ink)" }),
+      tick(x(v), 40, String(Number(v.toFixed(2)))),
+    ]),
+    path(`M${x(low)} 8v8m0 -4H${x(low + distance)}m0 -4v8`, { stroke: "var(--accent)", "stroke-width": 1.5 }),
+    tick(x(low + distance) + 6, 12, `critical difference ${number(distance, 2)}`, "start"),
+    runs.map(({ i, j, track }) =>
+      path(`M${x(ranks[i]) - 3} ${61 + 6 * track}H${x(ranks[j]) + 3}`, { class: "joined" }),
+    ),
+  ];
+  return [
+    el("p", { class: "told" }, told),
+    ...chart(page, [width, first + 17 * half], `Mean ranks by ${r}`, axis, marks),
+  ];
+}
+
+export function agreementChart(page, width) {
+  const { grid, state } = page;
+  const order = grid.ordered(state.get().r),
+    colours = page.colours();
+  const left = 34 + widest(grid.names),
+    size = between(13, (width - left - 4) / order.length, 36);
+  const marks = order.map((i, row) =>
+    order.map((j, column) => {
+      const value = i === j ? null : grid.agreement[i][j],
+        [x, y] = [left + column * size, 20 + row * size];
+      const fill = value === null ? "var(--wash)" : shade(colours, value);
+      const text = label(x + size / 2, y + size / 2, correlation(value), { "text-anchor": "middle" });
+      text.style.fill = inkOn(colours, value);
+      const told = i === j ? "the same method" : value === null ? "no value" : correlation(value);
+      const cell = svg("rect", { x, y, width: size - 1, height: size - 1, fill });
+      const parts = value !== null && size >= 28 ? [cell, text] : [cell];
+      return marked([`${grid.names[i]} and ${grid.names[j]}`, told], "cell", parts);
+    }),
+  );
+  const names = order.map((i, at) => [
+    label(left - 6, 20 + (at + 0.5) * size, `${grid.names[i]}  ${at + 1}`, { "text-anchor": "end" }),
+    tick(left + (at + 0.5) * size, 10, String(at + 1)),
+  ]);
+  const scale = [-1, -0.5, 0, 0.5, 1].map((v) => [correlation(v), 1, { fill: shade(colours, v), class: "scale" }]);
+  const bottom = 20 + order.length * size,
+    parts = [names, legendOf(scale, 0, bottom + 14)];
+  return chart(page, [left + order.length * size + 4, bottom + 26], "Rank correlations between methods", parts, marks);
+}
+
+export function sanityChart(page, width) {
+  const { grid, state } = page;
+  const levels = Object.keys(grid.sanity),
+    found = (level, i) => grid.sanity[level][grid.names[i]];
+  const order = grid.ordered(state.get().r).filter((i) => levels.some((level) => found(level, i).mean !== null));
+  const names = order.map((i) => short(grid.names[i], width < 560 ? 24 : 60)),
+    left = 16 + widest(names),
+    bottom = 30 + 26 * order.length;
+  const low = Math.min(-0.1, ...order.flatMap((i) => levels.map((level) => found(level, i).low ?? 0)));
+  const x = (v) => left + ((v - low) / (1 - low)) * (width - left - 14);
+  const axis = [
+    ticks(low, 1, width < 560 ? 4 : 8).map((v) => [
+      path(`M${x(v)} 26V${bottom}`, { stroke: Math.abs(v) < 1e-9 ? "var(--faint)" : "var(--line)" }),
+      tick(x(v), bottom + 12, correlation(v)),
+    ]),
+    order.map((_, row) => label(left - 8, 43 + 26 * row, names[row], { "text-anchor": "end" })),
+    order.map((_, row) => path(`M${left} ${30 + 26 * row}H${width - 14}`)),
+    legendOf(
+      levels.map((level, k) => [level, k, { fill: `var(--hue-${k % HUES})` }]),
+      0,
+      10,
+    ),
+  ];
+  const marks = order.map((i, row) =>
+    levels.map((level, k) => {
+      const one = found(level, i),
+        y = 30 + 26 * (row + (k + 1) / (levels.length + 1)),
+        hue = `var(--hue-${k % HUES})`;
+      if (one.mean === null) return marked([grid.names[i], `${level}: no value`], "");
+      const dot = svg("path", { d: SHAPES[k % SHAPES.length](x(one.mean), y), fill: hue });
+      const line = path(`M${x(one.low)} ${y}H${x(one.high)}`, { stroke: hue });
+      return marked([grid.names[i], `${level}: ${interval(one)}`], "", line, dot);
+    }),
+  );
+  return chart(page, [width, bottom + 24], "Scores of randomised models", axis, marks);
+}
+
+export function costChart(page, width) {
+  const { grid, state } = page;
+  const { r } = state.get(),
+    kinds = Object.keys(KINDS),
+    foot = 326;
+  const points = grid.ordered(r).map((i) => ({ ...grid.methods[i], ...grid.cell(r, i) }));
+  const there = points.filter(({ cost, mean }) => cost !== null && mean !== null);
+  if (!there.length) return [el("p", { class: "empty" }, "No method has both a cost and a value by this metric.")];
+  const least = 0.5 * Math.min(1, ...there.flatMap(({ cost }) => (cost > 0 ? [cost] : []))); // where what is free stands
+  const logs = [AFFORDABLE, 1, ...there.map(({ cost }) => cost || least)].map(Math.log10),
+    [from, to] = [Math.min(...logs) - 0.15, Math.max(...logs) + 0.15];
+  const [low, top] = [Math.min(...there.map((one) => one.low)), Math.max(...there.map((one) => one.high))];
+  const x = (cost) => 48 + ((Math.log10(cost || least) - from) / (to - from)) * (width - 60),
+    y = (v) => foot - 8 - ((v - low) / (top - low || 1)) * (foot - 40);
+  const powers = Array.from({ length: 13 }, (_, i) => i - 6).filter((power) => power >= from && power <= to);
+  const axis = [
+    ticks(low, top, 6).map((v) => [path(`M48 ${y(v)}H${width - 12}`), tick(42, y(v), number(v, 2), "end")]),
+    powers.map((power) => tick(x(10 ** power), foot + 12, `${Number((10 ** power).toFixed(6))}×`)),
+    tick(width / 2, foot + 32, "cost in forward and backward passes"),
+    path(`M${x(AFFORDABLE)} 22V${foot}`, { stroke: "var(--accent)", "stroke-dasharray": "4 3" }),
+    tick(x(AFFORDABLE), foot + 12, `${AFFORDABLE}×`),
+    there.some(({ cost }) => !cost) ? tick(x(0), foot + 12, "0×") : [],
+    legendOf(
+      kinds.flatMap((kind, k) => (grid.ofKind(kind).length ? [[KINDS[kind], k, { class: kind }]] : [])),
+      40,
+      8,
+    ),
+  ];
+  const taken = there.map(({ cost, mean }) => [x(cost) - 4, y(mean) - 4, x(cost) + 4, y(mean) + 4]);
+  const named = there.flatMap(({ name, cost, mean }) => {
+    const wide = textWidth(name, 12);
+    // the best come first; a name that would lie on another, or on a point, is only read out
+    const free = [x(cost) + 8, x(cost) - 8 - wide].find((start) => {
+      const own = [start, y(mean) - 7, start + wide, y(mean) + 7];
+      const clear = !taken.some((t) => own[0] < t[2] && t[0] < own[2] && own[1] < t[3] && t[1] < own[3]);
+      return clear && start > 48 && start + wide < width && taken.push(own);
+    });
+    return free === undefined ? [] : [label(free, y(mean), name)];
+  });
+  const marks = there.map((one) => {
+    const dot = svg("path", { d: SHAPES[kinds.indexOf(one.kind)](x(one.cost), y(one.mean)), class: one.kind });
+    const line = path(`M${x(one.cost)} ${y(one.low)}V${y(one.high)}`);
+    return marked([one.name, `cost ${passes(one.cost)}`, `${r} ${interval(one)}`], "", line, dot);
+  });
+  return chart(page, [width, foot + 44], `Cost against ${r}`, [axis, named], [marks]);
+}

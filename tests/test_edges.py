@@ -1,0 +1,627 @@
+"""What an edge weighs: against the slow definitions, the facts that must hold, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="edges need torch")
+transformers = pytest.importorskip("transformers", reason="edges need transformers")
+
+import attnflow as af  # noqa: E402
+import edge_oracles as oracles  # noqa: E402
+from architectures import ARCHITECTURES, POSITIONS, hf  # noqa: E402
+from architectures import text as some_ids  # noqa: E402
+from attnflow.edges import EDGES, weights  # noqa: E402
+from oracles import networkx_maximum  # noqa: E402
+from small_tokenizers import byte_level, wordpiece  # noqa: E402
+from support import built  # noqa: E402
+
+NAMES = tuple(oracles.models())
+CAUSAL = ("gpt2", "llama", "qwen2", "mistral")
+FLOAT32 = ("llama", "qwen2", "mistral")  # transformers takes norms and softmax in float32, whatever the model's type
+PLACE = 2  # where the token classifier is read
+IDS = oracles.text(12)  # more tokens than a head is wide, so that values have a null space
+SHORT = oracles.text(6)
+BY_GRADIENT = ("gradient", "attention-gradient")
+TEXT = "the key to the cabinet"
+
+
+@cache
+def plain(name: str) -> Any:
+    return oracles.models()[name]()
+
+
+@cache
+def wrapped(name: str) -> Any:
+    """A model of its own, since wrapping puts something before its attention."""
+    model = oracles.models()[name]()
+    if name == "gpt2-both-ways":
+        model.config.prediction_position = PLACE
+    return af.wrap(model)
+
+
+@cache
+def traced(name: str) -> Any:
+    return wrapped(name).trace({"input_ids": IDS}, edges="attention-gradient", of="logit")
+
+
+def close(found: Any, expected: np.ndarray, name: str, slack: float = 1e-6) -> None:
+    slack = 2e-5 if name in FLOAT32 else slack
+    assert np.abs(expected).max() > 1e-6
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=0, atol=slack * np.abs(expected).max())
+
+
+def hidden(name: str, n: int) -> np.ndarray:
+    """[query, key]: where the mask forbids to look."""
+    q, k = np.indices((n, n))
+    if name not in CAUSAL:
+        return np.zeros((n, n), bool)
+    return (k > q) | (q - k >= 4) if name == "mistral" else k > q
+
+
+SLOW: dict[str, Callable[..., np.ndarray]] = {
+    "mean": lambda model, ids, layer: oracles.run(model, ids, layer)[2].mean(0),
+    "max": lambda model, ids, layer: oracles.run(model, ids, layer)[2].max(0),
+    "effective": oracles.effective,
+    "value-norm": oracles.value_norm,
+    "block-norm": oracles.block_norm,
+    "alti": oracles.alti,
+    "value-zeroing": oracles.value_zeroing,
+}
+
+
+@pytest.mark.parametrize("edges", SLOW)
+@pytest.mark.parametrize("name", NAMES)
+def test_edges_are_their_definitions(name: str, edges: str) -> None:
+    found = EDGES[edges].function(traced(name))
+    assert found.shape == (3, 12, 12) and found.dtype == torch.float64
+    for layer in range(3):
+        close(found[layer], SLOW[edges](plain(name), IDS, layer), name)
+    assert (found.numpy()[:, hidden(name, 12)] == 0).all()
+
+
+@pytest.mark.parametrize("of", ["probability", "logit", "difference"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_differences(name: str, of: str) -> None:
+    place = {"gpt2-both-ways": PLACE}.get(name, -1)
+
+    def said(out: Any) -> Any:
+        return out.logits if out.logits.ndim == 2 else out.logits[:, place]
+
+    with torch.no_grad():
+        # the model's first choice leaves its probability hardly room to move
+        second, first = said(plain(name)(input_ids=SHORT))[0].argsort()[-2:].tolist()
+
+    def y(out: Any) -> Any:
+        logits = said(out)
+        chances = logits.softmax(-1)
+        by = {"probability": chances, "logit": logits, "difference": chances - chances[:, first : first + 1]}
+        return by[of][:, second]
+
+    trace = wrapped(name).trace({"input_ids": SHORT}, edges="gradient", of=of, answer=second)
+    assert trace.provenance["answer"]["of"] == of
+    found, both = weights.gradient(trace), weights.attention_gradient(trace)
+    slack = (
+        2e-5 if of == "difference" else 1e-6
+    )  # the answer is taken in float32, and probabilities near 1 differ by little
+    for layer in range(3):
+        close(found[layer], oracles.gradient(plain(name), SHORT, layer, y), name, slack)
+        close(both[layer], oracles.attention_gradient(plain(name), SHORT, layer, y), name, slack)
+    assert (found.numpy()[:, hidden(name, 6)] == 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_effective_attention_gives_what_attention_gives(name: str) -> None:
+    less = 0
+    for layer in traced(name).inside.layers:
+        kept, own, values = (x.double() for x in (weights._effective(layer), layer.weights, layer.values))
+        torch.testing.assert_close(kept @ values, own @ values, rtol=0, atol=1e-8 * float(values.abs().max()))
+        less += int(kept[:, -1].norm() < 0.999 * own[:, -1].norm())
+    assert less == (0 if name == "mistral" else 3)  # mistral's window is narrower than a value
+
+
+def test_effective_attention_of_equal_tokens_is_shared_equally_between_them() -> None:
+    """The first layer of Llama knows no positions in its values: fewer tokens than dimensions have a null space too."""
+    trace = wrapped("llama").trace({"input_ids": torch.tensor([[7, 8, 7, 9]])}, edges="effective", normalize="none")
+    first = trace.graph(residual=0)[0]
+    own = trace.with_edges("mean").graph(residual=0)[0]
+    assert first[3, 0] == pytest.approx(first[3, 2], abs=1e-6)
+    assert first[3, 0] == pytest.approx((own[3, 0] + own[3, 2]) / 2, abs=1e-6)
+    assert abs(own[3, 0] - own[3, 2]) > 1e-3
+
+
+def test_no_values_have_no_norm() -> None:
+    model = oracles.models()["bert"]()
+    with torch.no_grad():
+        for number in range(3):
+            for parameter in oracles.block(model, number).values.parameters():
+                parameter.zero_()
+    trace = af.wrap(model).trace({"input_ids": IDS}, edges="value-norm")
+    assert (weights.value_norm(trace) == 0).all() and (trace.graph(0) == 0).all()
+    assert (weights.block_norm(trace) - torch.diag_embed(weights.block_norm(trace).diagonal(0, 1, 2)) == 0).all()
+    assert (trace.with_edges("alti").graph(0) == np.eye(12)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_beside_the_diagonal_a_block_adds_a_norm_or_nothing(name: str) -> None:
+    norms, blocks = weights.value_norm(traced(name)), weights.block_norm(traced(name))
+    beside = ~torch.eye(12, dtype=bool) & ~torch.from_numpy(hidden(name, 12))
+    assert torch.equal(norms[:, beside], blocks[:, beside]) == (name not in ("bert", "roberta"))
+    assert (norms.diagonal(0, 1, 2) != blocks.diagonal(0, 1, 2)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alti_rows_sum_to_one_and_its_vectors_to_the_output(name: str) -> None:
+    torch.testing.assert_close(weights.alti(traced(name)).sum(-1), torch.ones(3, 12, dtype=torch.float64))
+    for number, layer in enumerate(traced(name).inside.layers):
+        vectors = torch.cat([v for _, _, v in weights._passed(layer, layer.sublayer)])
+        block = oracles.block(plain(name), number)
+        rest = layer.sublayer.passed(layer.sublayer.bias.expand(12, -1))
+        rest = rest if block.after is None else rest + block.after.bias.detach()
+        made = vectors.sum(1) + rest
+        torch.testing.assert_close(made, layer.sublayer.y, rtol=0, atol=1e-5 * float(made.abs().max()))
+
+
+def test_vectors_some_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = traced("bert")
+    whole = {edges: EDGES[edges].function(trace) for edges in ("value-norm", "block-norm", "alti", "value-zeroing")}
+    monkeypatch.setattr(weights, "VECTORS", 12 * 32 * 5)
+    monkeypatch.setattr("attnflow.edges.inside.COPIES", 12 * 2)
+    for edges, expected in whole.items():
+        torch.testing.assert_close(EDGES[edges].function(trace), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "mistral"])
+def test_rollout_of_attention_gradients_is_chefers_rule(name: str) -> None:
+    A = weights.attention_gradient(traced(name)).numpy()
+    R = np.eye(12)
+    for layer in A:
+        R = R + layer @ R
+    found = traced(name).rollout(query="all", layer=-1).values[0]
+    np.testing.assert_allclose(found * 2**3, R, rtol=1e-5)
+    assert np.abs(R - np.eye(12)).max() > 1e-2
+
+
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_ways_to_normalise(name: str, edges: str) -> None:
+    bare = EDGES[edges].function(traced(name)).numpy()
+    graphs = {how: traced(name).with_edges(edges, how).graph(residual=0) for how in ("none", "graph", "rows")}
+    np.testing.assert_allclose(graphs["none"], bare, rtol=1e-6)
+    np.testing.assert_allclose(graphs["graph"], bare / bare.sum(-1).max(), rtol=1e-6)
+    assert graphs["graph"].sum(-1).max() == pytest.approx(1)
+    total = bare.sum(-1, keepdims=True)
+    np.testing.assert_allclose(
+        graphs["rows"], np.divide(bare, total, where=total > 0, out=0 * bare), rtol=1e-5, atol=1e-12
+    )
+    default = traced(name).with_edges(edges)
+    assert default.provenance["normalize"] == ("none" if edges in BY_GRADIENT else "rows")
+    assert np.array_equal(default.graph(0), graphs[default.provenance["normalize"]])
+    whole = edges in ("alti", "block-norm")
+    with_residual = graphs["rows"] if whole else (graphs["rows"] + np.eye(12)) / 2
+    assert np.allclose(traced(name).with_edges(edges, "rows").graph(), with_residual)
+
+
+@pytest.mark.parametrize("name", ["roberta", "gpt2"])
+def test_flow_of_edges_is_the_maximum_flow(name: str) -> None:
+    bare = traced(name)
+    # the gradient of a logit is not small: as it is, rollout is more than flow, which its documentation says
+    for how, bounded in (("none", False), ("graph", True), ("rows", True)):
+        trace = bare.with_edges("gradient", how)
+        flow, rollout = (f(query="all", layer=-1, residual=0.1).values[0] for f in (trace.flow, trace.rollout))
+        graph = list(trace.graph(0.1).astype(np.float64))
+        for query, token in ((11, 0), (11, 7), (5, 2), (0, 0)):
+            assert flow[query, token] == pytest.approx(networkx_maximum(graph, query, token), rel=1e-9, abs=1e-15)
+        assert bool((rollout <= flow + 1e-9).all()) == bounded and bool(flow.max() <= 1 + 1e-6) == bounded
+
+
+def test_a_graph_whose_rollout_is_more_than_its_flow() -> None:
+    trace = wrapped("bert").trace({"input_ids": SHORT}, edges="gradient")
+    twice = tuple(replace(step, weights=2 * torch.eye(6)) for step in trace.steps)
+    doubled = replace(trace, steps=twice)
+    assert doubled.rollout(0, -1, residual=0).values[0, 0, 0] == 8
+    assert doubled.flow(0, -1, residual=0).values[0, 0, 0] == 2
+
+
+@pytest.mark.parametrize("receptive_field", [None, "mean"])
+@pytest.mark.parametrize("residual", [0.5, 0.2, 1.0, None])
+@pytest.mark.parametrize("name", ["roberta", "gpt2", "mistral"])
+def test_gather_is_the_loop(name: str, residual: float | None, receptive_field: str | None) -> None:
+    trace = traced(name)
+    E = weights.attention_gradient(trace).numpy()
+    A = weights.mean(trace).numpy()
+    stays = 1 / 3 if residual is None else residual  # of three layers
+    seen_by = (~hidden(name, 12)).sum(0)
+    expected = np.zeros(12)
+    for layer in range(3):
+        for q, k in np.ndindex(12, 12):
+            below = np.eye(12)[k]
+            for lower in reversed(range(layer)):
+                below = stays * below + (1 - stays) * below @ A[lower]
+            expected += E[layer, q, k] / (seen_by[k] if receptive_field else 1) * below
+    found = trace.gather(residual, receptive_field)
+    assert found.values.shape == (1, 1, 12) and found.method == "gather" and found.layers == (2,)
+    assert found.provenance["residual"] == pytest.approx(stays) and found.provenance["edges"] == "attention-gradient"
+    assert found.provenance.get("receptive_field") == receptive_field
+    np.testing.assert_allclose(found.row(), expected, rtol=1e-5)
+
+
+def test_gather_where_every_position_stands_for_its_token_is_the_sum_of_columns() -> None:
+    columns = traced("gpt2").graph(0).sum((0, 1))
+    np.testing.assert_allclose(traced("gpt2").gather(1).row(), columns, rtol=1e-6)
+
+
+def test_gather_is_linear_in_the_edges_and_keeps_what_they_carry() -> None:
+    trace = traced("bert")
+    other = trace.with_edges("gradient", "graph")
+    both = tuple(
+        replace(a, weights=3 * a.weights + 5 * b.weights) for a, b in zip(trace.steps, other.steps, strict=True)
+    )
+    expected = 3 * trace.gather().row() + 5 * other.gather().row()
+    np.testing.assert_allclose(replace(trace, steps=both).gather().row(), expected, rtol=1e-5)
+    total = float(sum(step.weights.double().sum() for step in trace.steps))
+    assert trace.gather().row().sum() == pytest.approx(total)
+
+
+def test_gather_of_one_layer_is_the_sum_of_its_columns() -> None:
+    model = hf("BertForSequenceClassification", **{**POSITIONS, "num_hidden_layers": 1})()
+    trace = af.wrap(model).trace(some_ids(), edges="gradient", of="logit")
+    np.testing.assert_allclose(trace.gather().row(), trace.graph(0)[0].sum(0), rtol=1e-6)
+    assert trace.gather().row().max() > 1e-6
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "initializer_range": 0.7,
+}  # fmt: skip
+
+
+@cache
+def bert(kind: str = "BertForSequenceClassification") -> Any:
+    tokenizer = wordpiece()
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **SIZES)
+    return af.wrap(getattr(transformers, kind)(config), tokenizer)
+
+
+@cache
+def gpt2() -> Any:
+    tokenizer = byte_level()
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5, bos_token_id=0,
+        eos_token_id=0,
+    )  # fmt: skip
+    return af.wrap(transformers.GPT2LMHeadModel(config), tokenizer)
+
+
+@pytest.mark.parametrize("model", [bert, gpt2])
+def test_mean_edges_are_the_plain_trace(model: Any) -> None:
+    expected, found = model().trace(TEXT), model().trace(TEXT, edges="mean")
+    np.testing.assert_allclose(found.graph(), expected.graph(), rtol=0, atol=1e-6)
+    assert found.tokens == expected.tokens and found.prediction == expected.prediction
+    assert found.default_query == expected.default_query
+    assert found.provenance == {**expected.provenance, "edges": "mean", "normalize": "rows"}
+    for method in ("raw", "rollout", "flow"):
+        a, b = (getattr(t, method)(query="all").values for t in (found, expected))
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [bert, gpt2])
+def test_one_pass_has_all_edges(model: Any) -> None:
+    start = model().trace(TEXT, edges="gradient")
+    for edges in EDGES:
+        fresh, found = model().trace(TEXT, edges=edges), start.with_edges(edges)
+        np.testing.assert_allclose(found.graph(), fresh.graph(), rtol=1e-5, atol=1e-7)
+        assert found.provenance["edges"] == edges and found.inside is start.inside
+        for method in ("raw", "rollout", "flow"):
+            values = getattr(found, method)().values
+            assert np.isfinite(values).all() and (values >= 0).all() and values.max() > 0
+    assert np.array_equal(start.with_edges("alti").with_edges("gradient").graph(), start.graph())
+
+
+def test_lists_are_the_same_as_one_by_one() -> None:
+    texts = [TEXT, "key", "nobody is able"]
+    for edges in EDGES:
+        together = bert().trace(texts, edges=edges)
+        for text, found in zip(texts, together, strict=True):
+            alone = bert().trace(text, edges=edges)
+            assert found.text == text and np.array_equal(found.graph(), alone.graph())
+    found = bert().trace(texts, edges="gradient", answer=[0, None, 1])
+    assert found[0].provenance["answer"]["name"] == "LABEL_0" and found[2].provenance["answer"]["name"] == "LABEL_1"
+    assert np.array_equal(found[2].graph(), bert().trace(texts[2], edges="gradient", answer="LABEL_1").graph())
+    assert bert().trace([], edges="alti") == []
+
+
+def test_pairs() -> None:
+    given = ("the key", "is the answer")
+    found = bert().trace(given, edges="alti")
+    assert found.tokens == ("[CLS]", "the", "key", "[SEP]", "is", "the", "answer", "[SEP]")
+    tensors = dict(bert().tokenizer(*given, return_tensors="pt"))
+    assert tensors["token_type_ids"].any()
+    assert np.array_equal(found.graph(), bert().trace(tensors, edges="alti").graph())
+    one = bert().trace({**tensors, "token_type_ids": 0 * tensors["token_type_ids"]}, edges="alti")
+    assert not np.allclose(found.graph(), one.graph())
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "kind", "place"),
+    [
+        (bert, TEXT, "class", 0),
+        (lambda: bert("BertForMaskedLM"), "the [MASK] to the book", "masked token", 2),
+        (gpt2, TEXT, "next token", -1),
+    ],
+    ids=["classifier", "masked", "causal"],
+)
+def test_gradients_are_of_what_the_model_answers(model: Any, text: str, kind: str, place: int) -> None:
+    m = model()
+    trace = m.trace(text, edges="gradient")
+    told = trace.provenance["answer"]
+    assert told["kind"] == kind and told["of"] == "probability"
+    alone = m.gradient(text).provenance["answer"]
+    assert told["name"] == alone["name"] and told["probability"] == pytest.approx(alone["probability"], rel=1e-5)
+    top = weights.gradient(trace)[-1].numpy()
+    elsewhere = np.delete(top, place, axis=0)
+    assert top[place].max() > 1e-6 and (elsewhere == 0).all()  # in the last layer nothing else is read
+    other = m.trace(text, edges="gradient", answer=1)
+    assert not np.allclose(other.graph(), trace.graph())
+    assert other.provenance["answer"]["name"] == m.gradient(text, 1).provenance["answer"]["name"]
+
+
+def test_a_causal_model_computes_the_last_logits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shapes = gpt2(), []
+    model.trace(TEXT, edges="gradient")
+    handle = model.model.lm_head.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape[:2])))
+    model.trace(TEXT, edges="gradient")
+    handle.remove()
+    assert shapes == [(1, 1)]
+
+
+def test_words() -> None:
+    trace = bert().trace("unbelievable keys", edges="attention-gradient")
+    words = trace.words()
+    assert words.tokens == ("[CLS]", "unbelievable", "keys", "[SEP]") and len(trace.tokens) > 6
+    members = [[i for i, w in enumerate(trace.word_ids) if w == word] for word in (0, 1)]
+    members = [[0], *members, [len(trace.tokens) - 1]]
+    for bare, merged in zip(trace.graph(0), words.graph(0), strict=True):
+        expected = [[bare[np.ix_(a, b)].sum(1).mean() for b in members] for a in members]
+        np.testing.assert_allclose(merged, expected, rtol=1e-6)
+    assert words.provenance["edges"] == "attention-gradient" and words.flow().values.max() > 0
+    alti = bert().trace("unbelievable keys", edges="alti").words()
+    assert np.array_equal(alti.graph(0.5), alti.graph(0))  # the residual connection is in it already
+    np.testing.assert_allclose(alti.graph().sum(-1), 1, rtol=1e-5)
+
+
+def test_a_model_stays_as_it_is_frozen_or_not() -> None:
+    model = oracles.models()["bert"]()
+    with torch.no_grad():
+        before = model(input_ids=IDS).logits
+    m = af.wrap(model)
+    found = {edges: m.trace({"input_ids": IDS}, edges=edges).graph() for edges in EDGES}
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=IDS).logits, before)
+        inside = m.trace({"input_ids": IDS}, edges="gradient").graph()
+    model.requires_grad_(False)
+    for edges, expected in found.items():
+        assert np.array_equal(m.trace({"input_ids": IDS}, edges=edges).graph(), expected)
+    assert np.array_equal(inside, found["gradient"]) and found["gradient"].max() > 0.5
+    assert all(p.grad is None and not p.requires_grad for p in model.parameters())
+    assert not any(len(x._forward_hooks) + len(x._forward_pre_hooks) for x in model.modules())
+
+
+def test_threads_do_not_see_each_other() -> None:
+    m, wrong = bert(), []
+    jobs = [
+        (text, edges) for text in (TEXT, "nobody is able") for edges in ("attention-gradient", "alti", "value-zeroing")
+    ]
+    alone = {job: m.trace(job[0], edges=job[1]).graph() for job in jobs}
+    ids = dict(m.tokenizer(TEXT, return_tensors="pt"))
+    with torch.no_grad():
+        logits = m.model(**ids).logits
+
+    def tracing(start: int) -> None:
+        for i in range(start, start + 9):
+            text, edges = jobs[i % len(jobs)]
+            if not np.array_equal(m.trace(text, edges=edges).graph(), alone[text, edges]):
+                wrong.append(f"{edges} of {text}")
+
+    def running(start: int) -> None:
+        for _ in range(9):
+            with torch.no_grad():
+                if not torch.equal(m.model(**ids).logits, logits):
+                    wrong.append("a plain run")
+
+    threads = [threading.Thread(target=f, args=(s,)) for s in range(2) for f in (tracing, running)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_half_precision(name: str) -> None:
+    halved = af.wrap(oracles.models()[name]().to(torch.bfloat16)).trace(
+        {"input_ids": SHORT}, edges="gradient", of="logit"
+    )
+    whole = wrapped(name).trace({"input_ids": SHORT}, edges="gradient", of="logit")
+    for edges in EDGES:
+        found, expected = (EDGES[edges].function(t).numpy()[0] for t in (halved, whole))
+        assert np.isfinite(found).all()
+        assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > (0.8 if edges in BY_GRADIENT else 0.95)
+
+
+def architecture(name: str) -> Any:
+    return af.wrap(built(next(a for a in ARCHITECTURES if a.name == name)))
+
+
+@pytest.mark.parametrize("name", ["DistilBERT", "ALBERT"])
+def test_relatives_of_bert_have_their_parts_found(name: str) -> None:
+    trace = architecture(name).trace(some_ids(), edges="alti")
+    assert len({id(layer.sublayer) for layer in trace.inside.layers}) == 3  # also where layers share their modules
+    np.testing.assert_allclose(trace.graph().sum(-1), 1, rtol=1e-5)
+    for edges in ("value-norm", "block-norm", "value-zeroing"):
+        assert EDGES[edges].function(trace).min() > 0
+
+
+def test_a_norm_after_attention_is_refused_and_values_can_be_zeroed() -> None:
+    gemma = architecture("Gemma 2")
+    trace = gemma.trace(some_ids(), edges="value-zeroing")
+    visible = trace.with_edges("mean").graph(0) > 0
+    bare = weights.value_zeroing(trace).numpy()
+    assert (bare[~visible] == 0).all() and bare[visible].max() > 1e-6 and not visible.all()
+    for edges in ("alti", "block-norm", "value-norm"):
+        with pytest.raises(af.InputError) as told:
+            trace.with_edges(edges)
+        sentence = str(told.value)
+        assert sentence.startswith(
+            "these edges need to know how a layer projects, adds and norms what attention gives, and projecting, adding and "
+            "norming as BERT-, GPT-2- and Llama-like models do is off by "
+        )
+        assert sentence.endswith(
+            ' of what the layer computes: edges="effective", "gradient", "attention-gradient" and "value-zeroing" do without'
+        )
+
+
+def test_rows_that_a_sink_takes_from_are_told_by_normalize() -> None:
+    m = architecture("gpt-oss")
+    bare, rows = (m.trace(some_ids(), edges="mean", normalize=how) for how in ("none", "rows"))
+    np.testing.assert_allclose(bare.graph(), m.trace(some_ids(), missing="keep").graph(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(rows.graph(), m.trace(some_ids(), missing="normalize").graph(), rtol=0, atol=1e-6)
+    assert "missing" not in rows.provenance and bare.graph(0).sum(-1).max() < 0.99
+
+
+def refuses(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(af.InputError) as told:
+        call()
+    assert str(told.value) == sentence
+
+
+ALL = (
+    "'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', 'block-norm', 'alti', 'value-zeroing'"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"edges": "values"}, f"edges='values': expected one of {ALL}"),
+        ({"edges": "alti", "normalize": "row"}, "normalize='row': expected one of 'rows', 'graph', 'none'"),
+        ({"edges": "alti", "keep_heads": True}, "keep_heads does not go with edges='alti': leave one of them out"),
+        ({"edges": "alti", "heads": "max"}, "heads does not go with edges='alti': leave one of them out"),
+        ({"edges": "alti", "memory": "linear"}, "memory does not go with edges='alti': leave one of them out"),
+        ({"edges": "alti", "target": "key"}, "target does not go with edges='alti': leave one of them out"),
+        (
+            {"edges": "alti", "missing": "self"},
+            "missing='self' does not go with edges: normalize= says what becomes of rows that sum to less than one",
+        ),
+        ({"edges": "gradient", "of": "odds"}, "of='odds': expected one of 'probability', 'logit', 'difference'"),
+        (
+            {"edges": "gradient", "answer": "perhaps"},
+            "answer='perhaps' is no class of this model: expected one of 'LABEL_0', 'LABEL_1'",
+        ),
+        ({"answer": 1}, "answer goes with edges: say which, for example edges='attention-gradient'"),
+        ({"normalize": "rows"}, "normalize goes with edges: say which, for example edges='attention-gradient'"),
+    ],
+)
+def test_what_does_not_go_together(given: dict[str, Any], sentence: str) -> None:
+    refuses(lambda: bert().trace(TEXT, **given), sentence)
+
+
+def test_answers_of_a_list() -> None:
+    refuses(
+        lambda: bert().trace([TEXT, TEXT], edges="gradient", answer=[1]),
+        "answer=[1] for 2 texts: expected a list with one for each, or None",
+    )
+
+
+def test_one_score_has_no_other_answer() -> None:
+    model = af.wrap(hf("BertForSequenceClassification", **POSITIONS, num_labels=1)())
+    assert model.trace(some_ids(), edges="gradient").provenance["answer"]["kind"] == "score"
+    refuses(
+        lambda: model.trace(some_ids(), edges="gradient", of="difference"),
+        "of='difference': this model answers with one number, so there is no other answer; give 'logit'",
+    )
+
+
+NOTHING = 'this trace kept nothing but weights: trace the text with edges="mean", or with the edges that you want; words() comes last'
+NO_ANSWER = (
+    "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
+    'edges="attention-gradient" or edges="gradient"'
+)
+
+
+def test_a_trace_that_lacks_something() -> None:
+    plainly = bert().trace(TEXT)
+    refuses(lambda: plainly.with_edges("alti"), NOTHING)
+    refuses(lambda: plainly.gather(), NOTHING)
+    refuses(lambda: bert().trace(TEXT, edges="alti").words().with_edges("mean"), NOTHING)
+    once = bert().trace(TEXT, edges="mean")
+    refuses(lambda: once.with_edges("values"), f"edges='values': expected one of {ALL}")
+    for edges in BY_GRADIENT:
+        refuses(
+            lambda edges=edges: once.with_edges(edges),
+            'these edges need the gradient of the answer, and this trace made no backward pass: trace the text with edges="gradient"',
+        )
+    refuses(once.gather, NO_ANSWER)
+    refuses(bert().trace(TEXT, edges="gradient").with_edges("alti").gather, NO_ANSWER)
+    refuses(
+        lambda: traced("bert").gather(residual=2), "residual=2: expected a weight between 0 and 1 (the paper uses 0.5)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "edges", "sentence"),
+    [
+        (
+            "BERT",
+            "gradient",
+            "these edges need the gradient of the answer, and Model('BertModel', BertModel) has no head, or reads no text, so "
+            "it answers nothing: expected a classifier or a language model of text",
+        ),
+        (
+            "ViT",
+            "alti",
+            "these edges need to know how a layer projects, adds and norms what attention gives, and the layers of ViTModel "
+            'are not made as those of BERT-, GPT-2- and Llama-like models: edges="effective", "gradient", '
+            '"attention-gradient" and "value-zeroing" do without',
+        ),
+        ("T5", "mean", "T5ForConditionalGeneration has two stacks of layers, and edges are for models with one: trace it without edges"),
+        (
+            "BLOOM",
+            "alti",
+            "the attention of BloomForCausalLM was captured as eager attention, and edges need the attention interface of "
+            "transformers, through which they see inside a layer: trace it without edges, by its weights alone",
+        ),
+        (
+            "nn.TransformerEncoder",
+            "mean",
+            "the attention of TransformerEncoder was captured as fused attention, and edges need the attention interface of "
+            "transformers, through which they see inside a layer: trace it without edges, by its weights alone",
+        ),
+        (
+            "Swin",
+            "effective",
+            "SwinModel attends within windows, and edges are for models that attend to all positions: trace it without edges",
+        ),
+    ],
+)  # fmt: skip
+def test_models_without_edges(name: str, edges: str, sentence: str) -> None:
+    inputs = next(a for a in ARCHITECTURES if a.name == name).inputs()
+    model = architecture(name)
+    refuses(lambda: model.trace(inputs, edges=edges), sentence)
+    assert model.trace(inputs).rollout().values.max() > 0
+
+
+def test_training_mode() -> None:
+    m = af.wrap(hf("BertForSequenceClassification", **POSITIONS)())
+    m.model.train()
+    sentence = "the model is in training mode, where dropout changes the weights: call model.eval() first"
+    refuses(lambda: m.trace(some_ids(), edges="gradient"), sentence)

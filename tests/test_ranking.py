@@ -1,0 +1,305 @@
+"""The statistics of a grid: against scipy, by hand, and by construction."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attnflow.errors import InputError
+from attnflow.evaluate.ranking import (
+    Measured,
+    critical_difference,
+    effect,
+    friedman,
+    groups,
+    pairs,
+    signed_rank,
+    summarize,
+)
+from attnflow.evaluate.statistics import holm, intervals, ranks, wilcoxon
+
+
+def method(
+    name: str, kind: str, edges: str | None = None, propagation: str | None = None, **more: Any
+) -> dict[str, Any]:
+    rest = {"normalize": None, "receptive_field": None, **more}
+    return {"name": name, "kind": kind, "edges": edges, "propagation": propagation, **rest}
+
+
+METHODS = (
+    method("raw", "paper", "mean", "raw"),
+    method("rollout", "paper", "mean", "rollout"),
+    method("flow", "paper", "mean", "flow"),
+    method("rollout, ratio", "edges", "mean", "rollout", receptive_field="ratio"),
+    method("alti · raw", "edges", "alti", "raw", normalize="rows"),
+    method("alti · rollout", "edges", "alti", "rollout", normalize="rows"),
+    method("alti · rollout, max", "edges", "alti", "rollout", normalize="max"),
+    method("blank-out", "importance"),
+    method("random", "baseline"),
+)
+METRICS = {"blank-out": "higher", "comprehensiveness (mask)": "higher", "sufficiency (mask)": "lower"}
+GOOD = METHODS.index(next(m for m in METHODS if m["name"] == "alti · rollout"))
+BLANK = [m["name"] for m in METHODS].index("blank-out")
+
+
+def measured(n: int = 60) -> Measured:
+    """alti · rollout is far better than all; the rest differ by chance alone."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.2, 0.1, (n, len(METHODS), len(METRICS))) + rng.normal(0, 0.2, (n, 1, 1))
+    values[:, GOOD] += [0.3, 0.3, -0.3]
+    values[:, BLANK, 0] = np.nan
+    return Measured(
+        methods=METHODS,
+        metrics=METRICS,
+        values=values,
+        curves={"mask": rng.random((n, len(METHODS), 2, 5))},
+        agreement=np.where(np.eye(len(METHODS)), np.nan, 0.5),
+        sanity={"all": rng.random((10, len(METHODS)))},
+        seconds=rng.uniform(1, 2, (n, len(METHODS))),
+        pass_seconds=rng.uniform(0.5, 1, n),
+        provenance={"model": "m", "excluded": {"empty": 1}},
+    )
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    return summarize(measured())
+
+
+def cell(summary: dict[str, Any], name: str, metric: str) -> dict[str, Any]:
+    (found,) = [c for c in summary["cells"] if (c["method"], c["metric"]) == (name, metric)]
+    return found
+
+
+def near(value: float | None) -> Any:
+    return pytest.approx(value, rel=1e-5)  # the summary holds six digits
+
+
+def test_friedman_is_scipys() -> None:
+    rng = np.random.default_rng(1)
+    for levels in (3, 1000):  # with ties, and without
+        table = rng.integers(levels, size=(30, 5)) + np.array([0, 0, 0, 0, 0.5])
+        expected = stats.friedmanchisquare(*table.T)
+        assert friedman(ranks(table)) == pytest.approx({"chi2": expected.statistic, "p": expected.pvalue})
+    assert friedman(np.full((4, 3), 2.0)) is None
+
+
+def test_critical_difference_is_that_of_the_tables() -> None:
+    """Demšar 2006: q is 1.960, 2.343, 2.569 and 3.164 for 2, 3, 4 and 10; CD is 1.25 for 4 classifiers on 14 data sets."""
+    for k, q in ((2, 1.960), (3, 2.343), (4, 2.569), (10, 3.164)):
+        assert critical_difference(k, 1) / np.sqrt(k * (k + 1) / 6) == pytest.approx(q, abs=1e-3)
+    assert critical_difference(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=5e-4)
+    assert critical_difference(4, 14) == pytest.approx(1.25, abs=5e-3)
+
+
+def test_groups() -> None:
+    assert groups([1.0, 2.0, 3.0, 9.0], 2.5) == [[0, 2]]
+    assert groups([1.0, 2.0, 3.0, 4.0], 2.5) == [[0, 2], [1, 3]]
+    assert groups([1.0, 3.0, 5.0], 2.0) == []  # less than, not as much as
+    assert groups([1.0, 1.0, 1.0], 0.1) == [[0, 2]]
+    assert groups([], 1.0) == groups([1.0], 1.0) == []
+
+
+def test_effect() -> None:
+    """By hand: sizes 1, 2, 3, 4 of which 3 is negative are (1+2+4-3) / 10; zeros take ranks, and then do not count."""
+    assert effect(np.array([1.0, 2.0, -3.0, 4.0])) == pytest.approx(0.4)
+    assert effect(np.array([0.0, 1.0, -2.0, np.nan])) == pytest.approx((2 - 3) / 5)
+    assert effect(np.array([0.1, 7.0])) == 1 and effect(np.array([-0.1, -7.0])) == -1
+    assert effect(np.array([1.0, -1.0])) == 0
+    assert effect(np.zeros(3)) is None and effect(np.full(3, np.nan)) is None
+    difference = np.random.default_rng(0).normal(0.3, 1, 50)
+    smaller = stats.wilcoxon(difference).statistic  # the smaller of the two rank sums, of 50·51/2 in all
+    assert effect(difference) == pytest.approx(1 - 2 * smaller / 1275)
+
+
+def test_the_test_of_few_differences_is_the_same() -> None:
+    rng = np.random.default_rng(3)
+    for n in (2, 3, 5, 7, 9, 13, 14, 40):
+        given = [rng.normal(0.3, 1, n)]  # without ties
+        if n < 10:  # with ties and zeros, where scipy takes long
+            given += [rng.integers(-2, 4, n).astype(float), np.append(np.full(n, 0.25), [0.0, np.nan])]
+        for difference in given:
+            assert signed_rank(difference) == pytest.approx(wilcoxon(difference), rel=1e-9), difference
+    assert signed_rank(np.zeros(5)) is None and signed_rank(np.array([1.0, np.nan])) is None
+
+
+def test_pairs() -> None:
+    name = [m["name"] for m in METHODS]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for about, a, b in pairs(METHODS):
+        found.setdefault(about, []).append((name[a], name[b]))
+    others = ("rollout, ratio", "alti · raw", "alti · rollout", "alti · rollout, max", "random")
+    assert found == {
+        "paper": [(first, second) for first in others for second in ("raw", "rollout", "flow")],
+        "edges": [("alti · raw", "raw"), ("alti · rollout", "rollout")],
+        "propagation": [("rollout", "raw"), ("alti · rollout", "alti · raw"), ("flow", "raw"), ("flow", "rollout")],
+        "receptive field": [("rollout, ratio", "rollout")],
+        "normalisation": [("alti · rollout, max", "alti · rollout")],
+    }
+    assert list(pairs(METHODS[-2:])) == []
+
+
+def test_cells(summary: dict[str, Any]) -> None:
+    given = measured()
+    for k, metric in enumerate(METRICS):
+        for m, one in enumerate(METHODS):
+            found, column = cell(summary, one["name"], metric), given.values[:, m, k]
+            if (m, k) == (BLANK, 0):
+                empty = {"mean": None, "low": None, "high": None, "sd": None, "rank": None}
+                assert found == {"method": "blank-out", "metric": metric, "n": 0, "level": False, **empty}
+                continue
+            (mean,) = intervals(column[:, None], 2000, 0)
+            assert mean is not None
+            assert [found[side] for side in ("mean", "low", "high")] == [
+                near(v) for v in (mean.mean, mean.low, mean.high)
+            ]
+            assert (found["n"], found["sd"]) == (60, near(column.std(ddof=1)))
+            there = [i for i in range(len(METHODS)) if (i, k) != (BLANK, 0)]
+            way = -1 if METRICS[metric] == "higher" else 1
+            placed = stats.rankdata(way * given.values[:, there, k], axis=1).mean(0)
+            assert found["rank"] == near(placed[there.index(m)])
+            assert found["level"] == (m == GOOD)  # the only best, and all others far below
+
+
+def test_level_with_the_best() -> None:
+    """Methods that differ by chance alone are level with the best; one that is worse is not."""
+    values = np.random.default_rng(0).normal(0, 1, (80, 3, 1))
+    values[:, 2] -= 2
+    methods = tuple(method(name, "baseline") for name in "abc")
+    given = replace(
+        measured(80), methods=methods, metrics={"blank-out": "higher"}, values=values, curves={},
+        agreement=np.eye(3), sanity={}, seconds=np.ones((80, 3)),
+    )  # fmt: skip
+    assert [c["level"] for c in summarize(given)["cells"]] == [True, True, False]
+    lower = replace(given, metrics={"blank-out": "lower"})
+    assert [c["level"] for c in summarize(lower)["cells"]] == [False, False, True]
+
+
+def test_tests(summary: dict[str, Any]) -> None:
+    given = measured()
+    asked = list(pairs(METHODS))
+    for k, (metric, way) in enumerate(METRICS.items()):
+        found = [test for test in summary["tests"] if test["metric"] == metric]
+        assert [(t["about"], t["first"], t["second"]) for t in found] == [
+            (about, METHODS[a]["name"], METHODS[b]["name"]) for about, a, b in asked
+        ]
+        for about in {test["about"] for test in found}:
+            part = [test for test in found if test["about"] == about]
+            p = [wilcoxon(given.values[:, a, k] - given.values[:, b, k]) for kind, a, b in asked if kind == about]
+            assert [test["p"] for test in part] == [near(one) for one in p]
+            assert [test["adjusted"] for test in part] == [near(one) for one in holm(p)]
+        for test, (_, a, b) in zip(found, asked, strict=True):
+            difference = given.values[:, a, k] - given.values[:, b, k]
+            (mean,) = intervals(difference[:, None], 2000, 0)
+            assert mean is not None and test["n"] == 60
+            assert [test[s] for s in ("difference", "low", "high")] == [
+                near(v) for v in (mean.mean, mean.low, mean.high)
+            ]
+            assert test["effect"] == near(effect(difference if way == "higher" else -difference))
+
+
+def test_who_is_ahead(summary: dict[str, Any]) -> None:
+    given = measured()
+    assert summary["ahead"] == {metric: ["alti · rollout"] for metric in METRICS}
+    cost = float(np.median(given.seconds[:, GOOD] / given.pass_seconds))
+    assert summary["ahead_of_all"] == [{"method": "alti · rollout", "cost": near(cost)}]
+    one = replace(given, values=given.values.copy())
+    one.values[:, 2, 1] += 0.3  # flow is as good by one of the two metrics that count
+    told = summarize(one, 50)
+    assert (told["ahead"]["blank-out"], told["ahead"]["comprehensiveness (mask)"]) == (["alti · rollout"], [])
+    assert told["ahead_of_all"] == []
+    nobody = replace(given, methods=tuple({**m, "kind": "edges"} if m["kind"] == "paper" else m for m in METHODS))
+    assert set(map(tuple, summarize(nobody, 50)["ahead"].values())) == {()}
+
+
+def test_ranking(summary: dict[str, Any]) -> None:
+    given = measured()
+    found = summary["ranking"]["sufficiency (mask)"]
+    placed = stats.rankdata(given.values[:, :, 2], axis=1)
+    order = np.argsort(placed.mean(0))
+    assert found["methods"] == [METHODS[i]["name"] for i in order]
+    assert found["ranks"] == [near(rank) for rank in placed.mean(0)[order]]
+    expected = stats.friedmanchisquare(*given.values[:, :, 2].T)
+    assert found["friedman"] == {"chi2": near(expected.statistic), "p": near(expected.pvalue)}
+    assert found["critical_difference"] == near(critical_difference(9, 60)) and found["n"] == 60
+    assert found["groups"] == groups(found["ranks"], found["critical_difference"]) == [[1, 8]]
+    assert "blank-out" not in summary["ranking"]["blank-out"]["methods"]
+    assert len(summary["ranking"]["blank-out"]["methods"]) == 8
+
+
+def test_the_rest(summary: dict[str, Any]) -> None:
+    given = measured()
+    assert summary["samples"] == 60
+    assert summary["provenance"] == {"model": "m", "excluded": {"empty": 1}}
+    assert summary["metrics"][2] == {"name": "sufficiency (mask)", "better": "lower"}
+    told = {name: summary["methods"][1][name] for name in METHODS[1]}
+    assert told == METHODS[1] and summary["methods"][1]["seconds"] == near(np.median(given.seconds[:, 1]))
+    for side, name in enumerate(("deleted", "kept")):
+        expected = given.curves["mask"][:, 1, side].mean(0)
+        assert summary["curves"]["mask"]["rollout"][name] == [near(v) for v in expected]
+    assert summary["agreement"][0][:2] == [None, 0.5]
+    (mean,) = intervals(given.sanity["all"][:, [1]], 2000, 0)
+    assert mean is not None
+    assert summary["sanity"]["all"]["rollout"] == {
+        "mean": near(mean.mean),
+        "low": near(mean.low),
+        "high": near(mean.high),
+    }
+
+
+def test_what_is_missing() -> None:
+    """Samples without a value are in no mean and no rank of that metric; a method without any is in no ranking."""
+    given = measured()
+    values = given.values.copy()
+    values[:10, 0, 0] = np.nan
+    values[:, 8] = np.nan
+    curves = {"mask": given.curves["mask"].copy()}
+    curves["mask"][:, 8] = np.nan
+    seconds = given.seconds.copy()
+    seconds[:, 8] = np.nan
+    sanity = {"all": np.full((10, len(METHODS)), np.nan)}
+    found = summarize(replace(given, values=values, curves=curves, seconds=seconds, sanity=sanity), 50)
+    assert cell(found, "raw", "blank-out")["n"] == 50 and cell(found, "flow", "blank-out")["n"] == 60
+    assert found["ranking"]["blank-out"]["n"] == 50 and found["ranking"]["sufficiency (mask)"]["n"] == 60
+    placed = stats.rankdata(-values[10:, :7, 0], axis=1).mean(0)
+    assert cell(found, "raw", "blank-out")["rank"] == near(placed[0])
+    assert cell(found, "flow", "blank-out")["rank"] == near(placed[2])
+    assert cell(found, "random", "blank-out")["rank"] is None
+    (test,) = [t for t in found["tests"] if (t["metric"], t["first"], t["second"]) == ("blank-out", "random", "flow")]
+    assert {name: test[name] for name in ("n", "difference", "effect", "p", "adjusted")} == {
+        "n": 0, "difference": None, "effect": None, "p": None, "adjusted": None
+    }  # fmt: skip
+    assert found["curves"]["mask"]["random"]["deleted"] == [None] * 5
+    assert (found["methods"][8]["seconds"], found["methods"][8]["cost"]) == (None, None)
+    assert found["sanity"]["all"]["raw"] == {"mean": None, "low": None, "high": None}
+    json.dumps(found, allow_nan=False)
+    nothing = summarize(replace(given, values=np.full_like(values, np.nan)), 50)
+    assert nothing["ranking"]["blank-out"] == {
+        "n": 0, "methods": [], "ranks": [], "friedman": None, "critical_difference": None, "groups": []
+    }  # fmt: skip
+    json.dumps(nothing, allow_nan=False)
+
+
+def test_json(summary: dict[str, Any]) -> None:
+    """As it is read back, so is it; six digits; and the same again by its seed."""
+    told = json.dumps(summary, allow_nan=False)
+    assert json.loads(told) == summary
+    assert all(float(f"{c['mean']:.6g}") == c["mean"] for c in summary["cells"] if c["mean"] is not None)
+    again, other = summarize(measured()), summarize(measured(), seed=1)
+    assert json.dumps(again) == told != json.dumps(other)
+    odd = summarize(replace(measured(), provenance={"a": np.float32(0.5), "b": (np.int64(3),), "c": float("inf")}), 50)
+    assert odd["provenance"] == {"a": 0.5, "b": [3], "c": None}
+
+
+def test_scipy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "scipy" else found(name))
+    with pytest.raises(InputError) as e:
+        summarize(measured())
+    assert str(e.value) == "the summary of a grid needs scipy for its tests: pip install 'attnflow[evaluate]'"
