@@ -202,11 +202,17 @@ def test_ways_to_normalise(name: str, edges: str) -> None:
         graphs["rows"], np.divide(bare, total, where=total > 0, out=0 * bare), rtol=1e-5, atol=1e-12
     )
     default = traced(name).with_edges(edges)
-    assert default.provenance["normalize"] == ("none" if edges in BY_GRADIENT else "rows")
-    assert np.array_equal(default.graph(0), graphs[default.provenance["normalize"]])
+    assert default.provenance["edges_normalized"] == ("none" if edges in BY_GRADIENT else "rows")
+    assert np.array_equal(default.graph(0), graphs[default.provenance["edges_normalized"]])
     whole = edges in ("alti", "block-norm")
     with_residual = graphs["rows"] if whole else (graphs["rows"] + np.eye(12)) / 2
     assert np.allclose(traced(name).with_edges(edges, "rows").graph(), with_residual)
+
+
+def test_rows_of_the_result_are_normalised_beside_the_edges() -> None:
+    found = traced("bert").with_edges("gradient", "graph").flow(normalize=True)
+    assert (found.provenance["edges_normalized"], found.provenance["normalize"]) == ("graph", True)
+    np.testing.assert_allclose(found.values.sum(-1), 1)
 
 
 @pytest.mark.parametrize("name", ["roberta", "gpt2"])
@@ -230,50 +236,64 @@ def test_a_graph_whose_rollout_is_more_than_its_flow() -> None:
     assert doubled.flow(0, -1, residual=0).values[0, 0, 0] == 2
 
 
-@pytest.mark.parametrize("receptive_field", [None, "mean"])
+@pytest.mark.parametrize("receptive_field", [None, "layer"])
 @pytest.mark.parametrize("residual", [0.5, 0.2, 1.0, None])
 @pytest.mark.parametrize("name", ["roberta", "gpt2", "mistral"])
 def test_gather_is_the_loop(name: str, residual: float | None, receptive_field: str | None) -> None:
-    trace = traced(name)
+    trace, sees = traced(name), ~hidden(name, 12)
     E = weights.attention_gradient(trace).numpy()
     A = weights.mean(trace).numpy()
     stays = 1 / 3 if residual is None else residual  # of three layers
-    seen_by = (~hidden(name, 12)).sum(0)
+    if receptive_field:
+        received = [sum(1 / sees[q].sum() for q in range(12) if sees[q, k]) for k in range(12)]
+        for layer, q in np.ndindex(3, 12):
+            E[layer, q] /= sees.sum(0)
+            A[layer, q] /= received
+            A[layer, q] /= A[layer, q].sum()
     expected = np.zeros(12)
     for layer in range(3):
         for q, k in np.ndindex(12, 12):
             below = np.eye(12)[k]
             for lower in reversed(range(layer)):
                 below = stays * below + (1 - stays) * below @ A[lower]
-            expected += E[layer, q, k] / (seen_by[k] if receptive_field else 1) * below
+            expected += E[layer, q, k] * below
     found = trace.gather(residual, receptive_field)
     assert found.values.shape == (1, 1, 12) and found.method == "gather" and found.layers == (2,)
     assert found.provenance["residual"] == pytest.approx(stays) and found.provenance["edges"] == "attention-gradient"
     assert found.provenance.get("receptive_field") == receptive_field
     np.testing.assert_allclose(found.row(), expected, rtol=1e-5)
+    if receptive_field:
+        assert np.array_equal(found.row(), trace.gather(residual).row())  # it is the default
+
+
+def test_without_a_mask_the_receptive_field_is_a_scale() -> None:
+    np.testing.assert_allclose(12 * traced("bert").gather().row(), traced("bert").gather(None, None).row(), rtol=1e-6)
+    own, corrected = (traced("gpt2").gather(None, field).row() for field in (None, "layer"))
+    assert np.ptp(corrected / own) > 0.1 * (corrected / own).max()
 
 
 def test_gather_where_every_position_stands_for_its_token_is_the_sum_of_columns() -> None:
     columns = traced("gpt2").graph(0).sum((0, 1))
-    np.testing.assert_allclose(traced("gpt2").gather(1).row(), columns, rtol=1e-6)
+    np.testing.assert_allclose(traced("gpt2").gather(1, None).row(), columns, rtol=1e-6)
 
 
 def test_gather_is_linear_in_the_edges_and_keeps_what_they_carry() -> None:
-    trace = traced("bert")
+    trace = traced("gpt2")
     other = trace.with_edges("gradient", "graph")
     both = tuple(
         replace(a, weights=3 * a.weights + 5 * b.weights) for a, b in zip(trace.steps, other.steps, strict=True)
     )
-    expected = 3 * trace.gather().row() + 5 * other.gather().row()
-    np.testing.assert_allclose(replace(trace, steps=both).gather().row(), expected, rtol=1e-5)
+    for field in (None, "layer"):
+        expected = 3 * trace.gather(0.5, field).row() + 5 * other.gather(0.5, field).row()
+        np.testing.assert_allclose(replace(trace, steps=both).gather(0.5, field).row(), expected, rtol=1e-5)
     total = float(sum(step.weights.double().sum() for step in trace.steps))
-    assert trace.gather().row().sum() == pytest.approx(total)
+    assert trace.gather(0.5, None).row().sum() == pytest.approx(total)
 
 
 def test_gather_of_one_layer_is_the_sum_of_its_columns() -> None:
     model = hf("BertForSequenceClassification", **{**POSITIONS, "num_hidden_layers": 1})()
     trace = af.wrap(model).trace(some_ids(), edges="gradient", of="logit")
-    np.testing.assert_allclose(trace.gather().row(), trace.graph(0)[0].sum(0), rtol=1e-6)
+    np.testing.assert_allclose(trace.gather(0.5, None).row(), trace.graph(0)[0].sum(0), rtol=1e-6)
     assert trace.gather().row().max() > 1e-6
 
 
@@ -307,7 +327,7 @@ def test_mean_edges_are_the_plain_trace(model: Any) -> None:
     np.testing.assert_allclose(found.graph(), expected.graph(), rtol=0, atol=1e-6)
     assert found.tokens == expected.tokens and found.prediction == expected.prediction
     assert found.default_query == expected.default_query
-    assert found.provenance == {**expected.provenance, "edges": "mean", "normalize": "rows"}
+    assert found.provenance == {**expected.provenance, "edges": "mean", "edges_normalized": "rows"}
     for method in ("raw", "rollout", "flow"):
         a, b = (getattr(t, method)(query="all").values for t in (found, expected))
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
@@ -446,6 +466,26 @@ def test_threads_do_not_see_each_other() -> None:
     assert not wrong
 
 
+def test_a_pass_of_another_thread_in_the_midst_is_not_seen() -> None:
+    m, own, met = bert(), threading.current_thread(), []
+    expected = {edges: m.trace(TEXT, edges=edges).graph() for edges in ("attention-gradient", "alti", "value-zeroing")}
+    ids = dict(m.tokenizer("nobody is able", return_tensors="pt"))
+
+    def meanwhile(module: Any, given: Any) -> None:
+        if threading.current_thread() is own:
+            other = threading.Thread(target=lambda: met.append(m.model(**ids)))
+            other.start()
+            other.join()
+
+    handle = m.model.bert.encoder.layer[0].register_forward_pre_hook(meanwhile)
+    try:
+        for edges, graph in expected.items():
+            assert np.array_equal(m.trace(TEXT, edges=edges).graph(), graph)
+    finally:
+        handle.remove()
+    assert len(met) >= 3
+
+
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_half_precision(name: str) -> None:
     halved = af.wrap(oracles.models()[name]().to(torch.bfloat16)).trace(
@@ -572,6 +612,10 @@ def test_a_trace_that_lacks_something() -> None:
         )
     refuses(once.gather, NO_ANSWER)
     refuses(bert().trace(TEXT, edges="gradient").with_edges("alti").gather, NO_ANSWER)
+    refuses(
+        lambda: traced("bert").gather(receptive_field="ratio"),
+        "receptive_field='ratio': of gather, expected 'layer' or None",
+    )
     refuses(
         lambda: traced("bert").gather(residual=2), "residual=2: expected a weight between 0 and 1 (the paper uses 0.5)"
     )

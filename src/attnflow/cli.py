@@ -194,10 +194,7 @@ def show(
             raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
         if chosen == "all" and not as_json and output is None:
             raise InputError("query all: a table shows one query; give --json or --output for all of them")
-        if method == "gather":
-            result = trace.gather()
-        else:
-            result = getattr(trace, method)(query=chosen, layer=number, **options)
+        result = trace.gather() if method == "gather" else getattr(trace, method)(chosen, number, **options)
         if trace.prediction is not None:
             answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
             said = f"{trace.prediction.kind}: {answers}"

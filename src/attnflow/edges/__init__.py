@@ -75,4 +75,4 @@ def reweighed(trace: Trace, name: str, normalize: str | None = None) -> Trace:
     steps = [replace(step, weights=w.float(), whole=kind.whole) for step, w in zip(trace.steps, found, strict=True)]
     # what becomes of rows that a sink takes from is told by normalize
     told = {k: v for k, v in trace.provenance.items() if k != "missing"}
-    return replace(trace, steps=tuple(steps), provenance={**told, "edges": name, "normalize": how})
+    return replace(trace, steps=tuple(steps), provenance={**told, "edges": name, "edges_normalized": how})

@@ -21,6 +21,9 @@ from attnflow.receptive import layerwise
 if TYPE_CHECKING:
     from attnflow.capture.trace import Trace
 
+ZERO = 1e-6
+"""A singular value so small beside the largest is what single precision leaves of a zero."""
+
 VECTORS = 1 << 24
 """So many numbers of vectors [query, key, width] at a time."""
 
@@ -185,21 +188,23 @@ def _visible(layer: Layer) -> Tensor:
 
 def _effective(layer: Layer) -> Tensor:
     """A⊥ of every head: [head, query, key]."""
-    sees = _visible(layer)
+    # small matrices, for which a GPU is the slower place
+    weights, values, sees = layer.weights.double().cpu().clone(), layer.values.double().cpu(), _visible(layer).cpu()
     if bool(sees.all()):
-        return _outside(layer.weights, layer.values)
-    found = layer.weights.double().clone()
-    for q in range(found.shape[1]):
-        keys = sees[q].nonzero().flatten()
-        found[:, q, keys] = _outside(layer.weights[:, q : q + 1, keys], layer.values[:, keys])[:, 0]
-    return found
+        return _outside(weights, values).to(layer.weights.device)
+    size = torch.linalg.svdvals(values)
+    if values.shape[1] > values.shape[2] or bool((size[:, -1] <= ZERO * size[:, 0]).any()):
+        for q in range(weights.shape[1]):  # where all values are independent, no part of them is not
+            keys = sees[q].nonzero().flatten()
+            weights[:, q, keys] = _outside(weights[:, q : q + 1, keys], values[:, keys])[:, 0]
+    return weights.to(layer.weights.device)
 
 
 def _outside(weights: Tensor, values: Tensor) -> Tensor:
     """[head, query, key], projected on the columns of the values [head, key, size]."""
-    left, size, _ = torch.linalg.svd(values.double(), full_matrices=False)
-    left = left * (size > 1e-6 * size[:, :1])[:, None]  # what single precision leaves of a zero
-    return (weights.double() @ left) @ left.mT
+    left, size, _ = torch.linalg.svd(values, full_matrices=False)
+    left = left * (size > ZERO * size[:, :1])[:, None]
+    return (weights @ left) @ left.mT
 
 
 def _added(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor]]:

@@ -27,7 +27,7 @@ from attnflow.command import make_folder, quiet
 from attnflow.errors import InputError
 from attnflow.evaluate import deletion
 from attnflow.evaluate.compare import ONE_TOKEN, _check, _usable
-from attnflow.evaluate.methods import Method, methods_of, score_text
+from attnflow.evaluate.methods import Method, lacking, methods_of, score_text
 from attnflow.evaluate.randomize import LEVELS, agreement, layers_of
 from attnflow.evaluate.ranking import Measured
 from attnflow.evaluate.statistics import Floats, rank_correlations
@@ -167,6 +167,7 @@ def run(
         "texts": len(texts),
         "samples": len(used),
         "excluded": dict(excluded),
+        "without edges": {} if edges is not None else lacking(model),
         "sanity": len(found.get("sanity", ())) // len(LEVELS),
         "without sanity": dict(Counter(row["why"] for row in found.get("sanity", ()) if row["why"])),
         "devices": {stage: sorted({row["device"] for row in rows}) for stage, rows in found.items()},

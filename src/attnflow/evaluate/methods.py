@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attnflow.capture import encode
 from attnflow.edges import EDGES, edges_of, reweighed
 from attnflow.edges.inside import trace_inside
 from attnflow.errors import InputError
@@ -76,15 +77,35 @@ def methods_of(
     for name in importances:
         if name not in IMPORTANCES:
             raise InputError(f"importances {name!r}: expected some of {', '.join(map(repr, IMPORTANCES))}")
-    names = list(EDGES) if edges is None else list(dict.fromkeys(edges))
+    without = lacking(model)
+    names = [name for name in EDGES if name not in without] if edges is None else list(dict.fromkeys(edges))
+    for name in names:
+        if name in without:
+            raise InputError(f"edges {name!r}: {without[name]}")
     return tuple(_methods(names, list(dict.fromkeys(importances)), looks_back(model)))
 
 
-def looks_back(model: Model) -> bool:
-    ids = torch.arange(2, 14)[None] % model._vocabulary()
-    from attnflow.capture import encode
+def lacking(model: Model) -> dict[str, str]:
+    """Edges that this model cannot give, and why not, as a short text of it shows."""
+    trace = trace_inside(
+        model, _probe(model), answer=None, of=ANSWER_OF, gradient=False, missing="keep", truncate=False
+    )
+    found = {}
+    for name in EDGES:
+        if not edges_of(name).gradient:  # those need an answer, which any model of the grid has
+            try:
+                reweighed(trace, name)
+            except InputError as e:
+                found[name] = str(e)
+    return found
 
-    return model.verify(encode.encode(model, {"input_ids": ids}, None, False, None)).causal
+
+def looks_back(model: Model) -> bool:
+    return model.verify(encode.encode(model, _probe(model), None, False, None)).causal
+
+
+def _probe(model: Model) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.arange(2, 14)[None] % model._vocabulary()}
 
 
 def _methods(edges: Sequence[str], importances: Sequence[str], causal: bool) -> Iterator[Method]:
@@ -195,6 +216,8 @@ class _Scorers:
         key = method.edges, method.normalize
         if key not in self.weighed:
             way = self.captured[gradient]
+            for layer in way.inside.layers if way.inside is not None else ():
+                vars(layer).pop("sublayer", None)  # each finds it by itself, and is timed so
             self.weighed[key] = self.clock(f"weighed {key}", lambda: reweighed(way, *key))
         trace, took = self.weighed[key], self.clock.took
         values = self.clock(method.name, lambda: self._propagate(trace, method))

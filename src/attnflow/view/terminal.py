@@ -169,9 +169,10 @@ def short(model: str) -> str:
 
 
 def _method(result: TokenAttention) -> str:
-    """The method with what changes its meaning: the receptive field, a start above the input, normalisation, words."""
+    """The method with what changes its meaning: edges, receptive field, a start above the input, normalisation, words."""
     told = result.provenance
-    more = [f"receptive field {told['receptive_field']}"] if told.get("receptive_field") else []
+    more = [f"edges {told['edges']}"] if told.get("edges") else []
+    more += [f"receptive field {told['receptive_field']}"] if told.get("receptive_field") else []
     more += [f"down to L{told['start'] + 1}"] if isinstance(told.get("start"), int) else []
     more += ["normalized"] if told.get("normalize") or "normalized" in (told.get("steps") or ()) else []
     more += ["words"] if told.get("unit") == "word" else []
