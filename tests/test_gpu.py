@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import attnflow as af
 from architectures import LLAMA, POSITIONS, hf, ids
+from attnflow.edges import EDGES
+from attnflow.evaluate import grid
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU")
 
@@ -56,3 +60,35 @@ def test_memory_is_linear() -> None:
         peaks.append(torch.cuda.max_memory_allocated() - before)
     assert peaks[1] < 2.5 * peaks[0] and peaks[2] < 2.5 * peaks[1]
     assert peaks[2] < 32768**2  # not even one matrix of bytes
+
+
+FAMILIES = {
+    "BERT": hf("BertForSequenceClassification", **POSITIONS),
+    "GPT-2": hf("GPT2LMHeadModel", n_embd=32, n_layer=3, n_head=4, vocab_size=120),
+    "Llama": hf("LlamaForCausalLM", **LLAMA),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_edges_are_those_of_the_cpu(name: str) -> None:
+    given = {"input_ids": ids(11)}
+    cpu, gpu = (af.wrap(FAMILIES[name]().to(device)) for device in ("cpu", "cuda"))
+    for edges in EDGES:
+        expected, found = (model.trace(given, edges=edges).graph() for model in (cpu, gpu))
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5, err_msg=edges)
+    expected, found = (m.trace(given, edges="attention-gradient").gather().values for m in (cpu, gpu))
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_a_grid_on_the_gpu_goes_on_from_scores_of_the_cpu(tmp_path: Path) -> None:
+    pytest.importorskip("captum", reason="integrated gradients need captum")
+    texts = ["the keys to the cabinet", "a man near the doors"]
+    given = {"source": {}, "texts": texts, "sanity": 1, "steps": 3, "edges": ["alti"]}
+    alone = grid.run(**given, folder=tmp_path / "cpu", device="cpu", workers=1)
+    grid.run(**given, folder=tmp_path / "both", device="cpu", workers=1, stages=["scores"])
+    both = grid.run(**given, folder=tmp_path / "both", device="cuda")
+    for by, curves in alone.curves.items():
+        np.testing.assert_allclose(both.curves[by], curves, atol=1e-4)
+    assert both.provenance["devices"] == {"scores": ["cpu"], "curves": ["cuda"], "sanity": ["cuda"]}
+    for level, table in alone.sanity.items():
+        np.testing.assert_allclose(both.sanity[level], table, atol=0.3)  # ranks of near ties

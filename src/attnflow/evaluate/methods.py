@@ -104,7 +104,9 @@ def looks_back(model: Model) -> bool:
     return model.verify(encode.encode(model, _probe(model), None, False, None)).causal
 
 
-def _probe(model: Model) -> dict[str, torch.Tensor]:
+def _probe(model: Model) -> Any:
+    if model.tokenizer is not None:
+        return "the key to the old cabinets is on the table near the door"
     return {"input_ids": torch.arange(2, 14)[None] % model._vocabulary()}
 
 
