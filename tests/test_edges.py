@@ -19,6 +19,7 @@ import edge_oracles as oracles  # noqa: E402
 from architectures import ARCHITECTURES, POSITIONS, hf  # noqa: E402
 from architectures import text as some_ids  # noqa: E402
 from attnflow.edges import EDGES, weights  # noqa: E402
+from attnflow.evaluate.methods import lacking  # noqa: E402
 from oracles import networkx_maximum  # noqa: E402
 from small_tokenizers import byte_level, wordpiece  # noqa: E402
 from support import built  # noqa: E402
@@ -509,6 +510,20 @@ def test_relatives_of_bert_have_their_parts_found(name: str) -> None:
     np.testing.assert_allclose(trace.graph().sum(-1), 1, rtol=1e-5)
     for edges in ("value-norm", "block-norm", "value-zeroing"):
         assert EDGES[edges].function(trace).min() > 0
+
+
+WITH_ALL = (
+    "BERT", "RoBERTa", "DistilBERT", "ALBERT", "ELECTRA", "GPT-2", "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "gpt-oss",
+    "Phi-3", "DeepSeek-V3",
+)  # fmt: skip
+WITHOUT_PARTS = ("ModernBERT", "GPT-NeoX", "OPT", "Gemma 2", "Gemma 3")
+
+
+@pytest.mark.parametrize("name", [*WITH_ALL, *WITHOUT_PARTS])
+def test_which_models_have_which_edges(name: str) -> None:
+    """What docs/edges.md says of them."""
+    parts = ["value-norm", "block-norm", "alti"]
+    assert list(lacking(architecture(name))) == ([] if name in WITH_ALL else parts)
 
 
 def test_a_norm_after_attention_is_refused_and_values_can_be_zeroed() -> None:

@@ -79,8 +79,10 @@ def query_given(query: str | None, tokens: int) -> Any:
 
 def quiet() -> None:
     """Errors of the libraries below are reported by us; their warnings and progress bars are not for the terminal."""
+    import os
     import warnings
 
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is first imported
     try:
         import torch  # noqa: F401
         from transformers.utils import logging

@@ -148,8 +148,10 @@ def test_docstrings_become_markdown() -> None:
     )
 
 
-def test_the_example_of_the_maths_page() -> None:
-    failed, tried = doctest.testfile(str(DOCS / "maths.md"), False, optionflags=doctest.NORMALIZE_WHITESPACE)
+@pytest.mark.parametrize("page", ["maths.md", "edges.md"])
+def test_the_examples_of_a_page(page: str) -> None:
+    needs("torch", "transformers", by="make test")
+    failed, tried = doctest.testfile(str(DOCS / page), False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert failed == 0 and tried > 20
 
 

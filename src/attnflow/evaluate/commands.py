@@ -62,7 +62,7 @@ def evaluate(
     deletions: Annotated[
         str | None, typer.Option(help="With --grid: some of mask, unk, remove; those that the tokenizer has, by default.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=3, help="With --grid: points of a deletion curve.")] = 10,
+    steps: Annotated[int, typer.Option(min=3, help="With --grid: steps of a deletion curve.")] = 10,
     sanity: Annotated[
         int, typer.Option(min=0, help="With --grid: so many texts are also scored with shuffled weights.")
     ] = 100,

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from attnflow.errors import InputError
 from attnflow.evaluate.ranking import Measured
+from attnflow.evaluate.read import packed
 from attnflow.files import write_whole
 
 KINDS = {"paper": "the paper's", "edges": "other edges", "importance": "importance", "baseline": "baselines"}
@@ -30,12 +31,12 @@ def tables(summary: Mapping[str, Any]) -> Iterator[Table | Text]:
     sample = f"{summary['samples']:,} {'text' if summary['samples'] == 1 else 'texts'}"
     ordered = _ordered(summary, rank or metrics, cells)
     if rank:
-        title = f"Spearman with importance, {sample}: mean [95 % interval]; cost in forward and backward passes"
+        title = f"Spearman with importance, {sample}: means; cost in forward and backward passes"
         yield _table(title, ordered, {name: name for name in rank}, cells, summary, cost=True)
     by = next(iter(summary["curves"]), None)
     deletion = {f"{name} ({by})": name for name in SHOWN if f"{name} ({by})" in metrics}
     if deletion:
-        title = f"Tokens deleted ({by}), {sample}: mean [95 % interval]"
+        title = f"Tokens deleted ({by}), {sample}: means"
         yield _table(title, ordered, deletion, cells, summary, cost=not rank)
     yield Text("\n".join(remarks(summary)))
 
@@ -88,10 +89,8 @@ def _table(
 
 
 def shown(cell: Mapping[str, Any]) -> str:
-    """``mean [interval of the mean]``."""
-    if cell["mean"] is None:
-        return "none"
-    return f"{cell['mean']:.2f} [{cell['low']:.2f}, {cell['high']:.2f}]"
+    """The mean; with its interval a row would not fit a terminal."""
+    return "none" if cell["mean"] is None else f"{cell['mean']:.3f}"
 
 
 def _passes(cost: float | None) -> str:
@@ -119,6 +118,7 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[str]:
             short[cell["method"]] = max(short.get(cell["method"], 0), summary["samples"] - cell["n"])
     for name, count in short.items():
         yield f"{name}: up to {count} of {summary['samples']:,} texts have no value by some metric and are in no mean of it"
+    yield "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -134,7 +134,7 @@ def write(measured: Measured, summary: Mapping[str, Any], folder: Path) -> list[
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise InputError(f"cannot make the folder {str(folder)!r}: {e.strerror or e}") from None
-    told = json.dumps(summary, allow_nan=False, separators=(",", ":"), ensure_ascii=False) + "\n"
+    told = json.dumps(packed(summary), allow_nan=False, separators=(",", ":"), ensure_ascii=False) + "\n"
     page = grid_page.html_of(summary)
     writers = {
         "grid.json": lambda path: path.write_text(told, encoding="utf-8"),

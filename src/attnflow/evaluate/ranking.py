@@ -16,8 +16,11 @@ from attnflow.evaluate.statistics import Floats, holm, intervals, ranks, wilcoxo
 LEVEL = 0.05
 DIGITS = 6
 FEW = 13  # differences, up to which scipy tries all signs
-ABOUTS = ("paper", "edges", "propagation", "receptive field", "normalisation")
-PROPAGATIONS = (("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"))
+ABOUTS = ("paper", "baseline", "edges", "propagation", "receptive field", "normalisation")
+PROPAGATIONS = (
+    ("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"), ("gather", "rollout"), ("columns", "rollout"),
+    ("gather", "columns"),
+)  # fmt: skip
 """Which of two is the first of a pair."""
 
 
@@ -109,15 +112,17 @@ def summarize(measured: Measured, resamples: int = 2000, seed: int = 0) -> dict[
 def pairs(methods: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, int]]:
     """Which methods are held against which, ``(about, first, second)`` by their numbers.
 
-    "paper": edges and baselines against each of the paper's methods. "edges": other edges against the mean of heads.
-    "propagation": rollout and flow against raw, flow against rollout, on the same edges. "receptive field": with it against
+    "paper": edges against each of the paper's methods. "baseline": these and edges against each baseline. "edges": other
+    edges against the mean of heads. "propagation": see PROPAGATIONS, on the same edges. "receptive field": with it against
     without. "normalisation": the others of the same edges against the first. What a pair is not about is the same on both
     sides; edges are compared each under its first normalisation, because some have no other in common.
     """
     for a, first in enumerate(methods):
         for b, second in enumerate(methods):
-            if first["kind"] in ("edges", "baseline") and second["kind"] == "paper":
+            if first["kind"] == "edges" and second["kind"] == "paper":
                 yield "paper", a, b
+            if first["kind"] in ("edges", "paper") and second["kind"] == "baseline":
+                yield "baseline", a, b
     made = [m for m, method in enumerate(methods) if method["edges"] is not None]
 
     def of(m: int, *fields: str) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -151,12 +152,42 @@ PARTS = {
 """Of a grid's summary, the lists that are read again, and what each entry of them has."""
 
 
+NAMED = {"method": "methods", "first": "methods", "second": "methods", "metric": "metrics"}
+"""Fields of cells and tests that name a method or a metric: in the file, its number."""
+
+
+def packed(told: Mapping[str, Any]) -> dict[str, Any]:
+    """A grid's summary as its file holds it: cells and tests, which are thousands, as fields and rows."""
+    numbers = {kind: {one["name"]: i for i, one in enumerate(told[kind])} for kind in ("methods", "metrics")}
+    found = dict(told)
+    for name in ("cells", "tests"):
+        fields = list(told[name][0]) if told[name] else []
+        found[name] = {
+            "fields": fields,
+            "rows": [[numbers[NAMED[f]][row[f]] if f in NAMED else row[f] for f in fields] for row in told[name]],
+        }
+    return found
+
+
+def _unpacked(held: dict[str, Any]) -> dict[str, Any]:
+    for name in ("cells", "tests"):
+        fields = held[name]["fields"]
+        for row in held[name]["rows"]:
+            for i, field in enumerate(fields):
+                if field in NAMED:
+                    row[i] = held[NAMED[field]][row[i]]["name"]
+        held[name] = [dict(zip(fields, row, strict=True)) for row in held[name]["rows"]]
+    return held
+
+
 def summary(path: Path) -> dict[str, Any]:
     """What ``attnflow evaluate --grid`` found: its grid.json, or the folder that holds it."""
     file = path / "grid.json" if path.is_dir() else path
     again = "run attnflow evaluate --grid again with the same folder"
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # what is no grid is told below
+            told = _unpacked(told)
     except FileNotFoundError:
         raise InputError(
             f"there is no file {str(file)!r}: expected the grid.json of attnflow evaluate --grid, or its folder"

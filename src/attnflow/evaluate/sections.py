@@ -202,22 +202,14 @@ def baselines(grids: Sequence[Grid]) -> Section:
             never += [f"{few} against {baseline} ({grid.name})"] if nothing else []
     if len(rows) == 1 or not any(grid.judges for grid in grids):
         return Section(title, "Cannot be asked of these grids: none has baselines and a metric.")
-    why = (
-        "First and last rank tokens by their place alone. The paper's methods beat a baseline where the paired test says "
-        "so; others, which have no such test, where the 95 % intervals of the two means lie apart, which asks for more."
-    )
+    why = "First and last rank tokens by their place alone. A method beats a baseline where the paired test says so."
     answer = f"By no metric: {'; '.join(never)}." if never else "Every method beats every baseline by some metric."
     return Section(title, answer, [why, table(rows)])
 
 
 def _beats(grid: Grid, name: str, baseline: str, metric: str) -> bool:
-    test = grid.tests.get(("paper", metric, baseline, name))
-    if test is not None:
-        return word_of(grid, test) == "hurts"
-    ours, theirs = grid.cells[metric, name], grid.cells[metric, baseline]
-    if ours["mean"] is None or theirs["mean"] is None:
-        return False
-    return bool(ours["low"] > theirs["high"] if grid.better[metric] == "higher" else ours["high"] < theirs["low"])
+    test = grid.tests.get(("baseline", metric, name, baseline))
+    return test is not None and word_of(grid, test) == "helps"
 
 
 def sanity(grids: Sequence[Grid]) -> Section:
@@ -227,22 +219,29 @@ def sanity(grids: Sequence[Grid]) -> Section:
         return Section(title, "Cannot be asked of these grids: none was scored with shuffled weights.")
     names = list(dict.fromkeys(name for grid in asked for name in grid.of_kind("paper", "edges")))
     paper = {name for grid in asked for name in grid.of_kind("paper")}
-    models = [grid.name for grid in asked]
-    shuffled = [list(grid.told["sanity"].values())[-1] for grid in asked]  # the last level shuffles most
-    told, rows = [], [["", *models, "fails on"]]
-    for name in names:
-        cells = [held.get(name) or {"mean": None} for held in shuffled]
-        there = [model for model, cell in zip(models, cells, strict=True) if cell["mean"] is not None]
-        fails = [m for m, cell in zip(models, cells, strict=True) if cell["mean"] is not None and cell["low"] > HARDLY]
-        told += [f"{name} {on(fails, there)}"] if fails else []
-        if fails or name in paper:
-            rows.append([name, *map(_shown, cells), f"{len(fails)} of {len(there)}"])
-    why = (
+    levels = list(dict.fromkeys(level for grid in asked for level in grid.told["sanity"] if level != "head"))
+    body = [
         "Rank correlation of a method's scores with those of the same model after its weights were shuffled, each tensor "
         f"in itself. A method fails where the whole interval lies above {HARDLY}: most of what it says is then not what "
-        "the model has learned. The paper's three and all that fail:"
-    )
-    body = [why, table(rows)]
+        "the shuffled weights had learned. The paper's three and all that fail:"
+    ]
+    told = []
+    for level in levels:
+        held = [grid for grid in asked if level in grid.told["sanity"]]
+        models = [grid.name for grid in held]
+        rows, failing = [[f"shuffled: {level}", *models, "fails on"]], []
+        for name in names:
+            cells = [grid.told["sanity"][level].get(name) or {"mean": None} for grid in held]
+            there = [(model, cell) for model, cell in zip(models, cells, strict=True) if cell["mean"] is not None]
+            fails = [model for model, cell in there if cell["low"] > HARDLY]
+            failing += [f"{name} {on(fails, [model for model, _ in there])}"] if fails else []
+            if fails or name in paper:
+                rows.append([name, *map(_shown, cells), f"{len(fails)} of {len(there)}"])
+        body.append(table(rows))
+        few = (
+            "; ".join(failing) if len(failing) <= FEW else f"{len(failing)} of {len(names)} methods, as the table says"
+        )
+        told += [f"With {level} shuffled: {few}"] if failing else []
     heads = [grid.told["sanity"]["head"] for grid in asked if "head" in grid.told["sanity"]]
     means = {name: [held[name]["mean"] for held in heads if name in held] for name in names}
     blind = [name for name, of in means.items() if of and all(mean is not None and mean > SAME for mean in of)]
@@ -250,7 +249,7 @@ def sanity(grids: Sequence[Grid]) -> Section:
         body.append(
             f"With only the head shuffled, the ranks of {_listed(blind)} stay: what the head does is not in them."
         )
-    return Section(title, "; ".join(told) + "." if told else "No method fails.", body)
+    return Section(title, ". ".join(told) + "." if told else "No method fails.", body)
 
 
 def agreement(grids: Sequence[Grid]) -> Section:

@@ -88,7 +88,7 @@ def model_of(told: Found) -> str:
 def of_edges(*wanted: str) -> Place:
     def place(about: str, a: Found, b: Found) -> tuple[str, str] | None:
         # what is gathered is a product over the layers, as rollout is
-        way = "rollout" if a["propagation"] == "gather" else a["propagation"]
+        way = "rollout" if a["propagation"] in ("gather", "columns") else a["propagation"]
         if about not in ("edges", "paper") or a["edges"] not in wanted or b["propagation"] != way:
             return None
         return a["name"].partition(" · ")[0], a["propagation"]
