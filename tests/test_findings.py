@@ -23,21 +23,37 @@ from attnflow.evaluate.verdicts import grids_of, settle, together, word_of
 
 ROOT = Path(__file__).parents[1]
 N = 60
-DELETION = {"comprehensiveness": "higher", "sufficiency": "lower", "aopc": "higher"}
+METRICS = {
+    "blank-out": "higher",
+    "gradient-input": "higher",
+    "comprehensiveness (mask)": "higher",
+    "sufficiency (mask)": "lower",
+    "aopc (mask)": "higher",
+    "comprehensiveness (remove)": "higher",
+}
+JUDGES = {name: way for name, way in METRICS.items() if "remove" not in name}
+AHEAD = {name: METRICS[name] for name in ("blank-out", "comprehensiveness (mask)")}  # the two that decide
 Shift = Callable[[Mapping[str, Any], str], float]
 
 
-def measured(model: str, seed: int, shift: Shift, causal: bool = False, data: str = "texts.tsv") -> Measured:
+def measured(
+    model: str,
+    seed: int,
+    shift: Shift,
+    causal: bool = False,
+    data: str = "texts.tsv",
+    edges: Sequence[str] = tuple(EDGES),
+    metrics: Mapping[str, str] = METRICS,
+) -> Measured:
     """shift: how much better than the others a method is by a metric; beyond that, all differ by chance alone."""
     rng = np.random.default_rng(seed)
-    methods = [asdict(method) for method in _methods(list(EDGES), IMPORTANCES, causal)]
-    metrics = dict.fromkeys(IMPORTANCES, "higher")
-    metrics |= {f"{name} ({by})": way for by in ("mask", "remove") for name, way in DELETION.items()}
+    methods = [asdict(method) for method in _methods(edges, IMPORTANCES, causal)]
     values = rng.normal(0.2, 0.1, (N, len(methods), len(metrics))) + rng.normal(0, 0.2, (N, 1, 1))
     better = np.array([[shift(method, metric) for metric in metrics] for method in methods])
     values += better * [1 if way == "higher" else -1 for way in metrics.values()]
-    for k, name in enumerate(IMPORTANCES):
-        values[:, [m["name"] for m in methods].index(name), k] = np.nan
+    for k, name in enumerate(metrics):
+        if name in IMPORTANCES:
+            values[:, [m["name"] for m in methods].index(name), k] = np.nan
     kept = np.array([0.9 if m["edges"] == "mean" and m["propagation"] == "flow" else 0.1 for m in methods])
     count = len(methods)
     return Measured(
@@ -76,9 +92,9 @@ def truth(alti: float) -> Shift:
 @pytest.fixture(scope="module")
 def given() -> list[Measured]:
     return [
-        measured("/somewhere/of/mine/sst2", 0, truth(alti=0.4), data="sst2.tsv"),
-        measured("owner/encoder", 1, truth(alti=-0.4)),
-        measured("owner/decoder", 2, truth(alti=0.4), causal=True),
+        measured("/somewhere/of/mine/sst2", 10, truth(alti=0.4), data="sst2.tsv"),
+        measured("owner/encoder", 11, truth(alti=-0.4), metrics=JUDGES),
+        measured("owner/decoder", 12, truth(alti=0.4), metrics=JUDGES, causal=True),
     ]
 
 
@@ -117,8 +133,8 @@ def test_a_metric_says_what_its_test_says(summaries: list[dict[str, Any]]) -> No
     assert word_of(grid, test) == "helps"  # less is better
     assert word_of(grid, {**test, "difference": 0.1, "effect": -0.5}) == "hurts"
     assert word_of(grid, {**test, "difference": 0.1}) == "not settled"
-    assert word_of(grid, {**test, "adjusted": 0.05}) == "no difference"
-    assert word_of(grid, {**test, "adjusted": None}) == "no difference"
+    assert word_of(grid, {**test, "adjusted": 0.05}) == "no difference found"
+    assert word_of(grid, {**test, "adjusted": None}) == "no difference found"
     assert word_of(grid, {**test, "metric": "blank-out", "difference": 0.1}) == "helps"
 
 
@@ -126,13 +142,13 @@ def test_a_metric_says_what_its_test_says(summaries: list[dict[str, Any]]) -> No
     ("words", "verdict"),
     [
         (["helps"] * 5, "helps"),
-        (["helps"] * 3 + ["no difference"] * 2, "helps"),
-        (["helps"] * 2 + ["no difference"] * 3, "not settled"),
+        (["helps"] * 3 + ["no difference found"] * 2, "helps"),
+        (["helps"] * 2 + ["no difference found"] * 3, "not settled"),
         (["helps"] * 4 + ["hurts"], "not settled"),
-        (["hurts"] * 3 + ["not settled", "no difference"], "hurts"),
-        (["no difference"] * 5, "no difference"),
-        (["no difference"] * 4 + ["not settled"], "not settled"),
-        (["helps", "no difference"], "not settled"),
+        (["hurts"] * 3 + ["not settled", "no difference found"], "hurts"),
+        (["no difference found"] * 5, "no difference found"),
+        (["no difference found"] * 4 + ["not settled"], "not settled"),
+        (["helps", "no difference found"], "not settled"),
     ],
 )
 def test_a_model_says_what_most_metrics_say_and_none_contradicts(words: Sequence[str], verdict: str) -> None:
@@ -142,8 +158,8 @@ def test_a_model_says_what_most_metrics_say_and_none_contradicts(words: Sequence
 def test_models_together() -> None:
     assert together({"A": "hurts"}) == "hurts on A"
     assert together({"A": "helps", "B": "helps", "C": "helps"}) == "helps on all 3 models"
-    mixed = {"A": "no difference", "B": "helps", "C": "helps"}
-    assert together(mixed) == "not settled: helps on 2 of 3, no difference on 1 of 3"
+    mixed = {"A": "no difference found", "B": "helps", "C": "helps"}
+    assert together(mixed) == "not settled: helps on 2 of 3, no difference found on 1 of 3"
 
 
 def test_what_is_built_in_is_found(page: str) -> None:
@@ -155,23 +171,28 @@ def test_what_is_built_in_is_found(page: str) -> None:
     assert "value-norm: helps on all 3 models (raw, rollout, flow)" in norms
     for way in ("raw", "rollout", "flow"):  # by chance a single metric may say something, a model may not
         assert all(
-            re.match(r"\*\*(no difference|not settled)\*\*", c) for c in row(norms, f"value-zeroing: {way}")[1:4]
+            re.match(r"\*\*(no difference found|not settled)\*\*", c) for c in row(norms, f"value-zeroing: {way}")[1:4]
         )
-    assert row(norms, "value-zeroing: flow")[-1] == "no difference on all 3 models"
+    assert row(norms, "value-zeroing: flow")[-1] == "no difference found on all 3 models"
     assert "alti: not settled (raw, rollout, flow)" in norms
     assert row(norms, "alti: rollout")[-1] == "not settled: helps on 2 of 3, hurts on 1 of 3"
     assert row(norms, "block-norm: raw")[1].startswith("**not settled** (helps by 4, hurts by 1 of 5); +0.")
     gradients = section(page, "Do gradients help?")
-    assert "gradient: no difference on all 3 models (raw, rollout, flow, gather)" in gradients
+    assert "gradient: no difference found on all 3 models (raw, rollout, flow, gather, columns)" in gradients
     assert "gradient (rows): helps on all 3 models (rollout, flow)" in gradients
-    assert "attention-gradient (graph): no difference on all 3 models (rollout, flow)" in gradients
+    assert "attention-gradient (graph): no difference found on all 3 models (rollout, flow)" in gradients
     normalisation = section(page, "Which normalisation?")
     assert "gradient, rows in place of none: helps on all 3 models (rollout, flow)" in normalisation
-    assert "attention-gradient, graph in place of none: no difference on all 3 models (rollout, flow)" in normalisation
+    assert (
+        "attention-gradient, graph in place of none: no difference found on all 3 models (rollout, flow)"
+        in normalisation
+    )
     ways = section(page, "Rollout, flow or raw?")
-    assert row(ways, "flow in place of rollout: mean")[-1] == "no difference on all 3 models"
+    assert row(ways, "flow in place of rollout: mean")[-1] == "no difference found on all 3 models"
     field = section(page, "Does receptive-field normalisation help decoders?")
-    assert "ratio: helps on decoder (rollout, flow); difference: no difference on decoder (rollout, flow)" in field
+    assert (
+        "ratio: helps on decoder (rollout, flow); difference: no difference found on decoder (rollout, flow)" in field
+    )
     assert "Not in the grid of sst2 and encoder." in field
     assert row(field, "ratio: flow")[1:3] == ["–", "–"]
 
@@ -185,7 +206,10 @@ def test_the_short_answers_are_those_of_the_sections(page: str) -> None:
 
 def test_who_is_ahead(page: str) -> None:
     found = section(page, "What is ahead of the paper's three methods?")
-    assert "On all 3 models: " in found and "value-norm · rollout (2×)" in found
+    first, more = re.findall(r"^On all 3 models: (.*) and (\d+) more\. Of these", found, re.M)[0]
+    on_all = [line for line in found.splitlines() if "| 3 of 3 |" in line]
+    assert len(first.split(", ")) == 5 and int(more) == len(on_all) - 5
+    assert first.split(", ") == [f"{line.split('|')[1].strip()} (2×)" for line in on_all[:5]]
     assert row(found, "value-norm · raw")[1:] == ["by both", "by both", "by both", "3 of 3", "2×", "yes"]
     assert row(found, "alti · raw")[1:5] == ["by both", "no", "by both", "2 of 3"]
     assert row(found, "mean · flow · ratio")[1:5] == ["–", "–", "by both", "1 of 3"]
@@ -193,14 +217,15 @@ def test_who_is_ahead(page: str) -> None:
 
 
 def test_nothing_is_ahead_of_the_paper_by_chance() -> None:
-    told = findings.page([summarize(measured("m", 5, lambda method, metric: 0.0), resamples=50)])
+    told = findings.page([summarize(measured("m", 5, lambda method, metric: 0.0, metrics=AHEAD), resamples=50)])
     assert "Nothing on any model." in section(told, "What is ahead of the paper's three methods?")
     sound(told)
 
 
-def test_cost_counts(given: list[Measured]) -> None:
-    dear = replace(given[1], seconds=np.full_like(given[1].seconds, 5.0))
-    told = findings.page([summarize(one, resamples=50) for one in (given[0], dear)])
+def test_cost_counts() -> None:
+    cheap, dear = (measured(name, k, truth(0.0), edges=["value-norm"]) for k, name in enumerate("ab"))
+    dear = replace(dear, seconds=np.full_like(dear.seconds, 5.0))
+    told = findings.page([summarize(one, resamples=50) for one in (cheap, dear)])
     found = section(told, "What is ahead of the paper's three methods?")
     assert row(found, "value-norm · raw")[1:] == ["by both", "by both", "2 of 2", "2× to 5×", "no"]
     assert "On both models: " in found and ", 0 cost less than 3 forward and backward passes." in found
@@ -219,13 +244,14 @@ def test_baselines_that_are_not_beaten_are_named(page: str) -> None:
 
 def test_scores_that_survive_shuffling_are_named(page: str) -> None:
     found = section(page, "What hardly changes when the weights are shuffled?")
-    assert found.strip().startswith("mean · flow on all 3 models; mean · flow · ratio on decoder")
+    assert found.strip().startswith("With all shuffled: mean · flow on all 3 models; mean · flow · ratio on decoder")
     assert row(found, "mean · flow")[-1] == "3 of 3" and row(found, "mean · raw")[-1] == "0 of 3"
     assert "With only the head shuffled, the ranks of mean · raw, " in found
 
 
 def test_whether_deletions_and_metrics_agree() -> None:
-    one = measured("m", 3, lambda method, metric: len(method["name"]) / 30)
+    few = ("effective", "alti", "value-zeroing")
+    one = measured("m", 3, lambda method, metric: len(method["name"]) / 30, edges=few)
     asked = ("Do deletions by mask, UNK and removal rank methods alike?", "Do the metrics agree with each other?")
     told = findings.page([summarize(one, resamples=50)])
     for title in asked:  # sufficiency too, of which less is better
@@ -307,8 +333,8 @@ def test_a_grid_without_importances_beside_a_whole_one(given: list[Measured], su
     told = findings.page([summaries[0], without])
     sound(told)
     assert "value-norm: helps on both models" in section(told, "Do value norms help?")
-    gradient = bare(given[1], lambda name: name == "gradient")
-    told = findings.page([gradient])
+    gradient = measured("owner/encoder", 1, truth(0.0), edges=["alti"], metrics={"gradient": "higher"})
+    told = findings.page([summarize(gradient, resamples=50)])
     sound(told)
     assert "none has comprehensiveness or blank-out" in section(told, "What is ahead of the paper's three methods?")
     assert "- encoder: gradient\n" in told
@@ -336,13 +362,14 @@ def test_a_grid_without_any_metric_or_of_the_papers_methods_alone(given: list[Me
     assert "Nothing on any model." in told and "none has baselines" in told
 
 
-def test_methods_that_never_differ_are_told_apart_from_noise(given: list[Measured]) -> None:
-    names = [method["name"] for method in given[1].methods]
-    values = given[1].values.copy()
+def test_methods_that_never_differ_are_told_apart_from_noise() -> None:
+    one = measured("encoder", 1, truth(0.0), edges=["effective"])
+    names = [method["name"] for method in one.methods]
+    values = one.values.copy()
     values[:, names.index("effective · raw")] = values[:, names.index("mean · raw")]
-    told = findings.page([summarize(replace(given[1], values=values), resamples=50)])
+    told = findings.page([summarize(replace(one, values=values), resamples=50)])
     cells = row(section(told, "Does effective attention help?"), "effective: raw")
-    assert cells[1:] == ["**no difference**; the same on every text", "no difference on encoder"]
+    assert cells[1:] == ["**no difference found**; the same on every text", "no difference found on encoder"]
     sound(told)
 
 

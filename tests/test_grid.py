@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import operator
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,7 @@ transformers = pytest.importorskip("transformers", reason="the grid needs transf
 pytest.importorskip("pyarrow", reason="the grid needs pyarrow")
 
 from attnflow.evaluate import deletion, grid, randomize  # noqa: E402
+from attnflow.evaluate.crew import crew  # noqa: E402
 from attnflow.evaluate.methods import Method  # noqa: E402
 from attnflow.evaluate.randomize import LEVELS, layers_of, randomized  # noqa: E402
 from attnflow.evaluate.statistics import spearman  # noqa: E402
@@ -35,9 +38,7 @@ TEXTS = [
     "the key to the cabinet",
     "nobody is able to answer",
     "the book is the answer",
-    "the key is the book to the answer",
     "to the key",
-    "nobody is the book",
     "a book to answer the cabinet",
 ]
 METHODS = (
@@ -47,13 +48,6 @@ METHODS = (
     Method("gradient", "importance"),
     Method("blank-out", "importance"),
 )
-QUICK: dict[str, Any] = {
-    "edges": ["mean"],
-    "importances": ["gradient"],
-    "deletions": ["mask"],
-    "steps": 4,
-    "workers": 1,
-}
 
 
 def scored(
@@ -85,34 +79,60 @@ def scored(
     )
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A small classifier that can be loaded again."""
-    folder = tmp_path_factory.mktemp("model")
-    model = bert("BertForSequenceClassification")
+def guessed(
+    model: Any, text: Any, methods: Any, *, truncate: bool = False, seed: int = 0, answer: int | None = None
+) -> Any:
+    """Quickly: numbers drawn by chance, others for every text, seed, answer and all that changes what the model says."""
+    (question,) = questions(model, [text], [answer], truncate)
+    at = deletion.content(question)
+    rng = np.random.default_rng([seed, question.chosen, int(1e9 * abs(question.chance))])
+    scores = rng.normal(size=(len(methods), len(at)))
+    scores[[method.name == "none" for method in methods]] = np.nan
+    return SimpleNamespace(
+        content=tuple(at.tolist()),
+        tokens=tuple(question.encoded.tokens[i] for i in at),
+        scores=scores,
+        seconds=np.full(len(methods), 0.25),
+        pass_seconds=0.5,
+        answer={"kind": question.kind, "number": question.chosen},
+    )
+
+
+def saved(model: Any, folder: Path) -> dict[str, Any]:
+    """From where it can be loaded again."""
     model.unwrap().save_pretrained(folder)
     model.tokenizer.save_pretrained(folder)
     return {"model": str(folder), "device": "cpu"}
 
 
-@pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Scores by the function above, in parts of two texts; which texts were scored, and for which answer."""
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return saved(bert("BertForSequenceClassification"), tmp_path_factory.mktemp("model"))
+
+
+def put(monkeypatch: pytest.MonkeyPatch, score: Any) -> list[Any]:
+    """Scores by this function, in parts of two texts; which texts were scored, and for which answer."""
     asked: list[Any] = []
 
-    def score(model: Any, text: Any, *more: Any, **options: Any) -> Any:
+    def told(model: Any, text: Any, *more: Any, **options: Any) -> Any:
         asked.append((text, options.get("answer")))
-        return scored(model, text, *more, **options)
+        return score(model, text, *more, **options)
 
     monkeypatch.setattr(grid, "PART", 2)
     monkeypatch.setattr(grid, "methods_of", lambda model, **options: METHODS)
-    monkeypatch.setattr(grid, "score_text", score)
-    monkeypatch.setattr(randomize, "score_text", score)
+    monkeypatch.setattr(grid, "score_text", told)
+    monkeypatch.setattr(randomize, "score_text", told)
     return asked
 
 
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    return put(monkeypatch, guessed)
+
+
 def run(source: Any, folder: Path, texts: Any = TEXTS, **options: Any) -> Any:
-    return grid.run(source, texts, folder, **{"workers": 1, "steps": 4, "sanity": 5, **options})
+    quick = {"workers": 1, "steps": 3, "sanity": 3, "edges": ["mean"], "deletions": ["mask"]}
+    return grid.run(source, texts, folder, **{**quick, **options})
 
 
 def bytes_of(found: Any) -> dict[str, bytes]:
@@ -126,9 +146,17 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
 
 
-def test_it_is_the_plain_loop(source: Any, fakes: Any, tmp_path: Path) -> None:
+def test_it_is_the_plain_loop(source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = put(monkeypatch, scored)
+    monkeypatch.setattr(grid, "lacking", lambda model: {"alti": "why not"})
     lines: list[str] = []
-    found = run(source, tmp_path, seed=3, say=lines.append)
+    kept: list[int] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        kept.append(len(list(tmp_path.glob(f"{line.split(':')[0]}/*.parquet"))))
+
+    found = run(source, tmp_path, edges=None, deletions=None, seed=3, say=say)
     model = af.load(**source)
     assert [method["name"] for method in found.methods] == ["raw", "none", "random", "gradient", "blank-out"]
     assert found.methods[0] == {
@@ -150,7 +178,7 @@ def test_it_is_the_plain_loop(source: Any, fakes: Any, tmp_path: Path) -> None:
     for k, text in enumerate(TEXTS):
         scores = scored(model, text, METHODS, seed=3 + k).scores
         asked = questions(model, [text], [None], False)
-        (curves,) = deletion.curves(model, asked, [deletion.orders(scores, 3 + k)], "unk", 4)
+        (curves,) = deletion.curves(model, asked, [deletion.orders(scores, 3 + k)], "unk", 3)
         assert np.array_equal(found.curves["unk"][k], curves, equal_nan=True)
         for name, values in deletion.metrics(curves, asked[0].chance).items():
             at = list(found.metrics).index(f"{name} (unk)")
@@ -164,44 +192,58 @@ def test_it_is_the_plain_loop(source: Any, fakes: Any, tmp_path: Path) -> None:
     assert np.allclose(found.agreement, np.mean(agreement, 0), equal_nan=True)
     assert np.isnan(found.values[:, 1]).all() and np.isnan(found.curves["mask"][:, 1]).all()  # a method without scores
     assert np.isfinite(found.values[:, [0, 2], 2:]).all()
-    assert found.seconds.tolist() == [[0.25] * 5] * 7 and found.pass_seconds.tolist() == [0.5] * 7
+    assert found.seconds.tolist() == [[0.25] * 5] * 5 and found.pass_seconds.tolist() == [0.5] * 5
     assert list(found.sanity) == list(LEVELS)
-    real = scored(model, TEXTS[4], METHODS[:1]).scores[0]
+    real = scored(model, TEXTS[2], METHODS[:1]).scores[0]
     with randomized(model, "upper half", 3):
-        other = scored(model, TEXTS[4], METHODS[:1]).scores[0]
-    assert found.sanity["upper half"][4, 0] == pytest.approx(spearman(real, other))
-    chosen = [question.chosen for question in questions(model, TEXTS, [None] * 7, False)]
-    order = [k for part in ((0, 1), (2, 3), (4,)) for _ in LEVELS for k in part]
+        other = scored(model, TEXTS[2], METHODS[:1]).scores[0]
+    assert found.sanity["upper half"][2, 0] == pytest.approx(spearman(real, other))
+    chosen = [question.chosen for question in questions(model, TEXTS, [None] * 5, False)]
+    order = [k for part in ((0, 1), (2,)) for _ in LEVELS for k in part]
     assert fakes == [
         *((text, None) for text in TEXTS),
         *((TEXTS[k], chosen[k]) for k in order),
     ]  # the real model's answer
     assert np.isnan(found.sanity["all"][:, [1, 3, 4]]).all()  # without scores, and importances
-    assert np.isnan(found.sanity["all"][5:]).all() and np.allclose(found.sanity["all"][:5, 2], 1)
-    assert not np.allclose(found.sanity["all"][:5, 0], 1)
+    assert np.isnan(found.sanity["all"][3:]).all() and np.allclose(found.sanity["all"][:3, 2], 1)
+    assert not np.allclose(found.sanity["all"][:3, 0], 1)
     told = {
         name: found.provenance[name]
-        for name in ("class", "dtype", "texts", "samples", "excluded", "sanity", "seed", "steps", "devices", "answers")
+        for name in (
+            "class",
+            "dtype",
+            "texts",
+            "samples",
+            "excluded",
+            "sanity",
+            "seed",
+            "steps",
+            "devices",
+            "answers",
+            "without edges",
+        )
     }
     assert told == {
-        "class": "BertForSequenceClassification", "dtype": "float32", "texts": 7, "samples": 7, "excluded": {}, "sanity": 5,
-        "seed": 3, "steps": 4, "devices": {"scores": ["cpu"], "curves": ["cpu"], "sanity": ["cpu"]}, "answers": {"class": 7},
+        "class": "BertForSequenceClassification", "dtype": "float32", "texts": 5, "samples": 5, "excluded": {}, "sanity": 3,
+        "seed": 3, "steps": 3, "devices": {"scores": ["cpu"], "curves": ["cpu"], "sanity": ["cpu"]}, "answers": {"class": 5},
+        "without edges": {"alti": "why not"},
     }  # fmt: skip
     shown = [line.split(" texts")[0] for line in lines]
     assert shown == [
-        *(f"{stage}: {k} of 7" for stage in ("scores", "curves") for k in (2, 4, 6, 7)),
-        *(f"sanity: {k} of 5" for k in (2, 4, 5)),
+        *(f"{stage}: {k} of 5" for stage in ("scores", "curves") for k in (2, 4, 5)),
+        *(f"sanity: {k} of 3" for k in (2, 3)),
     ]
-    assert "texts/s, about " in lines[0] and lines[0].endswith(" left") and lines[3].endswith("texts/s")
+    assert kept == [1, 2, 3, 1, 2, 3, 1, 2]  # what is told of is safe, whatever happens next
+    assert "texts/s, about " in lines[0] and lines[0].endswith(" left") and lines[2].endswith("texts/s")
 
 
 @pytest.mark.parametrize(
     ("after", "parts", "how"),
     [
         (3, (1, 0, 0), KeyboardInterrupt),
-        (7, (4, 0, 0), KeyboardInterrupt),
-        (12, (4, 4, 0), MemoryError),
-        (15, (4, 4, 1), KeyboardInterrupt),
+        (5, (3, 0, 0), KeyboardInterrupt),
+        (8, (3, 3, 0), MemoryError),
+        (12, (3, 3, 1), KeyboardInterrupt),
     ],
 )
 def test_it_goes_on_where_it_was_stopped(
@@ -220,18 +262,21 @@ def test_it_goes_on_where_it_was_stopped(
                 return own(*given, **options)
 
             m.setattr(place, "score_text", score)
-        if after == 7:
+        if after == 5:
             m.setattr(grid.deletion, "curves", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(how):
             run(source, tmp_path / "cut")
     assert tuple(len(list((tmp_path / "cut").glob(f"{stage}/*"))) for stage in grid.STAGES) == parts
     fakes.clear()
+    half = tmp_path / "cut" / "scores" / ".attnflow-0123456789ab.tmp"  # as a killed process leaves it
+    half.write_bytes(b"PAR1")
     lines: list[str] = []
     found = run(source, tmp_path / "cut", say=lines.append)
+    half.unlink()
     assert bytes_of(found) == bytes_of(whole)
     assert found.provenance == whole.provenance
     assert fakes == asked[-len(fakes) :] and len(fakes) < len(asked)  # and nothing twice
-    assert any("texts are there already" in line for line in lines) == (parts not in ((4, 0, 0), (4, 4, 0)))
+    assert any("texts are there already" in line for line in lines) == (parts not in ((3, 0, 0), (3, 3, 0)))
     assert files(tmp_path / "cut").keys() == files(tmp_path / "whole").keys()
     fakes.clear()
     assert bytes_of(run(source, tmp_path / "cut")) == bytes_of(whole) and fakes == []
@@ -278,7 +323,7 @@ def test_a_damaged_part_is_done_again(source: Any, fakes: Any, tmp_path: Path) -
             "curves/00000.parquet",
             lambda data: (tmp_path / "other" / "curves" / "00000.parquet").read_bytes(),
         ),  # another run
-        ("sanity/00002.parquet", lambda data: data[:-1]),
+        ("sanity/00001.parquet", lambda data: data[:-1]),
     ]
     for name, damage in damages:
         path = tmp_path / name
@@ -287,7 +332,7 @@ def test_a_damaged_part_is_done_again(source: Any, fakes: Any, tmp_path: Path) -
         assert bytes_of(run(source, tmp_path, say=lines.append)) == bytes_of(whole)
         stage, part = name.split("/")
         assert lines[0] == f"{stage}: {part} is damaged or of another run, and is done again"
-        count = {"sanity": 5}.get(stage, 7)
+        count = {"sanity": 3}.get(stage, 5)
         done = 1 if stage == "sanity" else 2
         assert lines[1] == f"{stage}: {count - done} of {count} texts are there already"
         assert len(lines) == 3
@@ -301,7 +346,7 @@ def test_stages_may_be_done_on_several_machines(source: Any, fakes: Any, tmp_pat
     with pytest.raises(InputError) as e:
         run(source, tmp_path / "a", stages=["curves"])
     assert str(e.value) == (
-        f"{str(tmp_path / 'a')!r} does not hold the scores of all 7 texts, and curves and sanity need them: run the stage 'scores' first"
+        f"{str(tmp_path / 'a')!r} does not hold the scores of all 5 texts, and curves and sanity need them: run the stage 'scores' first"
     )
     first = run(source, tmp_path / "a", stages=["scores"])
     assert first.curves == {} and first.sanity == {} and list(first.metrics) == ["gradient", "blank-out"]
@@ -333,7 +378,7 @@ def test_another_run_in_the_same_folder_is_refused(
         )
         assert files(tmp_path) == before
 
-    refused("steps 4, now 5; seed 0, now 2", steps=5, seed=2)
+    refused("steps 3, now 4; seed 0, now 2", steps=4, seed=2)
     refused("other texts; other tokens", texts=TEXTS[:4])
     refused("other deletions; truncate False, now True", deletions=["unk"], truncate=True)
     refused("class 'BertForSequenceClassification', now 'GPT2ForTokenClassification'; other weights; other tokens", {})
@@ -425,12 +470,10 @@ def test_mistakes(source: Any, fakes: Any, tmp_path: Path, options: Any, message
 
 def test_a_model_without_a_mask_token(fakes: Any, tmp_path: Path) -> None:
     model = gpt2()
-    model.unwrap().save_pretrained(tmp_path / "model")
-    model.tokenizer.save_pretrained(tmp_path / "model")
-    source = {"model": str(tmp_path / "model"), "device": "cpu"}
+    source = saved(model, tmp_path / "model")
     has = [by for by in ("mask", "unk") if getattr(model.tokenizer, f"{by}_token_id") is not None]
     assert "mask" not in has
-    found = run(source, tmp_path / "grid", TEXTS[:2], sanity=0)
+    found = run(source, tmp_path / "grid", TEXTS[:2], sanity=0, deletions=None)
     assert list(found.curves) == [*has, "remove"] and found.sanity == {}
     with pytest.raises(InputError) as e:
         run(source, tmp_path / "other", deletions=["mask"])
@@ -438,11 +481,9 @@ def test_a_model_without_a_mask_token(fakes: Any, tmp_path: Path) -> None:
 
 
 def test_a_text_that_cannot_be_asked_is_named(fakes: Any, tmp_path: Path) -> None:
-    model = bert("BertForMaskedLM")
-    model.unwrap().save_pretrained(tmp_path / "model")
-    model.tokenizer.save_pretrained(tmp_path / "model")
+    source = saved(bert("BertForMaskedLM"), tmp_path / "model")
     with pytest.raises(InputError) as e:
-        run({"model": str(tmp_path / "model"), "device": "cpu"}, tmp_path / "grid", ["the key [MASK] to", "the key to"])
+        run(source, tmp_path / "grid", ["the key [MASK] to", "the key to"])
     assert str(e.value) == (
         "of the text 'the key to': the text has no [MASK], so the masked language model answers nothing: put one into it"
     )
@@ -461,7 +502,7 @@ def test_a_shuffled_model_that_cannot_be_scored(
     monkeypatch.setattr(randomize, "score_text", score)
     found = run(source, tmp_path)
     assert found.provenance["without sanity"] == {"no number": 3}
-    assert np.isnan(found.sanity["head"][1]).all() and np.isfinite(found.sanity["head"][[0, 2, 3, 4]][:, [0, 2]]).all()
+    assert np.isnan(found.sanity["head"][1]).all() and np.isfinite(found.sanity["head"][[0, 2]][:, [0, 2]]).all()
 
 
 def attention(model: Any) -> Any:
@@ -473,7 +514,13 @@ def state(model: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: bert("BertForSequenceClassification"), gpt2, lambda: bert("BertForMaskedLM"), af.load]
+    "make",
+    [
+        lambda: bert("BertForSequenceClassification"),
+        gpt2,
+        lambda: bert("BertForMaskedLM"),
+        lambda: gpt2("GPT2ForTokenClassification", prediction_position=-1),
+    ],
 )
 def test_weights_are_shuffled_and_put_back(make: Any) -> None:
     model = make()
@@ -541,80 +588,85 @@ def test_the_stack_is_that_of_layers_not_of_experts() -> None:
     assert layers_of(af.wrap(whole)) is whole.layers
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Workers use the real methods, in parts of two texts; nothing of theirs may be left."""
-    monkeypatch.setattr(grid, "PART", 2)
-    yield
-    assert multiprocessing.active_children() == []
+def test_a_small_model_runs_in_one_thread(source: Any, fakes: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    seen: list[int] = []
+
+    def methods(model: Any, **options: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return METHODS
+
+    monkeypatch.setattr(grid, "methods_of", methods)
+    torch.set_num_threads(2)
+    try:
+        for small in (grid.SMALL, 1):
+            monkeypatch.setattr(grid, "SMALL", small)
+            folder = tmp_path / str(small)
+            run(source, folder, TEXTS[:2], stages=["scores"], say=lambda line: seen.append(torch.get_num_threads()))
+            seen.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [1, 1, 2, 2, 2, 2]  # while methods are found, while texts are scored, and after
 
 
-def test_two_workers_find_what_one_finds_and_stop_when_told(source: Any, small_parts: None, tmp_path: Path) -> None:
-    one = grid.run(source, TEXTS, tmp_path / "one", **QUICK)
-
-    def stop(line: str) -> None:
-        if line.startswith("sanity"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        grid.run(source, TEXTS, tmp_path / "two", **{**QUICK, "workers": 2}, say=stop)
-    assert [len(list(tmp_path.glob(f"two/{stage}/*.parquet"))) for stage in grid.STAGES] == [4, 4, 1]
-    two = grid.run(source, TEXTS, tmp_path / "two", **QUICK)
-    assert bytes_of(two) == bytes_of(one) and two.provenance == one.provenance
-    assert np.isfinite(two.seconds).any() and np.isfinite(two.pass_seconds).all()
-
-
-def test_a_worker_that_dies(source: Any, small_parts: None, tmp_path: Path) -> None:
-    def kill(line: str) -> None:
-        for child in multiprocessing.active_children():
-            child.kill()
-
-    with pytest.raises(InputError) as e:
-        grid.run(source, TEXTS * 4, tmp_path, **{**QUICK, "workers": 2}, say=kill)
+def test_a_worker_that_dies() -> None:
+    """Each has loaded the number of its own process here, and its work is to send itself a signal."""
+    with pytest.raises(InputError) as e, crew(None, os.getpid, 2) as do:
+        assert [number for number, other in do(operator.sub, {5: os.getpid(), 7: os.getpid()}) if other] in (
+            [5, 7],
+            [7, 5],
+        )
+        assert list(do(os.kill, {0: signal.SIGINT})) == [(0, None)]  # Ctrl-C is for the process that started it
+        list(do(os.kill, {0: signal.SIGTERM}))
     assert str(e.value) == (
         "one of 2 workers died, most often because memory ran out: give fewer workers, and run the same again to go on where it stopped"
     )
-    assert 1 <= len(list(tmp_path.glob("scores/*.parquet"))) < 14
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_drop_what_they_are_at_when_told() -> None:
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), crew(None, partial(partial, time.sleep), 2) as do:
+        for number, _ in do(operator.call, {0: 600, 1: 0, 2: 600}):
+            assert number == 1
+            raise KeyboardInterrupt
+    assert time.monotonic() - begun < 300 and multiprocessing.active_children() == []
 
 
 SCRIPT = """
-import json, sys
+import json, os, signal, sys
 from pathlib import Path
 from attnflow.evaluate import grid
+
+def die(line):
+    if line.startswith("sanity"):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
     source, texts, folder, options = json.loads(sys.argv[1])
     grid.PART = 2
-    grid.run(source, texts, Path(folder), **options)
+    grid.run(source, texts, Path(folder), **options, workers=2, say=die)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds child processes in /proc")
-def test_a_run_that_is_killed_goes_on(source: Any, small_parts: None, tmp_path: Path) -> None:
-    texts = TEXTS * 4  # more than is done before it is killed
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing can be killed without warning here")
+def test_two_workers_find_what_one_finds_and_it_goes_on_after_they_were_killed(
+    source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "PART", 2)
+    options = {"edges": ["alti"], "importances": ["blank-out"], "deletions": ["mask"], "steps": 3, "sanity": 3}
     script, folder = tmp_path / "script.py", tmp_path / "grid"
     script.write_text(SCRIPT)
-    given = json.dumps([source, texts, str(folder), {**QUICK, "workers": 2, "sanity": 0}])
-    with subprocess.Popen([sys.executable, str(script), given]) as process:
-        until = time.monotonic() + 120
-        while not list(folder.glob("scores/*.parquet")):
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.02)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(process.pid, signal.SIGKILL)
-    done = len(list(folder.glob("scores/*.parquet")))
-    assert 1 <= done < 14 and len(children) >= 2
-    while any(alive(child) for child in children):  # a worker does not outlive who started it
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    given = json.dumps([source, TEXTS, str(folder), options])
+    # it ends when all that write to the pipe have: no worker outlives who started it
+    done = subprocess.run([sys.executable, str(script), given], stdout=subprocess.PIPE, timeout=200)
+    assert done.returncode == -signal.SIGKILL
+    assert [len(list(folder.glob(f"{stage}/*.parquet"))) for stage in grid.STAGES] == [3, 3, 1]
+    before = files(folder)
     lines: list[str] = []
-    found = grid.run(source, texts, folder, **QUICK, sanity=0, say=lines.append)
-    assert lines[0] == f"scores: {2 * done} of 28 texts are there already"
-    assert bytes_of(found) == bytes_of(grid.run(source, texts, tmp_path / "whole", **QUICK, sanity=0))
-
-
-def alive(process: str) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    found = grid.run(source, TEXTS, folder, **options, workers=1, say=lines.append)
+    shown = [line.split(" texts")[0] for line in lines]
+    assert shown in (["sanity: 2 of 3", "sanity: 3 of 3"], ["sanity: 1 of 3", "sanity: 3 of 3"])  # whichever came first
+    assert before.items() <= files(folder).items()
+    one = grid.run(source, TEXTS, tmp_path / "one", **options, workers=1)
+    assert bytes_of(found) == bytes_of(one) and found.provenance == one.provenance
+    assert np.isfinite(found.seconds).all() and np.isfinite(found.pass_seconds).all()

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnflow.errors import InputError
-from attnflow.evaluate import grid_report
+from attnflow.evaluate import grid_report, read
 from attnflow.evaluate.ranking import summarize
 from attnflow.view import grid_page
 from test_ranking import METHODS, METRICS, measured
@@ -38,7 +38,7 @@ def printed(summary: dict[str, Any]) -> list[str]:
 
 def test_tables(summary: dict[str, Any]) -> None:
     lines = printed(summary)
-    title = "Spearman with importance, 60 texts: mean [95 % interval]; cost in forward and backward passes"
+    title = "Spearman with importance, 60 texts: means; cost in forward and backward passes"
     assert " ".join(line.strip() for line in lines).startswith(title)
     named = [method["name"] for method in METHODS]
     first, second = (
@@ -56,7 +56,7 @@ def test_tables(summary: dict[str, Any]) -> None:
     assert blank.split() == ["blank-out", "none", f"{summary['methods'][7]['cost']:.2g}×"]
     (good,) = [line for line in lines if line.strip().startswith("alti · rollout  ")][:1]
     found = next(c for c in summary["cells"] if (c["method"], c["metric"]) == ("alti · rollout", "blank-out"))
-    assert f"{found['mean']:.2f} [{found['low']:.2f}, {found['high']:.2f}]" in good
+    assert good.split()[-2:] == [f"{found['mean']:.3f}", f"{summary['methods'][5]['cost']:.2g}×"]
     heads = [line.split() for line in lines if "↑" in line]
     assert heads == [["blank-out", "↑", "cost"], ["comprehensiveness", "↑", "sufficiency", "↓"]]
 
@@ -72,6 +72,7 @@ def test_the_best_of_a_column_is_bold(summary: dict[str, Any]) -> None:
 def test_remarks(summary: dict[str, Any]) -> None:
     cost = summary["ahead_of_all"][0]["cost"]
     asked = "ahead of raw, rollout and flow by"
+    files = "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
     ahead = "ahead is better than each of them, text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
     assert list(grid_report.remarks(summary)) == [
         f"{asked} blank-out: alti · rollout",
@@ -79,6 +80,7 @@ def test_remarks(summary: dict[str, Any]) -> None:
         f"by both: alti · rollout ({cost:.2g}×)",
         ahead,
         "left out: 1 text, empty",
+        files,
     ]
     given = measured()
     values = given.values.copy()
@@ -92,9 +94,10 @@ def test_remarks(summary: dict[str, Any]) -> None:
         ahead,
         "left out: 1,200 texts, longer",
         "raw: up to 3 of 60 texts have no value by some metric and are in no mean of it",
+        files,
     ]
     alone = summarize(replace(given, methods=tuple({**m, "kind": "baseline"} for m in METHODS), provenance={}), 50)
-    assert list(grid_report.remarks(alone)) == []
+    assert list(grid_report.remarks(alone)) == [files]
 
 
 def test_a_grid_without_deletion_or_without_importance() -> None:
@@ -114,7 +117,14 @@ def test_files(summary: dict[str, Any], tmp_path: Path) -> None:
     written = grid_report.write(given, summary, folder)
     assert [path.name for path in written] == ["grid.json", "grid.parquet", "curves.parquet", "grid.html"]
     assert sorted(folder.iterdir()) == sorted(written)
-    assert json.loads((folder / "grid.json").read_text(encoding="utf-8")) == summary
+    assert read.summary(folder) == summary
+    held = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
+    assert {
+        **summary,
+        **{name: held[name] for name in ("cells", "tests")},
+    } == held  # these two by numbers, or it is huge
+    first = summary["cells"][0]
+    assert held["cells"]["fields"] == list(first) and held["cells"]["rows"][0] == [0, 0, *list(first.values())[2:]]
     values = parquet.read_table(folder / "grid.parquet")
     assert values.column_names == ["sample", "method", "metric", "value"]
     rows = {(r["sample"], r["method"], r["metric"]): r["value"] for r in values.to_pylist()}

@@ -17,7 +17,6 @@ from attnflow.command import (
     Dtype,
     Given,
     ModelName,
-    Residual,
     Special,
     Target,
     Truncate,
@@ -84,8 +83,8 @@ def show(
     edges: Annotated[
         str | None,
         typer.Option(
-            help="What an edge weighs instead of its attention: effective, gradient, attention-gradient, value-norm, "
-            "block-norm, alti, value-zeroing."
+            help="What an edge weighs instead of its attention: mean, max, effective, gradient, attention-gradient, "
+            "value-norm, block-norm, alti, value-zeroing."
         ),
     ] = None,
     query: Annotated[
@@ -97,7 +96,19 @@ def show(
     ] = "last",
     words: Words = False,
     special: Special = True,
-    residual: Residual = 0.5,
+    residual: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Weight of the residual connection; 0.5 by default, and 1 - 2/layers for gather."
+        ),
+    ] = None,
+    normalize: Annotated[
+        str | None, typer.Option(help="With --edges: rows, graph or none; as published, by default.")
+    ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(help="With --edges by gradients: the class or token they are about; the model's own, by default."),
+    ] = None,
     receptive_field: Annotated[
         str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
     ] = None,
@@ -127,6 +138,11 @@ def show(
         raise InputError(
             f"method {method!r}: expected raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"
         )
+    for name, value in (("--normalize", normalize), ("--answer", answer)):
+        if value is not None and edges is None:
+            raise InputError(f"{name} goes with --edges: give that too, or leave it out")
+    if answer is not None and "gradient" not in str(edges):
+        raise InputError(f"--answer goes with edges by gradients, and {edges} are about no answer: leave it out")
     if edges is not None and worth:
         raise InputError(f"method {method} looks at no edges: leave --edges out")
     if method == "gather" and edges is None:
@@ -151,8 +167,9 @@ def show(
 
     quiet()
     given = text_given(text)
+    share = 0.5 if residual is None else residual
     options: dict[str, Any] = (
-        {"residual": residual, "receptive_field": receptive_field} if method in ("rollout", "flow") else {}
+        {"residual": share, "receptive_field": receptive_field} if method in ("rollout", "flow") else {}
     )
     as_page = output is not None and output.suffix.lower() == ".html"
     if as_page and edges is not None:
@@ -170,7 +187,7 @@ def show(
         number = None if layer == "all" else layer_given(layer, trace.layer_count, "last or all")
         state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
         page = explain(
-            loaded, given, query=None if chosen == "all" else chosen, truncate=truncate, residual=residual, trace=trace,
+            loaded, given, query=None if chosen == "all" else chosen, truncate=truncate, residual=share, trace=trace,
             importance=list(dict.fromkeys(["gradient", "blank-out", *([method] if worth else [])])),
             state={name: value for name, value in state.items() if value is not None},
         )  # fmt: skip
@@ -182,10 +199,17 @@ def show(
     said = None
     if worth:
         result = getattr(loaded, method.replace("-", "_"))(given, truncate=truncate)
-        answer = result.provenance["answer"]
-        said = f"{answer['kind']}: {answer['name']!r} {answer['probability']:.3f}"
+        about = result.provenance["answer"]
+        said = f"{about['kind']}: {about['name']!r} {about['probability']:.3f}"
     else:
-        trace = loaded.trace(given, target=target, truncate=truncate, edges=edges)
+        trace = loaded.trace(
+            given,
+            target=target,
+            truncate=truncate,
+            edges=edges,
+            normalize=normalize,
+            answer=int(answer) if answer is not None and answer.isdecimal() else answer,
+        )
         if words:
             trace = trace.words()
         chosen = query_given(query, len(trace.tokens))
@@ -194,7 +218,7 @@ def show(
             raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
         if chosen == "all" and not as_json and output is None:
             raise InputError("query all: a table shows one query; give --json or --output for all of them")
-        result = trace.gather() if method == "gather" else getattr(trace, method)(chosen, number, **options)
+        result = trace.gather(residual) if method == "gather" else getattr(trace, method)(chosen, number, **options)
         if trace.prediction is not None:
             answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
             said = f"{trace.prediction.kind}: {answers}"

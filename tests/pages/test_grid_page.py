@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 from browser import opened, settle
 
+from attnflow.edges import EDGES
+from attnflow.evaluate import deletion
+from attnflow.evaluate.methods import IMPORTANCES, _methods
 from attnflow.evaluate.ranking import Measured, summarize
 from attnflow.view.grid_page import html_of
 
@@ -72,6 +76,7 @@ def measured(n: int = 60) -> Measured:
             "data": "texts.tsv",
             "explained": "its own answer",
             "excluded": {"empty": 2},
+            "sanity": 20,
         },
     )
 
@@ -114,6 +119,19 @@ def panel(page: Any, name: str) -> Any:
 def tip(page: Any) -> list[str]:
     found: list[str] = page.locator(".tip:not([hidden]) > div").all_inner_texts()
     return found
+
+
+BOXES = """texts => texts.map(text => {
+    const { left, right, top, bottom } = text.getBoundingClientRect();
+    return { left, right, top, bottom, text: text.textContent };
+})"""
+
+
+def overlap(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """By more than the room that is kept around letters."""
+    wide = min(a["right"], b["right"]) - max(a["left"], b["left"])
+    high = min(a["bottom"], b["bottom"]) - max(a["top"], b["top"])
+    return wide > 0 and high > 3
 
 
 def number(text: str) -> float:
@@ -197,6 +215,94 @@ def test_sorting_filtering_and_the_address(browser: Any, path: Path, summary: di
         settle(page)
         assert page.locator("article").inner_text() == before
         assert page.locator("#attnflow").get_attribute("data-theme") == "dark"
+
+
+def test_heads_say_which_way_is_better_and_another_sign_how_it_is_sorted(browser: Any, path: Path) -> None:
+    with opened(browser, path) as page:
+        sort_by(page, "sufficiency")
+        heads = page.locator(".wide thead th")
+        assert [re.sub(r"\s+", " ", text) for text in heads.all_inner_texts()] == [
+            "method", "blank-out higher is better", "gradient higher is better", "comprehensiveness higher is better",
+            "sufficiency lower is better", "log-odds lower is better", "cost",
+        ]  # fmt: skip
+        signs = [
+            button.evaluate("button => getComputedStyle(button, '::after').content")
+            for button in page.locator(".wide thead button").all()
+        ]
+        assert signs == ["none"] * 4 + ['" ▴"'] + ["none"] * 2
+        sort_by(page, "sufficiency")
+        assert heads.nth(4).locator("button").evaluate("b => getComputedStyle(b, '::after').content") == '" ▾"'
+
+
+def test_names_are_explained(browser: Any, path: Path, tmp_path: Path, summary: dict[str, Any]) -> None:
+    def told(page: Any) -> dict[str, dict[str, str]]:
+        return page.evaluate(  # type: ignore[no-any-return]
+            """() => Object.fromEntries([...document.querySelectorAll("details.names section")].map(part => [
+                part.querySelector("h3").textContent.split(":")[0],
+                Object.fromEntries([...part.querySelectorAll("dt")].map(
+                    term => [term.textContent, term.nextSibling.textContent])),
+            ]))"""
+        )
+
+    with opened(browser, path) as page:
+        details = page.locator("details.names")
+        assert not details.locator("dl").first.is_visible()
+        details.locator("summary").click()
+        assert details.locator("dl").first.is_visible()
+        found = told(page)
+        assert {part: list(names) for part, names in found.items()} == {
+            "Edges": ["gradient", "attention-gradient", "alti", "value-zeroing"],  # those that this grid has
+            "Propagations": ["raw", "rollout", "flow"],
+            "Metrics": ["an importance's name", "comprehensiveness", "sufficiency", "log-odds"],
+            "Deletions": ["mask", "remove"],
+            "Importances": ["blank-out", "gradient"],
+            "Baselines": ["random", "last"],
+        }
+        for metric, way in METRICS.items():
+            if "(" in metric:
+                assert found["Metrics"][metric.split(" (")[0]].endswith(f"; {way} is better")
+    methods = [asdict(method) for method in _methods(EDGES, IMPORTANCES, True)]
+    every = {**summary, "methods": [{**method, "cost": 1.0} for method in methods], "sanity": {}, "cells": []}
+    every |= {"curves": {}, "ahead_of_all": [], "agreement": [[None] * len(methods)] * len(methods)}
+    every["metrics"] = [
+        {"name": f"{name} (unk)" if name in deletion.METRICS else name, "better": "higher"}
+        for name in (*IMPORTANCES, *deletion.METRICS)
+    ]
+    none = {"methods": [], "ranks": [], "n": 0, "friedman": None, "critical_difference": None, "groups": []}
+    every["ranking"] = {metric["name"]: none for metric in every["metrics"]}
+    with opened(browser, saved(tmp_path / "every.html", every)) as page:
+        found = told(page)
+        assert set(found["Edges"]) == set(EDGES)
+        assert set(found["Normalisations"]) == {method["normalize"] for method in methods} - {None}
+        assert set(found["Propagations"]) == {method["propagation"] for method in methods} - {None}
+        assert set(found["Receptive field"]) == {method["receptive_field"] for method in methods} - {None}
+        assert set(found["Metrics"]) == {"an importance's name", *deletion.METRICS}
+        assert set(found["Importances"]) == set(IMPORTANCES) and set(found["Baselines"]) == {"random", "first", "last"}
+
+
+def test_too_few_texts_to_tell(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
+    for texts, told in (
+        (1200, "60 texts are too few to tell: with 15 comparisons at least 1,200 are needed."),
+        (60, "Ahead of all the paper's methods, in comprehensiveness and in rank correlation with blank-out: "),
+    ):
+        file = saved(tmp_path / "few.html", {**summary, "needed": {"texts": texts, "comparisons": 15}})
+        with opened(browser, file) as page:
+            assert page.locator(".ahead").inner_text().startswith(told)
+            assert page.locator(".ahead strong").count() == (texts == 60)
+    older = {name: value for name, value in summary.items() if name != "needed"}
+    with opened(browser, saved(tmp_path / "older.html", older)) as page:
+        assert page.locator(".ahead").inner_text().startswith(told)
+
+
+def test_next_to_nothing_has_as_many_decimals(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
+    small = {"mean": -4.1e-4, "low": -1e-5, "high": 3e-7}
+    cells = [{**cell, **(small if cell["method"] == "random" else {})} for cell in summary["cells"]]
+    with opened(browser, saved(tmp_path / "small.html", {**summary, "cells": cells})) as page:
+        (row,) = [row for row in rows(page) if row[0] == "random"]
+        assert row[1:-1] == ["−0.000"] * 5
+        title = page.locator(".wide tbody tr", has_text="random").locator("td").first.get_attribute("title")
+        assert title.startswith("−0.000 [−0.000, 0.000], 60 texts")
+        assert not re.search(r"\de[−-]\d", page.locator("article").text_content())
 
 
 def test_an_address_from_elsewhere(browser: Any, path: Path) -> None:
@@ -325,6 +431,8 @@ def test_agreement_by_keys(browser: Any, path: Path, summary: dict[str, Any]) ->
         panel(page, "agreement").locator("svg.chart").focus()
         page.keyboard.press("ArrowDown")
         assert tip(page) == [f"{order[0]} and {order[0]}", "the same method"]
+        hatched = panel(page, "agreement").locator(".cell:has(path)")  # unlike any value
+        assert [cell.get_attribute("class").split()[:3] for cell in hatched.all()] == [["mark-of", "cell", "self"]] * 12
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
@@ -346,6 +454,7 @@ def test_agreement_by_keys(browser: Any, path: Path, summary: dict[str, Any]) ->
 def test_sanity_and_cost(browser: Any, path: Path, summary: dict[str, Any]) -> None:
     with opened(browser, path) as page:
         sanity = panel(page, "sanity")
+        assert sanity.locator(".hint").inner_text().endswith("Measured on the first 20 of 60 texts.")
         assert sanity.locator("ul.sr li").count() == 10 * 3  # importances have none
         top = summary["ranking"]["blank-out"]["methods"][0]
         cell = summary["sanity"]["upper half"][top]
@@ -390,7 +499,61 @@ def test_it_fits_and_follows_the_system(browser: Any, path: Path, width: int, th
                 }).map(text => text.textContent)"""
             )
             assert outside == []
+            # and no number of an axis on another, nor a name on a name
+            for kind in (".tick", "text:not(.tick)"):
+                boxes = chart.locator(kind).evaluate_all(BOXES)
+                assert [(a["text"], b["text"]) for a, b in combinations(boxes, 2) if overlap(a, b)] == []
+        cost = panel(page, "cost")
+        assert cost.locator(".name.paper").all_text_contents() == ["rollout", "flow", "raw"]  # the best first
+        sanity = panel(page, "sanity").locator("svg text:not(.tick)").all_text_contents()
+        assert set(sanity) == {*NAMES, "head", "upper half", "all"} - {"blank-out", "gradient"}  # whole
         assert page.locator(".panel").count() == page.locator(".panel > .hint").count() == 6
+
+
+def test_edges_say_that_there_is_more_beyond(browser: Any, path: Path) -> None:
+    def shadows(page: Any) -> dict[str, list[str]]:
+        return page.evaluate(  # type: ignore[no-any-return]
+            """() => Object.fromEntries([...document.querySelectorAll(".sideways")].map(box => [
+                box.closest(".panel").dataset.panel,
+                [...box.classList].filter(name => name.startsWith("more-")).sort(),
+            ]))"""
+        )
+
+    scroll = "(box, x) => box.scrollTo(x, 0)"
+    with opened(browser, path) as page:
+        assert shadows(page) == {
+            name: [] for name in ("table", "curves", "ranks", "agreement", "sanity", "cost")
+        }  # all of it is to be seen
+    with opened(browser, path, viewport={"width": 480, "height": 900}) as page:
+        narrow = {"table": ["more-right"], "ranks": ["more-right"], "curves": [], "sanity": [], "cost": []}
+        assert {**shadows(page), **narrow} == shadows(page)
+        shown = "box => getComputedStyle(box, '::after').width"
+        assert panel(page, "ranks").locator(".sideways").evaluate(shown) == "16px"
+        for x, sides in ((30, ["more-left", "more-right"]), (9999, ["more-left"]), (0, ["more-right"])):
+            for name in ("table", "ranks"):
+                panel(page, name).locator(".scroll").evaluate(scroll, x)
+                page.wait_for_function(
+                    """([name, sides]) => ["more-left", "more-right"].every(side => sides.includes(side) ===
+                        document.querySelector(`[data-panel=${name}] .sideways`).classList.contains(side))""",
+                    arg=[name, sides],
+                )
+
+
+def test_ticks_of_the_cost_stand_apart(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
+    """What is free has no logarithm: its place is left of all others, wherever they begin."""
+    for least in (0.11, 0.02, 0.9):
+        methods = [
+            {**method, "cost": 0.0 if method["name"] == "last" else least * (1 + k)}
+            for k, method in enumerate(summary["methods"])
+        ]
+        file = saved(tmp_path / "cost.html", {**summary, "methods": methods})
+        for width in (1280, 480):
+            with opened(browser, file, viewport={"width": width, "height": 900}) as page:
+                boxes = [box for box in panel(page, "cost").locator(".tick").evaluate_all(BOXES) if "×" in box["text"]]
+                assert {"0×", "3×"} <= {box["text"] for box in boxes}
+                assert not any(overlap(a, b) for a, b in combinations(boxes, 2))
+                places = sorted(boxes, key=lambda box: box["left"])
+                assert places == sorted(boxes, key=lambda box: float(box["text"][:-1]))
 
 
 def test_nothing_to_show(browser: Any, tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ def register(original: str) -> str:
             collector.add_inside(module, weights, value)
             return out, None
         if collector.mode == "without" and collector.without is not None:
+            collector.seen += 1
             left = torch.arange(value.shape[2], device=value.device) != collector.without[:, None]  # [item, key]
             return eager_function(module)(module, query, key, value * left[:, None, :, None], mask, **kwargs)[0], None
         scores = scores_of(module, query, key, mask, **kwargs)

@@ -111,7 +111,7 @@ class Model:
         edges: str | None = None,
         normalize: str | None = None,
         answer: Any = None,
-        of: str = "probability",
+        of: str = "logit",
     ) -> Any:
         """Runs the model once and returns a `Trace`; for a list of texts, padded batches and a list of traces.
 
@@ -130,7 +130,7 @@ class Model:
         sampling_rate: of a waveform, in Hz.
         edges: what an edge weighs, other than its attention: "effective", "gradient", "attention-gradient", "value-norm",
             "block-norm", "alti", "value-zeroing"; `attnflow.edges` has them all. normalize: see `attnflow.edges.reweighed`.
-        answer, of: for edges by gradients, what is differentiated, as in `gradient`.
+        answer, of: for edges by gradients, what is differentiated, as in `gradient`, but the logit unless told otherwise.
         """
         if edges is not None:
             return self._trace_edges(

@@ -199,10 +199,10 @@ class Trace:
 
         share = max(0.0, 1 - 2 / len(self.ends)) if residual is None else residual
         check_residual(share)
+        share = float(share)
         values = to_numpy(gathered(self, share, receptive_field))[None, None]
         rows = [self.first_query + (self.default_query or 0)]
-        recipe = {"residual": share, "receptive_field": receptive_field}
-        return self._result("gather", values, [len(self.ends) - 1], rows, recipe, words=False)
+        return self._result("gather", values, [len(self.ends) - 1], rows, {"residual": share}, words=False)
 
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""

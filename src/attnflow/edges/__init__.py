@@ -49,7 +49,7 @@ EDGES: dict[str, Edges] = {
 
 
 def edges_of(name: str) -> Edges:
-    if name not in EDGES:
+    if not isinstance(name, str) or name not in EDGES:
         raise InputError(f"edges={name!r}: expected one of {', '.join(map(repr, EDGES))}")
     return EDGES[name]
 

@@ -190,7 +190,7 @@ def _layer(model: Model, call: Call, seen: tuple[Any, str, Any, Any, Tensor | No
     weights, value = _wide(call.heads[0]), _wide(call.value[0])
     values = value.repeat_interleave(len(weights) // len(value), 0)
     states = _wide(_states(args, named)[0])
-    slack = 0.1 if half(model.dtype) else 1e-4
+    slack = 0.03 if half(model.dtype) else 1e-4
 
     def find_sublayer() -> Sublayer | str:
         parts = parts_of(model.model, path)
@@ -199,6 +199,9 @@ def _layer(model: Model, call: Call, seen: tuple[Any, str, Any, Any, Tensor | No
         return sublayer_of(parts, weights, values, states, _wide(y[0]), slack)
 
     def without(keys: Tensor) -> Tensor:
+        routes.prepare(model.model, routes.INTERFACE)  # in case it was unwrapped since
+        if model.model.training:
+            raise InputError("the model was put into training mode since it was traced: call model.eval() first")
         return _without(module, args, named, keys)
 
     return Layer(weights, values, states, None if gradient is None else _wide(gradient[0]), find_sublayer, without)
@@ -216,8 +219,11 @@ def _without(module: Any, args: tuple[Any, ...], named: Mapping[str, Any], keys:
     for part in keys.to(states.device).split(max(1, COPIES // n)):
         copies = states.expand(len(part), -1, -1)
         rest, more = (args[1:], dict(named)) if args else ((), {**named, "hidden_states": copies})
-        with torch.no_grad(), collecting(Collector("without", without=part)), running():
+        collector = Collector("without", without=part)
+        with torch.no_grad(), collecting(collector), running():
             out = module(*((copies, *rest) if args else ()), **more)
+        if not collector.seen:
+            raise InputError("the attention of this layer was not seen when it ran again: trace the text once more")
         found.append(_wide(out[0] if isinstance(out, tuple) else out))
     return torch.cat(found)
 

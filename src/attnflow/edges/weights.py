@@ -120,8 +120,11 @@ def value_zeroing(trace: Trace) -> Tensor:
             for part in keys[1:].split(max(1, VECTORS // whole.numel()))
             for out in [layer.without(part)]
         ]
-        return torch.cat(turned).T.clamp(min=0) * _visible(layer)
+        found = torch.cat(turned).T
+        return torch.where(found < rounding, 0, found) * _visible(layer)
 
+    # two states that differ by the rounding of the model's numbers have no angle between them
+    rounding = 10 * torch.finfo(getattr(torch, str(trace.provenance["dtype"]))).eps ** 2
     return _each(trace, one)
 
 
@@ -129,6 +132,8 @@ def gathered(trace: Trace, residual: float, receptive_field: str | None) -> Tens
     """`Trace.gather` as a tensor [input]."""
     if receptive_field not in (None, "layer"):
         raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
+    if trace.inside is None and trace.provenance.get("unit") == "word":
+        raise InputError("gather is about tokens: call it before words(), which keeps the graph alone")
     layers = inside(trace).layers
     if inside(trace).answer is None or "gradient" not in str(trace.provenance.get("edges")):
         raise InputError(

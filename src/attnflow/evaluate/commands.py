@@ -160,7 +160,13 @@ def _grid(
     quiet()
     from attnflow.evaluate import grid, grid_report, ranking
 
-    measured = grid.run(source, texts, folder, say=progress, data=file.name, **options)
+    try:
+        measured = grid.run(
+            source, texts, folder, say=progress, data=file.name.encode(errors="replace").decode(), **options
+        )
+    except KeyboardInterrupt:
+        progress(f"stopped; what is done is in {folder}, and the same command goes on from there")
+        raise
     summary = ranking.summarize(measured, seed=options["seed"])
     for path in grid_report.write(measured, summary, folder):
         progress(f"wrote {path}")
@@ -181,7 +187,13 @@ def findings(
     from attnflow.evaluate.findings import page
     from attnflow.files import write_whole
 
-    told = page([read.summary(path) for path in results])
+    summaries = [read.summary(path) for path in results]
+    try:
+        told = page(summaries)
+    except (KeyError, IndexError, TypeError, AttributeError) as e:  # what no run writes
+        raise InputError(
+            f"a result is damaged ({e!r:.60}): run attnflow evaluate --grid again with the same folder"
+        ) from e
     if output is None:
         print(told)
         return

@@ -48,6 +48,9 @@ def content(question: Question) -> Positions:
     free = ~np.array(question.encoded.special, bool)
     if question.place is not None:
         free[question.place] = False
+    if question.kind == "masked token":  # other masks of the text are no tokens of it either
+        ids = question.tensors["input_ids"][0]
+        free &= (ids != ids[question.place]).cpu().numpy()
     return np.flatnonzero(free)
 
 

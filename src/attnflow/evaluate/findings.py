@@ -190,9 +190,9 @@ def _reading(grids: Sequence[Grid]) -> list[str]:
         "its 95 % bootstrap interval, and the rank-biserial effect: +1 better on every text, -1 worse on every text.",
         f"- **A metric** says *helps* where p < {LEVEL} (Wilcoxon's signed-rank test, Holm's correction for all pairs of "
         "such a question) and mean and effect are both on the better side; *hurts* where both are on the worse; *not "
-        "settled* where they point in different directions; otherwise *no difference*, which is: none was found.\n"
+        "settled* where they point in different directions; otherwise *no difference found*.\n"
         "- **A model** says *helps* where more than half of its metrics do and none says hurts, and *hurts* the other way "
-        "round; *no difference* where all say so; otherwise *not settled*.\n"
+        "round; *no difference found* where all say so; otherwise *not settled*.\n"
         "- **Together** there is a verdict where all models say the same. Nothing is corrected for asking several metrics "
         "and models.",
         "The metrics, those of deletion under the first deletion of each model:",

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing import connection, get_context, parent_process
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +17,20 @@ import torch
 
 import attnflow
 from attnflow.capture.model import Model
-from attnflow.command import make_folder, quiet
+from attnflow.capture.predict import writes_next
+from attnflow.command import quiet
 from attnflow.errors import InputError
-from attnflow.evaluate import deletion
+from attnflow.evaluate import deletion, parts
 from attnflow.evaluate.compare import ONE_TOKEN, _check, _usable
+from attnflow.evaluate.crew import crew
 from attnflow.evaluate.methods import Method, lacking, methods_of, score_text
+from attnflow.evaluate.parts import MANIFEST as MANIFEST
+from attnflow.evaluate.parts import Row, Say
+from attnflow.evaluate.parts import weights_hash as weights_hash
 from attnflow.evaluate.randomize import LEVELS, agreement, layers_of
 from attnflow.evaluate.ranking import Measured
 from attnflow.evaluate.statistics import Floats, rank_correlations
-from attnflow.files import table_text, write_whole
+from attnflow.files import table_text
 from attnflow.flow import cores
 from attnflow.importance.answer import questions
 from attnflow.importance.blank import blank_id
@@ -40,12 +39,11 @@ STAGES = ("scores", "curves", "sanity")
 PART = 16
 """Texts of one part: what is lost at most, for each worker, when a run is stopped."""
 
-MANIFEST = "grid-run.json"
 LEAST_STEPS = 3
+SMALL = 10_000_000
+"""Parameters, below which torch's threads wait for each other longer than they work: products are too small to share."""
 
 Source = Mapping[str, Any]
-Row = dict[str, Any]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,16 @@ class Job:
         """Of one text."""
         return {"scores": 1, "curves": len(self.deletions), "sanity": len(LEVELS)}[stage]
 
+    def settings(self) -> Row:
+        """As the manifest holds them."""
+        return {
+            "methods": [asdict(method) for method in self.methods],
+            "deletions": list(self.deletions),
+            "steps": self.steps,
+            "seed": self.seed,
+            "truncate": self.truncate,
+        }
+
 
 @dataclass(frozen=True)
 class Task:
@@ -72,13 +80,10 @@ class Task:
     scored: tuple[Row, ...] = ()
 
 
-Do = Callable[[str, Mapping[int, Task]], Iterator[tuple[int, list[Row]]]]
-
-
 def run(
     source: Source,
     texts: Sequence[Any],
-    folder: Path,
+    folder: str | Path,
     *,
     edges: Sequence[str] | None = None,
     importances: Sequence[str] | None = None,
@@ -109,6 +114,7 @@ def run(
         machine with a GPU for one of them.
     data: how the texts are called in what is written. say: is told of progress.
     """
+    folder = Path(folder)
     _check(stages, STAGES, "stages")
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InputError(f"texts is a {type(texts).__name__}: expected a list of texts")
@@ -116,43 +122,48 @@ def run(
         _whole(name, value, least)
     if workers is not None:
         _whole("workers", workers, 1)
-    _pyarrow()  # before anything is measured in vain
+    parts.libraries()  # before anything is measured in vain
     source = {**source, **({} if device is None else {"device": device})}
     model = attnflow.load(**source)
-    chosen = [by for by in deletion.DELETIONS if _has(model, by)] if deletions is None else list(deletions)
+    chosen = (
+        [by for by in deletion.DELETIONS if _has(model, by)] if deletions is None else list(dict.fromkeys(deletions))
+    )
     _check(chosen, deletion.DELETIONS, "deletions")
     for by in chosen:
         blank_id(model, by)
     wanted = {name: value for name, value in (("edges", edges), ("importances", importances)) if value is not None}
-    job = Job(methods_of(model, **wanted), tuple(chosen), steps, truncate, seed)
+    with _few_threads(model):
+        job = Job(methods_of(model, **wanted), tuple(chosen), steps, truncate, seed)
+        without = {} if edges is not None else lacking(model)
     if "sanity" in stages and sanity:
         layers_of(model)
     used, ids, excluded = usable(model, texts, truncate)
     if not used:
         reasons = "; ".join(f"{count} {why}" for why, count in excluded.items()) or "none was given"
         raise InputError(f"there is no text to evaluate on ({reasons}): expected at least one with two tokens")
-    manifest = _manifest(model, job, used, ids)
-    _agree(folder, manifest)
-    digest = _digest({name: value for name, value in manifest.items() if name != "model"})
+    manifest = parts.manifest_of(model, used, ids, job.settings())
+    parts.agree(folder, manifest)
+    digest = parts.digest_of(manifest)
     found: dict[str, list[Row]] = {}
-    crew = workers or (cores() if model.device.type == "cpu" else 1)
-    with _crew(model, {**source, "device": str(model.device)}, job, crew) as do:
+    size = workers or (cores() if model.device.type == "cpu" else 1)
+    load = partial(_loaded, {**source, "device": str(model.device)}, max(1, cores() // size))
+    with _few_threads(model), crew(model, load, size) as do:
         for stage in STAGES:
             count = min(sanity, len(used)) if stage == "sanity" else len(used)
-            parts = [tuple(range(k, min(k + PART, count))) for k in range(0, count, PART)]
-            there = _there(folder / stage, parts, job.rows(stage), digest, say)
+            split = [tuple(range(k, min(k + PART, count))) for k in range(0, count, PART)]
+            there = parts.there(folder / stage, split, job.rows(stage), digest, say)
             if stage in stages:
                 scored = found.get("scores") or [{}] * len(used)
                 tasks = {
                     place: Task(part, tuple(used[k] for k in part), tuple(scored[k] for k in part))
-                    for place, part in enumerate(parts)
+                    for place, part in enumerate(split)
                     if place not in there
                 }
-                for place, rows in _with_progress(stage, count, tasks, do(stage, tasks), say):
+                for place, rows in _with_progress(stage, count, tasks, do(partial(WORK[stage], job), tasks), say):
                     there[place] = [{**row, "device": model.device.type} for row in rows]
-                    _write(_path(folder / stage, place), there[place], digest)
-            if len(there) == len(parts):
-                found[stage] = [row for place in range(len(parts)) for row in there[place]]
+                    parts.write(folder / stage, place, there[place], digest)
+            if len(there) == len(split):
+                found[stage] = [row for place in range(len(split)) for row in there[place]]
             elif stage == "scores":
                 raise InputError(
                     f"{str(folder)!r} does not hold the scores of all {len(used)} texts, and curves and sanity need them: "
@@ -167,7 +178,7 @@ def run(
         "texts": len(texts),
         "samples": len(used),
         "excluded": dict(excluded),
-        "without edges": {} if edges is not None else lacking(model),
+        "without edges": without,
         "sanity": len(found.get("sanity", ())) // len(LEVELS),
         "without sanity": dict(Counter(row["why"] for row in found.get("sanity", ()) if row["why"])),
         "devices": {stage: sorted({row["device"] for row in rows}) for stage, rows in found.items()},
@@ -183,6 +194,8 @@ def usable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any
     outside = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)}
     outside.add(getattr(tokenizer, "mask_token_id", None))
     place = getattr(model.config, "prediction_position", None)
+    if not isinstance(place, int) and writes_next(model):
+        place = -1
     used, ids = [], []
     for text in readable:
         parts = (text,) if isinstance(text, str) else text
@@ -199,7 +212,7 @@ def usable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any
     return used, ids, excluded
 
 
-def _scores(model: Model, job: Job, task: Task) -> list[Row]:
+def _scores(job: Job, model: Model, task: Task) -> list[Row]:
     rows = []
     for number, text in zip(task.numbers, task.texts, strict=True):
         with _about(text):
@@ -218,7 +231,7 @@ def _scores(model: Model, job: Job, task: Task) -> list[Row]:
     return rows
 
 
-def _curves(model: Model, job: Job, task: Task) -> list[Row]:
+def _curves(job: Job, model: Model, task: Task) -> list[Row]:
     # the answer by its number: on another machine rounding may turn a tie the other way
     answers = [json.loads(row["answer"])["number"] for row in task.scored]
     asked, rankings = [], []
@@ -237,7 +250,7 @@ def _curves(model: Model, job: Job, task: Task) -> list[Row]:
     ]
 
 
-def _sanity(model: Model, job: Job, task: Task) -> list[Row]:
+def _sanity(job: Job, model: Model, task: Task) -> list[Row]:
     scores = [_table(row, len(job.methods)) for row in task.scored]
     answers = [json.loads(row["answer"])["number"] for row in task.scored]
     seeds = [job.seed + number for number in task.numbers]
@@ -252,6 +265,25 @@ def _sanity(model: Model, job: Job, task: Task) -> list[Row]:
 WORK = {"scores": _scores, "curves": _curves, "sanity": _sanity}
 
 
+def _loaded(source: Source, threads: int) -> Model:
+    """The model of a worker."""
+    quiet()
+    torch.set_num_threads(threads)
+    return attnflow.load(**source)
+
+
+@contextmanager
+def _few_threads(model: Model) -> Iterator[None]:
+    """While it lasts, torch runs a small model on the CPU in one thread, as each of many workers does."""
+    before = torch.get_num_threads()
+    small = model.device.type == "cpu" and sum(p.numel() for p in model.model.parameters()) < SMALL
+    torch.set_num_threads(1 if small else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @contextmanager
 def _about(text: Any) -> Iterator[None]:
     """One text of hundreds stops the run: the message must say which."""
@@ -263,80 +295,6 @@ def _about(text: Any) -> Iterator[None]:
 
 def _table(row: Row, methods: int) -> Floats:
     return np.array(row["scores"], np.float64).reshape(methods, -1)
-
-
-@contextmanager
-def _crew(model: Model, source: Source, job: Job, workers: int) -> Iterator[Do]:
-    """A function that does parts, by their numbers, and gives each when it is done."""
-    if workers == 1:
-        yield lambda stage, tasks: ((part, WORK[stage](model, job, task)) for part, task in tasks.items())
-        return
-    context = get_context("spawn")  # a fork of a process with torch's threads may hang
-    stop, until = context.Pipe(duplex=False)
-    threads = max(1, cores() // workers)
-    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(source, job, threads, stop))
-
-    def do(stage: str, tasks: Mapping[int, Task]) -> Iterator[tuple[int, list[Row]]]:
-        try:
-            futures = {pool.submit(_in_worker, stage, task): part for part, task in tasks.items()}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise InputError(
-                f"one of {workers} workers died, most often because memory ran out: give fewer workers, and run the same "
-                "again to go on where it stopped"
-            ) from None
-
-    try:
-        yield do
-    except BaseException:
-        until.close()  # the workers drop what they are at
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-        stop.close()
-        until.close()
-
-
-_mine: dict[str, Any] = {}
-"""Of a worker: its model and its job."""
-
-
-def _start(source: Source, job: Job, threads: int, stop: connection.Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: who started us decides
-    threading.Thread(target=_leave, args=(stop,), daemon=True).start()
-    quiet()
-    torch.set_num_threads(threads)
-    _mine.update(model=attnflow.load(**source), job=job)
-
-
-def _leave(stop: connection.Connection) -> None:
-    """Ends this worker in the middle of its part when it is told to, or when the process that started it is gone."""
-    parent = parent_process()
-    connection.wait([stop] if parent is None else [stop, parent.sentinel])
-    os._exit(1)
-
-
-def _in_worker(stage: str, task: Task) -> list[Row]:
-    return WORK[stage](_mine["model"], _mine["job"], task)
-
-
-def _path(folder: Path, place: int) -> Path:
-    return folder / f"{place:05}.parquet"
-
-
-def _there(folder: Path, parts: Sequence[tuple[int, ...]], each: int, digest: str, say: Say) -> dict[int, list[Row]]:
-    """The parts of a stage that are done, by their numbers; each: rows of one text."""
-    make_folder(folder)
-    found = {}
-    for place, numbers in enumerate(parts):
-        path = _path(folder, place)
-        rows = _read(path, [number for number in numbers for _ in range(each)], digest) if path.exists() else None
-        if rows is not None:
-            found[place] = rows
-        elif path.exists():
-            say(f"{folder.name}: {path.name} is damaged or of another run, and is done again")
-    return found
 
 
 def _with_progress(
@@ -353,88 +311,6 @@ def _with_progress(
         rate = (at - before) / max(time.monotonic() - begun, 1e-9)
         left = f", about {_shown((count - at) / rate)} left" if at < count else ""
         say(f"{stage}: {at} of {count} texts, {rate:.3g} texts/s{left}")
-
-
-def _write(path: Path, rows: list[Row], digest: str) -> None:
-    pa, parquet = _pyarrow()
-    table = pa.Table.from_pylist(rows).replace_schema_metadata({b"attnflow": digest.encode()})
-    write_whole(path, lambda beside: parquet.write_table(table, beside, write_page_checksum=True))
-
-
-def _read(path: Path, samples: list[int], digest: str) -> list[Row] | None:
-    """None where it is damaged, or holds anything else than these samples of this run."""
-    _, parquet = _pyarrow()
-    try:
-        with path.open("rb") as file:
-            table = parquet.ParquetFile(file, page_checksum_verification=True).read()
-        same = table["sample"].to_pylist() == samples and table.schema.metadata[b"attnflow"] == digest.encode()
-        return table.to_pylist() if same else None
-    except Exception:  # pyarrow has no one type for what a garbled file raises
-        return None
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError("the grid keeps its parts as parquet, by pyarrow: pip install 'attnflow[corpus]'") from None
-    return pyarrow, parquet
-
-
-def _manifest(model: Model, job: Job, used: Sequence[Any], ids: Sequence[list[int]]) -> dict[str, Any]:
-    plain = json.dumps(list(used), default=lambda x: torch.as_tensor(x).tolist())
-    return {
-        "model": model.name,
-        "class": type(model.model).__name__,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "weights": weights_hash(model),
-        "texts": _digest(plain),
-        "tokens": _digest(list(ids)),
-        "methods": [asdict(method) for method in job.methods],
-        "deletions": list(job.deletions),
-        "steps": job.steps,
-        "seed": job.seed,
-        "truncate": job.truncate,
-        "attnflow": attnflow.__version__,
-    }
-
-
-def weights_hash(model: Model) -> str:
-    """Of names, shapes and sums of bits: whole numbers, so that every device and every order of adding gives the same."""
-    told = []
-    for name, x in model.model.state_dict().items():
-        size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
-        bits = x.detach().reshape(-1).view(size)
-        sums = [int(part.sum(dtype=torch.int64)) for part in (bits, bits[::3], bits[: len(bits) // 2])]
-        told.append([name, list(x.shape), str(x.dtype), *sums])
-    return _digest(told)
-
-
-def _digest(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _agree(folder: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest, or checks that the one that is there asks for the same; where the model lies may differ."""
-    make_folder(folder)
-    path = folder / MANIFEST
-    if not path.exists():
-        write_whole(path, lambda beside: beside.write_text(json.dumps(manifest, indent=1) + "\n"))
-        return
-    try:
-        held = dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, OSError):
-        raise InputError(f"{str(path)!r} cannot be read: give another folder") from None
-    differ = []
-    for name, value in manifest.items():
-        if name != "model" and held.get(name) != value:
-            plain = not isinstance(value, list | dict) and name not in ("weights", "texts", "tokens")
-            differ.append(f"{name} {held.get(name)!r}, now {value!r}" if plain else f"other {name}")
-    if differ:
-        raise InputError(
-            f"the folder {str(folder)!r} holds a grid of other settings ({'; '.join(differ)}): give another folder"
-        )
 
 
 def _measured(job: Job, found: Mapping[str, list[Row]], told: Mapping[str, Any]) -> Measured:

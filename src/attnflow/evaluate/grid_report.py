@@ -103,6 +103,13 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[str]:
     if paper and any(method["kind"] == "edges" for method in summary["methods"]):
         by = next(iter(summary["curves"]), None)
         told = [metric for metric in ("blank-out", f"comprehensiveness ({by})") if metric in summary["ahead"]]
+        needed = summary["needed"]
+        if summary["samples"] < needed["texts"]:
+            yield (
+                f"{summary['samples']} texts are too few to tell who is ahead: with {needed['comparisons']} comparisons at "
+                f"least {needed['texts']} are needed for any to be significant"
+            )
+            told = []
         for metric in told:
             yield f"ahead of {_listed(paper)} by {metric}: {_listed(summary['ahead'][metric]) or 'nothing'}"
         if len(told) == 2:
@@ -114,7 +121,7 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"left out: {count:,} {'text' if count == 1 else 'texts'}, {why}"
     short: dict[str, int] = {}
     for cell in summary["cells"]:
-        if 0 < cell["n"] < summary["samples"]:
+        if cell["n"] < summary["samples"] and cell["method"] != cell["metric"]:
             short[cell["method"]] = max(short.get(cell["method"], 0), summary["samples"] - cell["n"])
     for name, count in short.items():
         yield f"{name}: up to {count} of {summary['samples']:,} texts have no value by some metric and are in no mean of it"

@@ -87,9 +87,7 @@ def methods_of(
 
 def lacking(model: Model) -> dict[str, str]:
     """Edges that this model cannot give, and why not, as a short text of it shows."""
-    trace = trace_inside(
-        model, _probe(model), answer=None, of=ANSWER_OF, gradient=False, missing="keep", truncate=False
-    )
+    trace = trace_inside(model, _probe(model), answer=None, of=ANSWER_OF, gradient=False, missing="keep", truncate=True)
     found = {}
     for name in EDGES:
         if not edges_of(name).gradient:  # those need an answer, which any model of the grid has
@@ -101,7 +99,7 @@ def lacking(model: Model) -> dict[str, str]:
 
 
 def looks_back(model: Model) -> bool:
-    return model.verify(encode.encode(model, _probe(model), None, False, None)).causal
+    return model.verify(encode.encode(model, _probe(model), None, True, None)).causal
 
 
 def _probe(model: Model) -> Any:

@@ -14,8 +14,8 @@ from attnflow.errors import InputError
 from attnflow.evaluate.statistics import Floats, holm, intervals, ranks, wilcoxon
 
 LEVEL = 0.05
+GATHERED = ("gather", "columns")
 DIGITS = 6
-FEW = 13  # differences, up to which scipy tries all signs
 ABOUTS = ("paper", "baseline", "edges", "propagation", "receptive field", "normalisation")
 PROPAGATIONS = (
     ("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"), ("gather", "rollout"), ("columns", "rollout"),
@@ -90,6 +90,7 @@ def summarize(measured: Measured, resamples: int = 2000, seed: int = 0) -> dict[
         "cells": cells,
         "tests": tests,
         "ahead": ahead,
+        "needed": _needed(measured.methods),
         "ahead_of_all": _ahead_of_all(ahead, methods),
         "ranking": {metric: _ranking(placed[k], names) for k, metric in enumerate(measured.metrics)},
         "curves": {
@@ -115,7 +116,8 @@ def pairs(methods: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, int]
     "paper": edges against each of the paper's methods. "baseline": these and edges against each baseline. "edges": other
     edges against the mean of heads. "propagation": see PROPAGATIONS, on the same edges. "receptive field": with it against
     without. "normalisation": the others of the same edges against the first. What a pair is not about is the same on both
-    sides; edges are compared each under its first normalisation, because some have no other in common.
+    sides; only edges are compared under each normalisation, and what is gathered with rollout, because the mean has
+    neither.
     """
     for a, first in enumerate(methods):
         for b, second in enumerate(methods):
@@ -132,9 +134,9 @@ def pairs(methods: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, int]
     for m in made:
         leading.setdefault(of(m, "edges", "propagation", "receptive_field"), m)
     for a in made:
-        edges, *rest = of(a, "edges", "propagation", "receptive_field")
-        mean = leading.get(("mean", *rest))
-        if edges != "mean" and leading[edges, *rest] == a and mean is not None:
+        edges, way, field = of(a, "edges", "propagation", "receptive_field")
+        mean = leading.get(("mean", "rollout" if way in GATHERED else way, field))
+        if edges != "mean" and mean is not None:
             yield "edges", a, mean
     for ways in PROPAGATIONS:
         for a in made:
@@ -165,29 +167,6 @@ def effect(difference: Floats) -> float | None:
     size = ranks(np.abs(present))
     up, down = size[present > 0].sum(), size[present < 0].sum()
     return float((up - down) / (up + down)) if up + down else None
-
-
-def signed_rank(difference: Floats) -> float | None:
-    """The p of `wilcoxon`, by all ways to draw signs where there are few: with ties scipy takes up to a second for each.
-
-    >>> signed_rank(np.array([0.1, 0.1, 0.2, 0.2, 0.3]))
-    0.0625
-    """
-    from scipy import stats
-
-    present = difference[np.isfinite(difference)]
-    if len(present) > FEW or np.count_nonzero(present) < 2:
-        return wilcoxon(difference)
-    size = stats.rankdata(np.abs(present))[present != 0]
-    sums = _signs(len(size)) @ size
-    found = size[present[present != 0] > 0].sum()
-    return float(min(1.0, 2 * min((sums <= found).mean(), (sums >= found).mean())))
-
-
-@cache
-def _signs(n: int) -> Floats:
-    """Every subset of n differences that may be the positive ones, ``[2ⁿ, n]``. Rank sums are multiples of ½, so exact."""
-    return ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(np.float64)
 
 
 def friedman(placed: Floats) -> dict[str, float] | None:
@@ -274,7 +253,7 @@ def _level(better: Floats) -> list[bool]:
         return [False] * len(means)
     best = max(there, key=lambda one: one[0])[1]
     others = [m for _, m in there if m != best]
-    adjusted = holm([signed_rank(better[:, best] - better[:, m]) for m in others])
+    adjusted = holm([wilcoxon(better[:, best] - better[:, m]) for m in others])
     level = {m for m, p in zip(others, adjusted, strict=True) if p is None or p >= LEVEL}
     return [m == best or m in level for m in range(len(means))]
 
@@ -291,7 +270,7 @@ def _tests(
     oriented = better[:, first] - better[:, second]
     means = intervals(differences, resamples, seed)
     # one pair may be about several things
-    known = {(a, b): signed_rank(oriented[:, i]) for i, (_, a, b) in enumerate(asked)}
+    known = {(a, b): wilcoxon(oriented[:, i]) for i, (_, a, b) in enumerate(asked)}
     p = [known[a, b] for _, a, b in asked]
     adjusted: dict[int, float | None] = {}
     for about in ABOUTS:
@@ -312,6 +291,13 @@ def _tests(
             "p": p[i],
             "adjusted": adjusted[i],
         }
+
+
+def _needed(methods: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many comparisons with the paper's methods there are, and with how many texts one of them could be significant:
+    if all texts agree, p is 2·2⁻ⁿ before Holm's correction."""
+    count = sum(about == "paper" for about, _, _ in pairs(methods))
+    return {"texts": max(2, int(np.ceil(np.log2(2 * max(count, 1) / LEVEL)))), "comparisons": count}
 
 
 def _ahead(measured: Measured, tests: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

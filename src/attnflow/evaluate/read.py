@@ -194,6 +194,8 @@ def summary(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as e:
         raise InputError(f"cannot read {str(file)!r}: {e.strerror or e}") from None
+    except RecursionError:
+        raise InputError(f"{str(file)!r} cannot be read as JSON (nested too deeply): {again}") from None
     except ValueError as e:  # JSON that is cut off, or bytes that are no text
         raise InputError(f"{str(file)!r} cannot be read as JSON ({e}): {again}") from None
     kinds = {"ahead": dict, "curves": dict, "agreement": list, "sanity": dict, "provenance": dict}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ Floats = NDArray[np.float64]
 
 DIGITS = 2.0**30  # scores that agree to nine digits tie: flows that are equal come from sums in different orders
 TIES = ("mean", "authors")
+FEW = 13  # differences, up to which all signs are tried, as by scipy, which takes up to a second for that
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,27 @@ def wilcoxon(difference: Floats) -> float | None:
     """The two-sided p of Wilcoxon's signed-rank test that paired differences lie around 0; zeros are ranked, then left out.
 
     None with fewer than two differences other than 0, where nothing can be told.
+
+    >>> wilcoxon(np.array([0.1, 0.1, 0.2, 0.2, 0.3]))
+    0.0625
     """
     from scipy import stats
 
     present = difference[np.isfinite(difference)]
     if np.count_nonzero(present) < 2:
         return None
-    return float(stats.wilcoxon(present, zero_method="pratt", method="auto").pvalue)
+    if len(present) > FEW:
+        return float(stats.wilcoxon(present, zero_method="pratt", method="auto").pvalue)
+    size = stats.rankdata(np.abs(present))[present != 0]
+    sums = _signs(len(size)) @ size  # of multiples of ½, so exact
+    found = size[present[present != 0] > 0].sum()
+    return float(min(1.0, 2 * min((sums <= found).mean(), (sums >= found).mean())))
+
+
+@cache
+def _signs(n: int) -> Floats:
+    """Every subset of n differences that may be the positive ones, ``[2ⁿ, n]``."""
+    return ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(np.float64)
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:

@@ -12,7 +12,7 @@ from attnflow.evaluate.ranking import ABOUTS, LEVEL
 
 MAIN = "comprehensiveness"
 DELETED = (MAIN, "sufficiency", "aopc")
-WORDS = ("helps", "hurts", "no difference", "not settled")
+WORDS = ("helps", "hurts", "no difference found", "not settled")
 
 Found = Mapping[str, Any]
 Place = Callable[[str, Found, Found], tuple[str, str] | None]
@@ -81,15 +81,13 @@ def grids_of(summaries: Sequence[Found]) -> list[Grid]:
 
 def model_of(told: Found) -> str:
     """The name of the model; of a folder its last part, because where it lay is nobody's business."""
-    name = str(told["provenance"].get("model") or "unnamed model")
+    name = re.sub(r"[^\w .@+~:/\\-]", "_", str(told["provenance"].get("model") or "unnamed model"))
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.startswith(("/", ".", "~")) or "\\" in name else name
 
 
 def of_edges(*wanted: str) -> Place:
     def place(about: str, a: Found, b: Found) -> tuple[str, str] | None:
-        # what is gathered is a product over the layers, as rollout is
-        way = "rollout" if a["propagation"] in ("gather", "columns") else a["propagation"]
-        if about not in ("edges", "paper") or a["edges"] not in wanted or b["propagation"] != way:
+        if about != "edges" or a["edges"] not in wanted:
             return None
         return a["name"].partition(" · ")[0], a["propagation"]
 
@@ -131,7 +129,7 @@ def pairs_of(grids: Sequence[Grid], place: Place) -> list[Pair]:
 def word_of(grid: Grid, test: Found) -> str:
     """Of one metric: significant and better in the mean and in the ranks, the same of worse, or neither."""
     if test["adjusted"] is None or test["adjusted"] >= LEVEL:
-        return "no difference"
+        return "no difference found"
     mean, rank = grid.up(test["metric"], test["difference"]), test["effect"]
     return "not settled" if mean * rank <= 0 else "helps" if rank > 0 else "hurts"
 
@@ -139,13 +137,13 @@ def word_of(grid: Grid, test: Found) -> str:
 def settle(words: Sequence[str]) -> str:
     """Of one model: what more than half of its metrics say and none contradicts.
 
-    >>> settle(["helps", "helps", "no difference"]), settle(["helps", "helps", "hurts"])
+    >>> settle(["helps", "helps", "no difference found"]), settle(["helps", "helps", "hurts"])
     ('helps', 'not settled')
     """
     for word, contrary in (("helps", "hurts"), ("hurts", "helps")):
         if 2 * words.count(word) > len(words) and contrary not in words:
             return word
-    return "no difference" if set(words) == {"no difference"} else "not settled"
+    return "no difference found" if set(words) == {"no difference found"} else "not settled"
 
 
 def words_of(grid: Grid, pair: Pair) -> dict[str, str]:

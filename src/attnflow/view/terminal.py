@@ -130,8 +130,7 @@ class TerminalView:
             (" · " if page.blocks else " | ").join(
                 ([] if model is None else [page.shown(short(str(model)))])
                 + [page.shown(_method(result)), f"query {page.shown(result.query_tokens[self.at_query])}"]
-                # importance is of the model's answer, and of no layer
-                + ([] if "answer" in result.provenance else [f"L{result.layers[self.at_layer] + 1}"])
+                + ([] if _of_no_layer(result) else [f"L{result.layers[self.at_layer] + 1}"])
             ),
             style="bold",
         )
@@ -166,6 +165,11 @@ def short(model: str) -> str:
     """
     parts = model.replace("\\", "/").split("/")
     return model if len(parts) <= 3 else "…/" + "/".join(parts[-2:])
+
+
+def _of_no_layer(result: TokenAttention) -> bool:
+    """Importance is of the model's answer, and so is what is gathered; rollout and flow over gradients are of a layer."""
+    return "answer" in result.provenance and ("edges" not in result.provenance or result.method == "gather")
 
 
 def _method(result: TokenAttention) -> str:

@@ -1,21 +1,95 @@
 import { PALETTES } from "./colour.js";
-import { el, number, makeTip, button, choice, press } from "./draw.js";
+import { el, makeTip, button, choice, press } from "./draw.js";
 import { makeState } from "./state.js";
-import { KINDS, listed, interval, passes } from "./plots.js";
+import { KINDS, listed, decimals, interval, passes } from "./plots.js";
 import { curvesChart, ranksChart, agreementChart, sanityChart, costChart } from "./plots.js";
 
 const CAPTIONS = {
   table:
-    "Means over texts. Columns named after an importance are rank correlations with it; the others come from deleting tokens in the order of a method. Bold is the best of a column; shaded is what does not differ significantly from it (Wilcoxon's test text by text, p ≥ 0.05 after Holm's correction). Point at a number for its 95 % interval. Cost is in forward and backward passes of the model.",
+    "Means over texts. Columns named after an importance are rank correlations with it; the others come from deleting tokens in the order of a method. Bold is the best of a column; shaded is what does not differ significantly from it (Wilcoxon's test text by text, p ≥ 0.05 after Holm's correction for the comparisons of the best with each other method in this column). Point at a number for its 95 % interval. Cost is in forward and backward passes of the model. A click on the head of a column sorts by it: ▾ from the largest down, ▴ from the smallest up.",
   curves:
     "The mean probability of the answer as tokens are deleted, the most important by a method first: a line that falls early found what the answer rests on. Kept is the reverse: only the most important tokens stay, and a line that rises early is good. Names stand in the order of the lines.",
   ranks:
     "Methods are ranked within each text, 1 is best, and hang from the axis at their mean rank. A thick bar joins methods that do not differ by Nemenyi's test at 0.05: their mean ranks are closer than the critical difference, which the ruler shows (Demšar 2006).",
   agreement:
-    "Spearman's rank correlation between the scores of two methods, its mean over texts. The further from the paper's colour, the more they say the same; yellow is negative. Methods stand in the order of their mean ranks by the metric chosen above, and numbers name the columns.",
+    "Spearman's rank correlation between the scores of two methods, its mean over texts. The stronger the blue, the more they say the same; without colour they have nothing in common; yellow is negative. Hatched is a method with itself. Methods stand in the order of their mean ranks by the metric chosen above, and numbers name the columns.",
   sanity:
     "Rank correlation of a method's scores for the real model with those for one whose weights were shuffled, in part or all of them. Lines are 95 % intervals. A method that explains what was learnt falls towards 0; one that stays high tells more of the architecture or of positions (Adebayo et al. 2018).",
-  cost: "What a method costs, as a multiple of one forward and backward pass of the model, against how good it is by the metric chosen, with 95 % intervals. The dashed line is three passes. Names that would overlap are only read out.",
+  cost: "What a method costs, as a multiple of one forward and backward pass of the model, against how good it is by the metric chosen, with 95 % intervals. The dashed line is three passes. The paper's methods are named; of the others those whose name has room. Point at a mark for the rest.",
+};
+
+/** What the names of a grid mean, by the field of a method or the part of the grid that has them. */
+const MEANINGS = {
+  edges: {
+    title: "Edges: how much one position takes from another in a layer",
+    mean: "the mean attention of the heads, as in the paper",
+    max: "the largest attention of any head",
+    effective: "the mean over heads of attention without the part that cannot change what the layer computes",
+    gradient: "how much the answer grows with a weight of attention, where it grows; the mean over heads",
+    "attention-gradient": "attention times that gradient, where it is positive; the mean over heads",
+    "value-norm":
+      "the length of the vector that comes from the other position: attention times projected value, over all heads",
+    "block-norm":
+      "that length with the residual connection added, and after the norm of the layer where the norm comes last",
+    alti: "how much closer to the layer's output the vector of block-norm comes than nothing would (sums of absolute differences, at least 0), as a share of all positions",
+    "value-zeroing":
+      "how far the output of the layer turns (1 − cosine) when the value of the other position is set to zero",
+  },
+  normalize: {
+    title:
+      "Normalisations: how these weights become a graph. In brackets, where it is not the one they were published with",
+    rows: "each row divided by its sum, so that a position takes shares; what all edges but gradients were published with",
+    graph: "all layers divided by one number, the largest sum of any row",
+    none: "the weights as they are; what gradients were published with",
+  },
+  propagation: {
+    title: "Propagations: how the graph of all layers becomes one score a token",
+    raw: "the edges of the last layer alone, from the position that answers",
+    rollout: "along every path down to a token the weights are multiplied, and paths are added",
+    flow: "the most that can flow from the position that answers to a token when each weight is the width of a pipe",
+    gather:
+      "each edge by gradients counts once, and goes to the tokens that were in its key by then, by a rollout of attention that mixes little; new here",
+    columns: "the same without mixing: the sum of what each position gives in all layers; new here",
+  },
+  receptive_field: {
+    title:
+      "Receptive field: what is done about early tokens, which more positions can see in a model that looks back only",
+    ratio: "divided by the same method on attention that prefers nothing",
+    difference: "less the same method on attention that prefers nothing",
+    layer: "each layer corrected for it before anything is propagated",
+  },
+  columns: {
+    title: "Metrics: p is the probability of the answer, or the number that a model without probabilities answers with",
+    "an importance's name":
+      "Spearman's rank correlation of a method's scores with that importance, within each text; higher is better",
+    comprehensiveness: "p of the whole text less p without the first fifth of the tokens by a method; higher is better",
+    sufficiency: "p of the whole text less p of the first fifth of the tokens alone; lower is better",
+    aopc: "what p has lost, its mean over all steps from the first tokens deleted to all of them; higher is better",
+    "log-odds":
+      "the logarithm of p without tokens over p with all, its mean over the first half of the steps; lower is better",
+    "deletion-area": "the area under p as tokens are deleted, the most important first; lower is better",
+    "insertion-area": "the area under p as only the most important tokens are kept, from none to all; higher is better",
+  },
+  deletions: {
+    title: "Deletions: what takes the place of a deleted token",
+    mask: "the mask token",
+    unk: "the token for unknown words",
+    remove: "nothing: what is right of it moves up",
+  },
+  importance: {
+    title: "Importances: what a token is worth, asked of the model itself",
+    "blank-out": "how far p moves when the token is blanked",
+    gradient: "the length of the gradient of the answer at the token's embedding",
+    "gradient-input": "the size of that gradient times the embedding",
+    "integrated-gradients":
+      "the size of the same, with the mean gradient along the way from the blanked text to this one",
+  },
+  baseline: {
+    title: "Baselines: what a method must beat to say anything of the model",
+    random: "scores by chance",
+    first: "the earlier a token, the more important",
+    last: "the later a token, the more important",
+  },
 };
 
 /** What a grid is asked for: cells by metric and method, columns of the table, orders. Methods go by their numbers. */
@@ -30,8 +104,9 @@ function readGrid(held) {
   const ordered = (metric) =>
     [...new Set([...held.ranking[metric].methods, ...names])].map((name) => names.indexOf(name));
   const metricOf = (column, deletion) => (metrics.includes(column) ? column : `${column} (${deletion})`);
+  const way = (metric) => ways.get(metric.replace(/ \(.+\)$/, ""));
   const cell = (metric, i) => cells.get(`${metric}\n${names[i]}`) ?? { mean: null };
-  return { ...held, names, metrics, columns, ways, deletions, ofKind, ordered, metricOf, cell };
+  return { ...held, names, metrics, columns, way, deletions, ofKind, ordered, metricOf, cell };
 }
 
 /** The lines that are drawn first: the paper's methods, the best three others, chance. */
@@ -47,10 +122,19 @@ function panel(name, title, controls, ...body) {
   return el("section", { class: "panel", "data-panel": name }, top, el("p", { class: "hint" }, CAPTIONS[name]), body);
 }
 
+/** What may be wider than its place; `tellMore` says at its edges that there is more. */
+const sideways = (box) => el("div", { class: "sideways" }, box);
+
+function tellMore(box) {
+  const beyond = box.scrollWidth - box.clientWidth - box.scrollLeft;
+  box.parentNode.classList.toggle("more-left", box.scrollLeft > 1);
+  box.parentNode.classList.toggle("more-right", beyond > 1);
+}
+
 /** A panel of one picture: `draw` gives its nodes for a width; `needs` are the names in the state that it depends on. */
 function picture(page, name, title, controls, needs, draw) {
   const box = el("div", { class: "picture scroll" });
-  const node = panel(name, title, controls, box);
+  const node = panel(name, title, controls, sideways(box));
   return { node, needs, draw: () => box.replaceChildren(...draw(page, Math.max(280, box.clientWidth))) };
 }
 
@@ -74,12 +158,13 @@ function checks(page, name, key, entries) {
 
 function tableSection(page) {
   const { grid, state } = page;
-  const heads = ["method", ...grid.columns, "cost"].map((column) => {
-    const way = grid.ways.get(column);
+  const names = ["method", ...grid.columns, "cost"];
+  const heads = names.map((column) => {
+    const way = grid.columns.includes(column) && grid.way(column);
     const first = way === "higher" ? "down" : "up",
       other = { up: "down", down: "up" }[first];
     const sort = () => state.set({ o: `${column}.${state.get().o === `${column}.${first}` ? other : first}` });
-    return el("th", { scope: "col", title: way && `${way} is better` }, button(column, sort));
+    return el("th", { scope: "col" }, button(column, sort), way && el("small", {}, `${way} is better`));
   });
   const present = Object.entries(KINDS).filter(([kind]) => grid.ofKind(kind).length);
   const body = el("tbody");
@@ -88,13 +173,13 @@ function tableSection(page) {
     const cell = grid.cell(grid.metricOf(column, state.get().d), i);
     if (cell.mean === null) return el("td", {}, "–");
     const top = cell.mean === best,
-      rank = cell.rank === null ? "" : `, mean rank ${number(cell.rank, 1)}`;
+      rank = cell.rank === null ? "" : `, mean rank ${decimals(cell.rank, 1)}`;
     const told = top ? ", the best" : cell.level ? ", not significantly different from the best" : "";
     return el(
       "td",
       { class: top ? "level best" : cell.level && "level", title: `${interval(cell)}, ${cell.n} texts${rank}${told}` },
-      number(cell.mean),
-      el("span", { class: "sr" }, ` from ${number(cell.low)} to ${number(cell.high)}${told}`),
+      decimals(cell.mean),
+      el("span", { class: "sr" }, ` from ${decimals(cell.low)} to ${decimals(cell.high)}${told}`),
     );
   }
 
@@ -105,15 +190,15 @@ function tableSection(page) {
     const value = (i) => (by === "method" ? grid.names[i] : by === "cost" ? grid.methods[i].cost : mean(by, i));
     const best = grid.columns.map((column) => {
       const means = grid.names.map((_, i) => mean(column, i)).filter((x) => x !== null);
-      return Math[grid.ways.get(column) === "higher" ? "max" : "min"](...means);
+      return Math[grid.way(column) === "higher" ? "max" : "min"](...means);
     });
     const compare = (x, y) => (way === "down" ? -1 : 1) * (by === "method" ? x.localeCompare(y) : x - y);
     const shown = grid.names.map((_, i) => i).filter((i) => listed(k).includes(grid.methods[i].kind));
     const there = shown.filter((i) => value(i) !== null).sort((a, b) => compare(value(a), value(b)));
-    for (const head of heads) {
-      if (head.textContent === by) head.setAttribute("aria-sort", way === "down" ? "descending" : "ascending");
+    heads.forEach((head, i) => {
+      if (names[i] === by) head.setAttribute("aria-sort", way === "down" ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
-    }
+    });
     const rows = [...there, ...shown.filter((i) => value(i) === null)].map((i) => {
       const cells = grid.columns.map((column, c) => cellOf(column, i, best[c]));
       const first = el("th", { scope: "row" }, grid.names[i]);
@@ -125,7 +210,7 @@ function tableSection(page) {
   const table = el("table", { "aria-label": "means" }, el("thead", {}, el("tr", {}, heads)), body);
   const box = el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": "table" }, table);
   const controls = [checks(page, "kinds of methods", "k", present), pick(page, "deletion", "d", grid.deletions)];
-  return { node: panel("table", "Methods and metrics", controls, box), needs: ["o", "k", "d"], draw };
+  return { node: panel("table", "Methods and metrics", controls, sideways(box)), needs: ["o", "k", "d"], draw };
 }
 
 function curvesSection(page) {
@@ -139,13 +224,57 @@ function curvesSection(page) {
   return section;
 }
 
+function sanitySection(page) {
+  const section = picture(page, "sanity", "Sanity under randomisation", [], ["r"], sanityChart);
+  const { samples, provenance } = page.grid;
+  const told = provenance.sanity && ` Measured on the first ${provenance.sanity} of ${count(samples, "text")}.`;
+  section.node.querySelector(".hint").append(told || ""); // older files do not say
+  return section;
+}
+
+/** The meaning of every name that this grid has. */
+function namesSection(grid) {
+  const used = (field) => grid.methods.map((method) => method[field]);
+  const there = {
+    ...Object.fromEntries(
+      ["edges", "normalize", "propagation", "receptive_field"].map((field) => [field, used(field)]),
+    ),
+    columns: [...grid.columns, grid.columns.some((name) => MEANINGS.importance[name]) && "an importance's name"],
+    deletions: grid.deletions,
+    importance: grid.ofKind("importance").map((i) => grid.names[i]),
+    baseline: grid.ofKind("baseline").map((i) => grid.names[i]),
+  };
+  const parts = Object.entries(MEANINGS).map(([part, { title, ...meanings }]) => {
+    const known = Object.entries(meanings).filter(([name]) => there[part].includes(name));
+    const lines = known.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]);
+    return known.length ? el("section", {}, el("h3", {}, title), el("dl", {}, ...lines.flat())) : "";
+  });
+  const told =
+    "A method is edges · propagation, with the normalisation in brackets; or an importance or a baseline by its own name.";
+  return el("details", { class: "names" }, el("summary", {}, "What the names mean"), el("p", {}, told), parts);
+}
+
+const count = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
+
+/** Who is ahead of the paper's methods, or that so few texts cannot tell. */
+function aheadOf(grid) {
+  const { needed, samples } = grid;
+  if (!grid.ofKind("paper").length) return "";
+  if (needed && needed.texts > samples) {
+    const few = `${count(samples, "text")} ${samples === 1 ? "is" : "are"} too few to tell`;
+    const most = `with ${count(needed.comparisons, "comparison")} at least ${needed.texts.toLocaleString("en")} are needed`;
+    return el("p", { class: "ahead" }, `${few}: ${most}.`);
+  }
+  const ahead = grid.ahead_of_all.map(({ method, cost }) => `${method} (${passes(cost)})`).join(", ");
+  const told = "Ahead of all the paper's methods, in comprehensiveness and in rank correlation with blank-out: ";
+  return el("p", { class: "ahead" }, told, el("strong", {}, ahead || "none"), ".");
+}
+
 /** What was measured, and what came out in a sentence. */
 function headOf(grid, theme) {
   const { model, revision, dtype, data, explained, excluded = {} } = grid.provenance;
   const told = [model, revision?.replace(/^([0-9a-f]{12})[0-9a-f]+$/, "$1"), dtype].filter(Boolean).join(" · ");
-  const count = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
   const size = [count(grid.samples, "text"), count(grid.names.length, "method"), count(grid.metrics.length, "metric")];
-  const ahead = grid.ahead_of_all.map(({ method, cost }) => `${method} (${passes(cost)})`).join(", ");
   const out = Object.entries(excluded).map(([why, n]) => `${count(n, "text")} left out: ${why}.`);
   const top = el("div", { class: "brand" }, el("h1", {}, "attnflow"), el("span", { class: "told-model" }, told));
   return [
@@ -156,15 +285,8 @@ function headOf(grid, theme) {
       `${data ? `${data}: ` : ""}${size.join(", ")}. ${explained ? `What is explained is ${explained}. ` : ""}`,
       out.join(" "),
     ),
-    grid.ofKind("paper").length
-      ? el(
-          "p",
-          { class: "ahead" },
-          "Ahead of all the paper's methods, in comprehensiveness and in rank correlation with blank-out: ",
-          el("strong", {}, ahead || "none"),
-          ".",
-        )
-      : "",
+    aheadOf(grid),
+    namesSection(grid),
   ];
 }
 
@@ -175,7 +297,7 @@ export function showGrid(root) {
     { signal } = new AbortController();
   const [column] = grid.columns;
   const defaults = {
-    o: `${column}.${grid.ways.get(column) === "higher" ? "down" : "up"}`,
+    o: `${column}.${grid.way(column) === "higher" ? "down" : "up"}`,
     k: Object.keys(KINDS).join(),
     d: grid.deletions[0] ?? "",
     c: "deleted",
@@ -204,7 +326,7 @@ export function showGrid(root) {
     Object.keys(grid.curves).length && curvesSection(page),
     picture(page, "ranks", "Who differs from whom", [every, metric()], ["r", "a"], ranksChart),
     picture(page, "agreement", "Do methods agree?", [], ["r", "theme"], agreementChart),
-    Object.keys(grid.sanity).length && picture(page, "sanity", "Sanity under randomisation", [], ["r"], sanityChart),
+    Object.keys(grid.sanity).length && sanitySection(page),
     picture(page, "cost", "Cost against quality", [metric()], ["r"], costChart),
   ].filter(Boolean);
   const foot = "Every test and every single value is in grid.json, grid.parquet and curves.parquet beside this page.";
@@ -216,9 +338,12 @@ export function showGrid(root) {
     page.tip.hide();
     followers.forEach((follower) => follower());
     for (const { needs, draw } of sections) if (!changed || needs.some((name) => changed.has(name))) draw();
+    node.querySelectorAll(".scroll").forEach(tellMore);
     node.dataset.settled = node.dataset.updated = String(Number(node.dataset.updated ?? 0) + 1);
   }
   state.listen(update);
+  const onscroll = ({ target }) => target.classList.contains("scroll") && tellMore(target);
+  node.addEventListener("scroll", onscroll, { capture: true, passive: true }); // does not bubble
   dark.addEventListener("change", () => update());
   for (const [name, flag] of Object.entries({ beforeprint: true, afterprint: false }))
     addEventListener(name, () => {

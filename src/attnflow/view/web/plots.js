@@ -1,5 +1,5 @@
 import { shade, inkOn } from "./colour.js";
-import { el, svg, number, correlation, label, textWidth } from "./draw.js";
+import { el, svg, correlation, label, textWidth } from "./draw.js";
 
 export const KINDS = { paper: "the paper's", edges: "other edges", importance: "importance", baseline: "baselines" };
 const BEST = 20; // methods in the diagram of ranks, unless all are asked for
@@ -17,7 +17,9 @@ const path = (d, attributes) => svg("path", { d, fill: "none", stroke: "var(--li
 const tick = (x, y, text, anchor = "middle") => label(x, y, text, { "text-anchor": anchor, class: "tick" });
 export const listed = (text) => (text ? text.split(",") : []);
 const between = (low, x, high) => Math.min(high, Math.max(low, x));
-export const interval = ({ mean, low, high }) => `${number(mean)} [${number(low)}, ${number(high)}]`;
+/** As many decimals for all, so that columns can be compared: what is next to nothing is 0 or −0, never a power of ten. */
+export const decimals = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits).replace("-", "−") : "–");
+export const interval = ({ mean, low, high }) => `${decimals(mean)} [${decimals(low)}, ${decimals(high)}]`;
 export const passes = (cost) =>
   cost === null ? "–" : `${cost < 10 ? Number(cost.toPrecision(2)) : Math.round(cost)}×`;
 const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
@@ -37,6 +39,17 @@ function legendOf(entries, x, y) {
     const at = x;
     x += 30 + textWidth(name, 12);
     return [svg("path", { d: SHAPES[shape % SHAPES.length](at + 6, y), ...look }), label(at + 14, y, name)];
+  });
+}
+
+/** Texts at places on an axis, those that matter most first: what would touch one before it is left out. */
+function apart(entries, y) {
+  const taken = [];
+  return entries.flatMap(([x, text]) => {
+    const reach = textWidth(text, 11) / 2 + 3;
+    if (taken.some(([at, other]) => Math.abs(at - x) < reach + other)) return [];
+    taken.push([x, reach]);
+    return [tick(x, y, text)];
   });
 }
 
@@ -110,7 +123,7 @@ export function curvesChart(page, width) {
   const x = (s) => 42 + (s / last) * (end - 42),
     y = (v) => 300 - ((v - low + room) / (top - low + 2 * room)) * 290;
   const axis = [
-    ticks(low, top, 5).map((v) => [path(`M42 ${y(v)}H${end}`), tick(36, y(v), number(v, 2), "end")]),
+    ticks(low, top, 5).map((v) => [path(`M42 ${y(v)}H${end}`), tick(36, y(v), decimals(v, 2), "end")]),
     [0, 0.25, 0.5, 0.75, 1].map((part) => tick(x(part * last), 314, `${100 * part} %`)),
     tick((42 + end) / 2, 332, `share of tokens ${c}`),
   ];
@@ -123,7 +136,7 @@ export function curvesChart(page, width) {
   const wide = (end - 42) / last;
   const bands = Array.from({ length: last + 1 }, (_, s) => {
     const sorted = [...lines].sort((a, b) => of(b)[s] - of(a)[s]);
-    const told = sorted.map((i) => `${number(of(i)[s])} ${grid.names[i]}`);
+    const told = sorted.map((i) => `${decimals(of(i)[s])} ${grid.names[i]}`);
     const dots = lines.map((i) => svg("circle", { cx: x(s), cy: y(of(i)[s]), r: 3, fill: look(i).stroke }));
     const band = svg("rect", { x: x(s) - wide / 2, width: wide, height: 300, fill: "transparent" });
     return marked([`${Math.round((100 * s) / last)} % ${c}`, ...told], "band", band, path(`M${x(s)} 8V300`), dots);
@@ -154,11 +167,11 @@ export function ranksChart(page, given) {
   if (distance === null) return [el("p", { class: "empty" }, "No text has a value of every method by this metric.")];
   const count = a ? methods.length : Math.min(BEST, methods.length),
     half = Math.ceil(count / 2);
-  const p = friedman && (friedman.p < 1e-4 ? "p < 0.0001" : `p ${number(friedman.p, 4)}`);
+  const p = friedman && (friedman.p < 1e-4 ? "p < 0.0001" : `p ${decimals(friedman.p, 4)}`);
   const told = [
     count < methods.length ? `the best ${count} of ${methods.length} methods` : `${count} methods`,
     `${n.toLocaleString("en")} texts on which every method has a value`,
-    friedman ? `Friedman's χ² ${number(friedman.chi2, 1)}, ${p}` : "all methods tie on every text",
+    friedman ? `Friedman's χ² ${decimals(friedman.chi2, 1)}, ${p}` : "all methods tie on every text",
   ].join(" · ");
   const width = Math.max(700, given),
     margin = Math.min(width * 0.36, 28 + widest(methods.slice(0, count).map((name) => `${name} 00.0`)));
@@ -171,11 +184,11 @@ export function ranksChart(page, given) {
     const left = i < half,
       y = first + 17 * (left ? i : count - 1 - i),
       edge = left ? margin - 8 : width - margin + 8;
-    const parts = [short(methods[i], 36), number(rank, 1)],
+    const parts = [short(methods[i], 36), decimals(rank, 1)],
       text = (left ? parts : parts.reverse()).join("  ");
     const name = label(edge + (left ? -4 : 4), y, text, { "text-anchor": left ? "end" : "start" });
     const mean = interval(grid.cell(r, grid.names.indexOf(methods[i])));
-    const lines = [methods[i], `mean rank ${number(rank, 2)}`, `mean ${mean}`];
+    const lines = [methods[i], `mean rank ${decimals(rank, 2)}`, `mean ${mean}`];
     return [marked(lines, "leader", path(`M${x(rank)} 52V${y}H${edge}`), name)];
   });
   const axis = [
@@ -185,7 +198,7 @@ export function ranksChart(page, given) {
       tick(x(v), 40, String(Number(v.toFixed(2)))),
     ]),
     path(`M${x(low)} 8v8m0 -4H${x(low + distance)}m0 -4v8`, { stroke: "var(--accent)", "stroke-width": 1.5 }),
-    tick(x(low + distance) + 6, 12, `critical difference ${number(distance, 2)}`, "start"),
+    tick(x(low + distance) + 6, 12, `critical difference ${decimals(distance, 2)}`, "start"),
     runs.map(({ i, j, track }) =>
       path(`M${x(ranks[i]) - 3} ${61 + 6 * track}H${x(ranks[j]) + 3}`, { class: "joined" }),
     ),
@@ -201,26 +214,30 @@ export function agreementChart(page, width) {
   const order = grid.ordered(state.get().r),
     colours = page.colours();
   const left = 34 + widest(grid.names),
-    size = between(13, (width - left - 4) / order.length, 36);
+    size = between(15, (width - left - 4) / order.length, 36),
+    lines = size < 22 ? 2 : 1, // numbers of columns stand on, where they would touch on one
+    top = 6 + 14 * lines;
+  const hatch = (x, y, s) =>
+    path(`M${x} ${y + s / 2}l${s / 2} ${-s / 2}M${x} ${y + s}l${s} ${-s}M${x + s / 2} ${y + s}l${s / 2} ${-s / 2}`);
   const marks = order.map((i, row) =>
     order.map((j, column) => {
       const value = i === j ? null : grid.agreement[i][j],
-        [x, y] = [left + column * size, 20 + row * size];
-      const fill = value === null ? "var(--wash)" : shade(colours, value);
+        [x, y] = [left + column * size, top + row * size];
+      const fill = i === j ? "var(--line)" : value === null ? "var(--wash)" : shade(colours, value);
       const text = label(x + size / 2, y + size / 2, correlation(value), { "text-anchor": "middle" });
       text.style.fill = inkOn(colours, value);
       const told = i === j ? "the same method" : value === null ? "no value" : correlation(value);
       const cell = svg("rect", { x, y, width: size - 1, height: size - 1, fill });
-      const parts = value !== null && size >= 28 ? [cell, text] : [cell];
-      return marked([`${grid.names[i]} and ${grid.names[j]}`, told], "cell", parts);
+      const over = i === j ? [hatch(x, y, size - 1)] : value !== null && size >= 28 ? [text] : [];
+      return marked([`${grid.names[i]} and ${grid.names[j]}`, told], i === j ? "cell self" : "cell", cell, over);
     }),
   );
   const names = order.map((i, at) => [
-    label(left - 6, 20 + (at + 0.5) * size, `${grid.names[i]}  ${at + 1}`, { "text-anchor": "end" }),
-    tick(left + (at + 0.5) * size, 10, String(at + 1)),
+    label(left - 6, top + (at + 0.5) * size, `${grid.names[i]}  ${at + 1}`, { "text-anchor": "end" }),
+    tick(left + (at + 0.5) * size, 10 + 14 * (at % lines), String(at + 1)),
   ]);
   const scale = [-1, -0.5, 0, 0.5, 1].map((v) => [correlation(v), 1, { fill: shade(colours, v), class: "scale" }]);
-  const bottom = 20 + order.length * size,
+  const bottom = top + order.length * size,
     parts = [names, legendOf(scale, 0, bottom + 14)];
   return chart(page, [left + order.length * size + 4, bottom + 26], "Rank correlations between methods", parts, marks);
 }
@@ -230,18 +247,24 @@ export function sanityChart(page, width) {
   const levels = Object.keys(grid.sanity),
     found = (level, i) => grid.sanity[level][grid.names[i]];
   const order = grid.ordered(state.get().r).filter((i) => levels.some((level) => found(level, i).mean !== null));
-  const names = order.map((i) => short(grid.names[i], width < 560 ? 24 : 60)),
-    left = 16 + widest(names),
-    bottom = 30 + 26 * order.length;
+  const names = order.map((i) => grid.names[i]),
+    beside = widest(names) < 0.35 * width, // else above: cut, two of them could read alike
+    left = 16 + (beside ? widest(names) : 0),
+    [room, high] = beside ? [0, 26] : [16, 40], // for the name, and of a row
+    bottom = 30 + high * order.length;
   const low = Math.min(-0.1, ...order.flatMap((i) => levels.map((level) => found(level, i).low ?? 0)));
   const x = (v) => left + ((v - low) / (1 - low)) * (width - left - 14);
   const axis = [
     ticks(low, 1, width < 560 ? 4 : 8).map((v) => [
-      path(`M${x(v)} 26V${bottom}`, { stroke: Math.abs(v) < 1e-9 ? "var(--faint)" : "var(--line)" }),
+      path(order.map((_, row) => `M${x(v)} ${30 + high * row + room}v${high - room}`).join(""), {
+        stroke: Math.abs(v) < 1e-9 ? "var(--faint)" : "var(--line)",
+      }),
       tick(x(v), bottom + 12, correlation(v)),
     ]),
-    order.map((_, row) => label(left - 8, 43 + 26 * row, names[row], { "text-anchor": "end" })),
-    order.map((_, row) => path(`M${left} ${30 + 26 * row}H${width - 14}`)),
+    order.map((_, row) => path(`M${left} ${30 + high * row}H${width - 14}`)),
+    names.map((name, row) =>
+      beside ? label(left - 8, 43 + high * row, name, { "text-anchor": "end" }) : label(left, 40 + high * row, name),
+    ),
     legendOf(
       levels.map((level, k) => [level, k, { fill: `var(--hue-${k % HUES})` }]),
       0,
@@ -251,7 +274,7 @@ export function sanityChart(page, width) {
   const marks = order.map((i, row) =>
     levels.map((level, k) => {
       const one = found(level, i),
-        y = 30 + 26 * (row + (k + 1) / (levels.length + 1)),
+        y = 30 + high * row + room + ((high - room) * (k + 1)) / (levels.length + 1),
         hue = `var(--hue-${k % HUES})`;
       if (one.mean === null) return marked([grid.names[i], `${level}: no value`], "");
       const dot = svg("path", { d: SHAPES[k % SHAPES.length](x(one.mean), y), fill: hue });
@@ -266,45 +289,72 @@ export function costChart(page, width) {
   const { grid, state } = page;
   const { r } = state.get(),
     kinds = Object.keys(KINDS),
-    foot = 326;
+    foot = 334;
   const points = grid.ordered(r).map((i) => ({ ...grid.methods[i], ...grid.cell(r, i) }));
   const there = points.filter(({ cost, mean }) => cost !== null && mean !== null);
   if (!there.length) return [el("p", { class: "empty" }, "No method has both a cost and a value by this metric.")];
-  const least = 0.5 * Math.min(1, ...there.flatMap(({ cost }) => (cost > 0 ? [cost] : []))); // where what is free stands
-  const logs = [AFFORDABLE, 1, ...there.map(({ cost }) => cost || least)].map(Math.log10),
+  const free = there.some(({ cost }) => !cost), // has no logarithm, so it stands by itself, left of the others
+    left = free ? 48 + between(48, width / 12, 96) : 48;
+  const logs = [AFFORDABLE, 1, ...there.flatMap(({ cost }) => (cost ? [cost] : []))].map(Math.log10),
     [from, to] = [Math.min(...logs) - 0.15, Math.max(...logs) + 0.15];
   const [low, top] = [Math.min(...there.map((one) => one.low)), Math.max(...there.map((one) => one.high))];
-  const x = (cost) => 48 + ((Math.log10(cost || least) - from) / (to - from)) * (width - 60),
-    y = (v) => foot - 8 - ((v - low) / (top - low || 1)) * (foot - 40);
+  const x = (cost) => (cost ? left + ((Math.log10(cost) - from) / (to - from)) * (width - 12 - left) : (48 + left) / 2),
+    y = (v) => foot - 8 - ((v - low) / (top - low || 1)) * (foot - 56);
   const powers = Array.from({ length: 13 }, (_, i) => i - 6).filter((power) => power >= from && power <= to);
+  const costs = [...(free ? [0] : []), AFFORDABLE, 1, ...powers.map((power) => Number((10 ** power).toFixed(6)))];
+  const levels = ticks(low, top, 6);
   const axis = [
-    ticks(low, top, 6).map((v) => [path(`M48 ${y(v)}H${width - 12}`), tick(42, y(v), number(v, 2), "end")]),
-    powers.map((power) => tick(x(10 ** power), foot + 12, `${Number((10 ** power).toFixed(6))}×`)),
+    levels.map((v) => [path(`M48 ${y(v)}H${width - 12}`), tick(42, y(v), decimals(v, 2), "end")]),
+    apart(
+      costs.map((cost) => [x(cost), `${cost}×`]),
+      foot + 12,
+    ),
     tick(width / 2, foot + 32, "cost in forward and backward passes"),
-    path(`M${x(AFFORDABLE)} 22V${foot}`, { stroke: "var(--accent)", "stroke-dasharray": "4 3" }),
-    tick(x(AFFORDABLE), foot + 12, `${AFFORDABLE}×`),
-    there.some(({ cost }) => !cost) ? tick(x(0), foot + 12, "0×") : [],
+    tick(8, 26, `${r}: ${grid.way(r)} is better`, "start"),
+    path(`M${x(AFFORDABLE)} 36V${foot}`, { stroke: "var(--accent)", "stroke-dasharray": "4 3" }),
+    free ? path(`M${left} 36V${foot}`) : [],
     legendOf(
       kinds.flatMap((kind, k) => (grid.ofKind(kind).length ? [[KINDS[kind], k, { class: kind }]] : [])),
-      40,
+      2,
       8,
     ),
   ];
-  const taken = there.map(({ cost, mean }) => [x(cost) - 4, y(mean) - 4, x(cost) + 4, y(mean) + 4]);
-  const named = there.flatMap(({ name, cost, mean }) => {
-    const wide = textWidth(name, 12);
-    // the best come first; a name that would lie on another, or on a point, is only read out
-    const free = [x(cost) + 8, x(cost) - 8 - wide].find((start) => {
-      const own = [start, y(mean) - 7, start + wide, y(mean) + 7];
-      const clear = !taken.some((t) => own[0] < t[2] && t[0] < own[2] && own[1] < t[3] && t[1] < own[3]);
-      return clear && start > 48 && start + wide < width && taken.push(own);
-    });
-    return free === undefined ? [] : [label(free, y(mean), name)];
-  });
+  const named = namesOf(
+    there.map((one) => ({ ...one, x: x(one.cost), y: y(one.mean) })),
+    levels.map((v) => [0, y(v) - 6, 44, y(v) + 6]),
+    [2, 36, width - 2, foot],
+  );
   const marks = there.map((one) => {
     const dot = svg("path", { d: SHAPES[kinds.indexOf(one.kind)](x(one.cost), y(one.mean)), class: one.kind });
     const line = path(`M${x(one.cost)} ${y(one.low)}V${y(one.high)}`);
     return marked([one.name, `cost ${passes(one.cost)}`, `${r} ${interval(one)}`], "", line, dot);
   });
   return chart(page, [width, foot + 44], `Cost against ${r}`, [axis, named], [marks]);
+}
+
+/** Names beside points within a frame, first the paper's, then the best: none lies on another, on a point or in `kept`.
+ *
+ * The paper's may stand further off, with a line to their point; of the others only those are there that fit beside it.
+ */
+function namesOf(points, kept, [left, top, right, bottom]) {
+  const taken = [...kept, ...points.map(({ x, y }) => [x - 5, y - 5, x + 5, y + 5])];
+  const clear = (own) => !taken.some((t) => own[0] < t[2] && t[0] < own[2] && own[1] < t[3] && t[1] < own[3]);
+  const inside = (own) => own[0] > left && own[1] > top && own[2] < right && own[3] < bottom;
+  const away = [0, ...Array.from({ length: 40 }, (_, i) => 10 + 4 * i).flatMap((off) => [-off, off])];
+  const paper = ({ kind }) => kind === "paper";
+  return [...points.filter(paper), ...points.filter((one) => !paper(one))].flatMap((one) => {
+    const wide = textWidth(one.name, 12, paper(one) ? "600" : "");
+    const places = (paper(one) ? away : [0]).flatMap((off) => {
+      const starts = [one.x + 8, one.x - 8 - wide, ...(off ? [one.x - wide / 2] : [])];
+      return starts.map((start) => [start, one.y + off - 7, start + wide, one.y + off + 7]);
+    });
+    const own = places.find((place) => inside(place) && clear(place));
+    if (!own) return [];
+    taken.push(own);
+    const at = own[1] + 7,
+      off = at - one.y,
+      end = [between(own[0], one.x, own[2]), at - 6 * Math.sign(off)];
+    const line = Math.abs(off) < 1 ? [] : [path(`M${one.x} ${one.y}L${end.join(" ")}`, { stroke: "var(--faint)" })];
+    return [...line, label(own[0], at, one.name, { class: paper(one) ? "name paper" : "name" })];
+  });
 }
