@@ -261,7 +261,6 @@ def test_gather_is_the_loop(name: str, residual: float | None, receptive_field: 
     found = trace.gather(residual, receptive_field)
     assert found.values.shape == (1, 1, 12) and found.method == "gather" and found.layers == (2,)
     assert found.provenance["residual"] == pytest.approx(stays) and found.provenance["edges"] == "attention-gradient"
-    assert found.provenance.get("receptive_field") == receptive_field
     np.testing.assert_allclose(found.row(), expected, rtol=1e-5)
     if receptive_field:
         assert np.array_equal(found.row(), trace.gather(residual).row())  # it is the default
@@ -384,7 +383,7 @@ def test_gradients_are_of_what_the_model_answers(model: Any, text: str, kind: st
     m = model()
     trace = m.trace(text, edges="gradient")
     told = trace.provenance["answer"]
-    assert told["kind"] == kind and told["of"] == "probability"
+    assert told["kind"] == kind and told["of"] == "logit"
     alone = m.gradient(text).provenance["answer"]
     assert told["name"] == alone["name"] and told["probability"] == pytest.approx(alone["probability"], rel=1e-5)
     top = weights.gradient(trace)[-1].numpy()
@@ -684,3 +683,36 @@ def test_training_mode() -> None:
     m.model.train()
     sentence = "the model is in training mode, where dropout changes the weights: call model.eval() first"
     refuses(lambda: m.trace(some_ids(), edges="gradient"), sentence)
+
+
+def test_values_are_zeroed_whatever_became_of_the_model_since() -> None:
+    model = wrapped("bert")
+    trace = model.trace({"input_ids": SHORT}, edges="mean")
+    expected = weights.value_zeroing(trace)
+    model.unwrap()
+    np.testing.assert_array_equal(weights.value_zeroing(trace), expected)
+    model.model.train()
+    try:
+        with pytest.raises(af.InputError) as told:
+            weights.value_zeroing(trace)
+    finally:
+        model.model.eval()
+    assert str(told.value) == "the model was put into training mode since it was traced: call model.eval() first"
+
+
+def test_what_differs_by_rounding_alone_has_no_angle() -> None:
+    model = af.wrap(built(next(a for a in ARCHITECTURES if a.name == "GPT-2")))
+    with torch.no_grad():
+        model.model.transformer.h[0].attn.c_proj.weight *= 1e-9
+    assert weights.value_zeroing(model.trace(some_ids(), edges="mean"))[0].max() == 0
+
+
+def test_parts_are_checked_position_by_position() -> None:
+    """A residual connection that is scaled is refused, also where one position has much larger states than the others."""
+    model = built(next(a for a in ARCHITECTURES if a.name == "Llama"))
+    layer = model.model.layers[1]
+    layer.self_attn.o_proj.register_forward_hook(lambda module, given, out: out * 0.5)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[some_ids()["input_ids"][0, 0]] *= 1e5
+    with pytest.raises(af.InputError, match="is off by"):
+        af.wrap(model).trace(some_ids(), edges="alti")

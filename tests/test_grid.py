@@ -381,8 +381,20 @@ def test_another_run_in_the_same_folder_is_refused(
     refused("steps 3, now 4; seed 0, now 2", steps=4, seed=2)
     refused("other texts; other tokens", texts=TEXTS[:4])
     refused("other deletions; truncate False, now True", deletions=["unk"], truncate=True)
-    refused("class 'BertForSequenceClassification', now 'GPT2ForTokenClassification'; other weights; other tokens", {})
-    refused("dtype 'float32', now 'float64'; other weights", {**source, "dtype": "float64"})
+    refused(
+        "class 'BertForSequenceClassification', now 'GPT2ForTokenClassification'; other weights; other tokens; "
+        "other configuration",
+        {},
+    )
+    refused("dtype 'float32', now 'float64'; other weights; other configuration", {**source, "dtype": "float64"})
+    config = Path(source["model"]) / "config.json"
+    kept = config.read_text()
+    try:  # the same weights do something else
+        config.write_text(json.dumps({**json.loads(kept), "hidden_act": "relu"}))
+        refused("other configuration")
+    finally:
+        config.write_text(kept)
+    run(source, tmp_path, TEXTS[:3], sanity=2, deletions=["mask", "mask"])  # a name twice is once
     with monkeypatch.context() as m:
         m.setattr(grid, "methods_of", lambda model, **options: METHODS[1:])
         refused("other methods", stages=["scores"])

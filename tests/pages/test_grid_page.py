@@ -422,6 +422,11 @@ def test_many_methods(browser: Any, tmp_path: Path) -> None:
         ranks.get_by_label("all methods").check()
         assert ranks.locator(".leader").count() == 22
         assert panel(page, "agreement").locator(".cell").count() == 24 * 24
+    with opened(browser, tmp_path / "many.html", viewport={"width": 480, "height": 900}) as page:
+        numbers = panel(page, "agreement").locator(".tick").evaluate_all(BOXES)  # of columns, with room between
+        assert [box["text"] for box in numbers] == [str(k + 1) for k in range(24)]
+        for a, b in combinations(numbers, 2):
+            assert b["left"] - a["right"] > 3 or abs(a["top"] - b["top"]) > 10
 
 
 def test_agreement_by_keys(browser: Any, path: Path, summary: dict[str, Any]) -> None:
