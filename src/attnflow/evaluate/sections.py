@@ -68,7 +68,11 @@ def ahead(grids: Sequence[Grid]) -> Section:
     if not first:
         answer = "Nothing on any model."
     elif most < len(asked):
-        answer = f"Nothing on every model; on {most} of {len(asked)}: {_listed(told[:FEW] + more)}."
+        counts = [f"{sum(m in own for own in models.values())} on {m}" for m in won]
+        answer = (
+            f"No one combination on every model, but {_listed(counts)}; on {most} of {len(asked)}: "
+            f"{_listed(told[:FEW] + more)}."
+        )
     else:
         answer = f"{on(models[first[0]], list(won)).capitalize()}: {_listed(told[:FEW] + more)}."
     if first:
