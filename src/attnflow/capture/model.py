@@ -133,12 +133,17 @@ class Model:
         answer, of: for edges by gradients, what is differentiated, as in `gradient`, but the logit unless told otherwise.
         """
         if edges is not None:
-            return self._trace_edges(
-                text, edges, normalize, answer, of, missing, truncate,
-                {"target": target, "keep_heads": keep_heads, "queries": queries, "layers": layers, "offload": offload,
-                 "sampling_rate": sampling_rate, "heads": None if heads == "mean" else heads,
-                 "memory": None if memory == "graph" else memory},
-            )  # fmt: skip
+            from attnflow.edges import traced
+
+            others = {
+                "target": target, "keep_heads": keep_heads, "queries": queries, "layers": layers, "offload": offload,
+                "sampling_rate": sampling_rate, "heads": None if heads == "mean" else heads,
+                "memory": None if memory == "graph" else memory,
+            }  # fmt: skip
+            for name, given in others.items():
+                if given is not None and given is not False:
+                    raise InputError(f"{name} does not go with edges={edges!r}: leave one of them out")
+            return traced(self, text, edges, normalize, answer=answer, of=of, missing=missing, truncate=truncate)
         for name, given in (("normalize", normalize), ("answer", answer)):
             if given is not None:
                 raise InputError(f"{name} goes with edges: say which, for example edges='attention-gradient'")
@@ -203,28 +208,6 @@ class Model:
             said = prediction(self, out, e, number, lengths)
             traces.append(assemble(self, collector.calls, e, number, checked, missing, told, said))
         return traces
-
-    def _trace_edges(
-        self, text: Any, edges: str, normalize: str | None, answer: Any, of: str, missing: str, truncate: bool,
-        others: Mapping[str, Any],
-    ) -> Any:  # fmt: skip
-        from attnflow.edges import edges_of, reweighed
-        from attnflow.edges.inside import trace_inside
-        from attnflow.importance.answer import many
-
-        for name, given in others.items():
-            if given is not None and given is not False:
-                raise InputError(f"{name} does not go with edges={edges!r}: leave one of them out")
-        kind = edges_of(edges)
-        found = [
-            reweighed(
-                trace_inside(self, one, answer=said, of=of, gradient=kind.gradient, missing=missing, truncate=truncate),
-                edges,
-                normalize,
-            )
-            for one, said in zip(*many(text, answer), strict=True)
-        ]
-        return found if isinstance(text, list) else found[0]
 
     def blank_out(
         self,

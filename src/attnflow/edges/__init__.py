@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from attnflow.edges import weights
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
+    from attnflow.capture.model import Model
     from attnflow.capture.trace import Trace
 
 NORMALIZE = ("rows", "graph", "none")
@@ -76,3 +77,16 @@ def reweighed(trace: Trace, name: str, normalize: str | None = None) -> Trace:
     # what becomes of rows that a sink takes from is told by normalize
     told = {k: v for k, v in trace.provenance.items() if k != "missing"}
     return replace(trace, steps=tuple(steps), provenance={**told, "edges": name, "edges_normalized": how})
+
+
+def traced(model: Model, text: Any, name: str, normalize: str | None, *, answer: Any, **options: Any) -> Any:
+    """`Model.trace` with edges, of one text or a list; options: of, missing and truncate, as in `Model.trace`."""
+    from attnflow.edges.inside import trace_inside
+    from attnflow.importance.answer import many
+
+    gradient = edges_of(name).gradient
+    found = [
+        reweighed(trace_inside(model, one, answer=said, gradient=gradient, **options), name, normalize)
+        for one, said in zip(*many(text, answer), strict=True)
+    ]
+    return found if isinstance(text, list) else found[0]

@@ -14,8 +14,6 @@ from attnflow.errors import InputError
 from attnflow.evaluate import read
 
 IMPORTANCES = "blank-out,gradient"
-OF_ONE = ("--views", "--reduce", "--of", "--explain", "--row", "--signed", "--ties", "--blank", "--no-special")
-"""What the evaluation of the paper's views takes and the grid does not, where each is decided by the method."""
 
 
 def evaluate(
