@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -158,17 +160,26 @@ def _difference(test: Found, p: bool = False) -> str:
     return found + (f", p {NONE if chance is None else '< 0.001' if chance < 0.001 else f'{chance:.3f}'}" if p else "")
 
 
+def _quoted(name: str) -> str:
+    """As a shell takes it, and as Markdown leaves it alone."""
+    return shlex.quote(re.sub(r"[^\w .@+~:/\\-]", "_", name))
+
+
 def _introduction(grids: Sequence[Grid]) -> str:
     lines = []
     for grid in grids:
         told = grid.told["provenance"]
         name = model_of(grid.told)
-        model = "" if str(told.get("revision") or "").startswith("attnflow ") else f" -m {name}"
-        options = {"--samples": told.get("texts"), "--seed": told.get("seed"), "--steps": told.get("steps")}
+        model = "" if str(told.get("revision") or "").startswith("attnflow ") else f" -m {_quoted(name)}"
+        options = {
+            "--samples": told.get("texts"), "--seed": told.get("seed"), "--steps": told.get("steps"),
+            "--sanity": told.get("sanity"),
+        }  # fmt: skip
         given = "".join(f" {option} {value}" for option, value in options.items() if value is not None)
         cut = " --truncate" if told.get("truncate") else ""
         lines.append(
-            f"attnflow evaluate {told.get('data', 'DATA')}{model} --grid{given}{cut} -o {grid.name.replace(' ', '-')}"
+            f"attnflow evaluate {_quoted(told.get('data') or 'DATA')}{model} --grid{given}{cut} "
+            f"-o {grid.name.replace(' ', '-')}"
         )
     folders = " ".join(grid.name.replace(" ", "-") for grid in grids)
     return (
