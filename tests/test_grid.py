@@ -492,13 +492,31 @@ def test_a_model_without_a_mask_token(fakes: Any, tmp_path: Path) -> None:
     assert str(e.value).startswith("by='mask': the tokenizer of this model has no mask token; expected one of ")
 
 
-def test_a_text_that_cannot_be_asked_is_named(fakes: Any, tmp_path: Path) -> None:
-    source = saved(bert("BertForMaskedLM"), tmp_path / "model")
+def test_a_text_without_a_mask_asks_nothing(tmp_path: Path) -> None:
+    model = bert("BertForMaskedLM")
+    used, _, excluded = grid.usable(model, ["the key [MASK] to", "the key to"], False)
+    assert used == ["the key [MASK] to"] and excluded == {"no [MASK] in it": 1}
     with pytest.raises(InputError) as e:
-        run(source, tmp_path / "grid", ["the key [MASK] to", "the key to"])
+        run(saved(model, tmp_path / "model"), tmp_path / "grid", ["the key to"])
     assert str(e.value) == (
-        "of the text 'the key to': the text has no [MASK], so the masked language model answers nothing: put one into it"
+        "there is no text to evaluate on (1 no [MASK] in it): expected at least one with two tokens"
     )
+
+
+def test_a_text_that_cannot_be_scored_is_named(
+    source: Any, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = grid.score_text
+
+    def score(model: Any, text: Any, *more: Any, **options: Any) -> Any:
+        if text == TEXTS[1]:
+            raise InputError("no number")
+        return own(model, text, *more, **options)
+
+    monkeypatch.setattr(grid, "score_text", score)
+    with pytest.raises(InputError) as e:
+        run(source, tmp_path)
+    assert str(e.value) == f"of the text {TEXTS[1]!r:.40}: no number"
 
 
 def test_a_shuffled_model_that_cannot_be_scored(

@@ -32,7 +32,7 @@ from attnflow.evaluate.ranking import Measured
 from attnflow.evaluate.statistics import Floats, rank_correlations
 from attnflow.files import table_text
 from attnflow.flow import cores
-from attnflow.importance.answer import questions
+from attnflow.importance.answer import questions, writes_words
 from attnflow.importance.blank import blank_id
 
 STAGES = ("scores", "curves", "sanity")
@@ -196,6 +196,9 @@ def usable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any
     place = getattr(model.config, "prediction_position", None)
     if not isinstance(place, int) and writes_next(model):
         place = -1
+    asks_masks = (
+        writes_words(model) and not writes_next(model) and getattr(tokenizer, "mask_token_id", None) is not None
+    )
     used, ids = [], []
     for text in readable:
         parts = (text,) if isinstance(text, str) else text
@@ -204,7 +207,9 @@ def usable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any
         free = [i not in outside for i in own]
         if isinstance(place, int):  # as `deletion.content` has it
             free[place % len(free)] = False
-        if sum(free) < 2:
+        if asks_masks and tokenizer.mask_token_id not in own:  # type: ignore[union-attr]
+            excluded[f"no {tokenizer.mask_token} in it"] += 1  # type: ignore[union-attr]
+        elif sum(free) < 2:
             excluded[ONE_TOKEN if any(free) else "no token but special ones"] += 1
         else:
             used.append(text)
