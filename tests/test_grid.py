@@ -503,17 +503,21 @@ def test_a_text_without_a_mask_asks_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_a_text_that_cannot_be_scored_is_named(
-    source: Any, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = grid.score_text
+def but_one(own: Any) -> Any:
+    """It scores every text but the second."""
 
     def score(model: Any, text: Any, *more: Any, **options: Any) -> Any:
         if text == TEXTS[1]:
             raise InputError("no number")
         return own(model, text, *more, **options)
 
-    monkeypatch.setattr(grid, "score_text", score)
+    return score
+
+
+def test_a_text_that_cannot_be_scored_is_named(
+    source: Any, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "score_text", but_one(grid.score_text))
     with pytest.raises(InputError) as e:
         run(source, tmp_path)
     assert str(e.value) == f"of the text {TEXTS[1]!r:.40}: no number"
@@ -522,14 +526,7 @@ def test_a_text_that_cannot_be_scored_is_named(
 def test_a_shuffled_model_that_cannot_be_scored(
     source: Any, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = randomize.score_text
-
-    def score(model: Any, text: Any, *more: Any, **options: Any) -> Any:
-        if text == TEXTS[1]:
-            raise InputError("no number")
-        return own(model, text, *more, **options)
-
-    monkeypatch.setattr(randomize, "score_text", score)
+    monkeypatch.setattr(randomize, "score_text", but_one(randomize.score_text))
     found = run(source, tmp_path)
     assert found.provenance["without sanity"] == {"no number": 3}
     assert np.isnan(found.sanity["head"][1]).all() and np.isfinite(found.sanity["head"][[0, 2]][:, [0, 2]]).all()

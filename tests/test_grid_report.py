@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,11 +161,8 @@ def test_mistakes(summary: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
         grid_report.write(measured(), summary, tmp_path / "file")
     assert str(e.value) == f"cannot make the folder {str(tmp_path / 'file')!r}: File exists"
 
-    def none(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", none)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError) as e:
         grid_report.write(measured(), summary, tmp_path / "never")
-    assert str(e.value) == "the files of a grid need pyarrow, which is not installed: pip install 'attnflow[corpus]'"
+    assert str(e.value) == "a grid is kept as parquet, by pyarrow: pip install 'attnflow[corpus]'"
     assert not (tmp_path / "never").exists()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnflow.edges.inside import Inside, Layer
-from attnflow.edges.sublayer import FORMS, Sublayer
+from attnflow.edges.sublayer import Sublayer
 from attnflow.errors import InputError
 from attnflow.receptive import layerwise
 
@@ -230,9 +230,3 @@ def _passed(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor
         own = torch.arange(start, stop, device=vectors.device)
         vectors[own - start, own] += layer.states[own]
         yield start, stop, sublayer.passed(vectors, start, stop)
-
-
-__all__ = [
-    "FORMS", "alti", "attention_gradient", "block_norm", "effective", "gradient", "largest", "mean", "rows", "value_norm",
-    "value_zeroing",
-]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnflow.errors import InputError
+from attnflow.evaluate.parts import libraries
 from attnflow.evaluate.ranking import Measured
 from attnflow.evaluate.read import packed
 from attnflow.files import write_whole
@@ -136,7 +136,7 @@ def write(measured: Measured, summary: Mapping[str, Any], folder: Path) -> list[
     """grid.json, the summary; grid.parquet and curves.parquet, every single value; grid.html, the page."""
     from attnflow.view import grid_page
 
-    pa, parquet = _pyarrow()
+    pa, parquet = libraries()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -152,15 +152,6 @@ def write(measured: Measured, summary: Mapping[str, Any], folder: Path) -> list[
     for name, writer in writers.items():
         write_whole(folder / name, writer)
     return [folder / name for name in writers]
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise InputError(
-            "the files of a grid need pyarrow, which is not installed: pip install 'attnflow[corpus]'"
-        ) from None
 
 
 def _values(measured: Measured, pa: Any) -> Any:

@@ -67,7 +67,7 @@ def libraries() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise InputError("the grid keeps its parts as parquet, by pyarrow: pip install 'attnflow[corpus]'") from None
+        raise InputError("a grid is kept as parquet, by pyarrow: pip install 'attnflow[corpus]'") from None
     return pyarrow, parquet
 
 
