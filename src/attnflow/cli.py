@@ -27,6 +27,7 @@ from attnflow.command import (
     quiet,
     text_given,
 )
+from attnflow.corpus import commands as corpus
 from attnflow.errors import InputError
 from attnflow.evaluate import commands as evaluation
 from attnflow.experiments import commands as experiments
@@ -35,6 +36,7 @@ from attnflow.view import commands as view
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What flows where inside a transformer.")
 app.add_typer(bench.app, name="bench")
+app.add_typer(corpus.app, name="corpus")
 app.add_typer(experiments.train, name="train")
 app.command()(experiments.reproduce)
 app.command()(view.compare)

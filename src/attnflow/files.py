@@ -24,14 +24,20 @@ VERSION = 1
 LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
           "grid", "provenance")  # fmt: skip
 
+BESIDE = ".attnflow-*.tmp"
+"""The name of a file that is being written."""
+
 FloatArray = np.ndarray[Any, Any]
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Has `write` write beside `path`, then renames: a reader sees the old file or the new one, never half of one."""
+def write_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) -> None:
+    """Has `write` write beside `path`, then renames: a reader sees the old file or the new one, never half of one.
+
+    sync: what was written is on the disk before it has its name, and has its name before this returns.
+    """
     # beside the target, because a rename is atomic only within one file system; where a link leads, not in its place
     target = path.resolve() if path.is_symlink() else path
-    beside = target.with_name(f".attnflow-{os.urandom(6).hex()}.tmp")
+    beside = target.with_name(BESIDE.replace("*", os.urandom(6).hex()))
     try:
         if target.exists() and not (
             target.is_file() or target.is_dir()
@@ -39,7 +45,11 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
             write(target)
         else:
             write(beside)
+            if sync:
+                synced(beside)
             beside.replace(target)
+            if sync:
+                synced(target.parent)
     except InputError:
         raise
     except (OSError, ValueError) as e:  # ValueError: a name that no file can have
@@ -47,6 +57,17 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     finally:
         with contextlib.suppress(OSError, ValueError):  # gone already, or never there
             beside.unlink()
+
+
+def synced(path: Path) -> None:
+    """Has the system put a file, or the names in a folder, on the disk."""
+    if path.is_dir() and os.name == "nt":  # where folders cannot be opened, and need not be
+        return
+    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def of_extension(table: Mapping[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:

@@ -154,7 +154,6 @@ def assemble(
         if heads is not None:  # of windows, all of them: [window, head, query, key]
             n = len(labelled.tokens)
             weights[layer] = heads if is_windowed(model.model, first) else heads[number, :, :n, :n]
-    special = labelled.special[:1] == (True,)
     return Trace(
         tokens=labelled.tokens,
         special=labelled.special,
@@ -163,12 +162,17 @@ def assemble(
         text=labelled.text,
         steps=tuple(steps),
         ends=tuple(ends),
-        default_query=len(labelled.tokens) - 1 if checked.causal else 0 if special else None,
+        default_query=natural_query(checked, labelled.special),
         provenance=provenance,
         prediction=prediction,
         grid=labelled.grid,
         weights=weights,
     )
+
+
+def natural_query(checked: Checked, special: Sequence[bool]) -> int | None:
+    """The position that is explained if none is named: a decoder's last, a class token in front, or none."""
+    return len(special) - 1 if checked.causal else 0 if special and special[0] else None
 
 
 def _completed(mean: Tensor | None, number: int, n: int, missing: str) -> Tensor:

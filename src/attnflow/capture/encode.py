@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +58,31 @@ def encode(model: Model, given: Any, target: str | None, truncate: bool, rate: i
         )
     if isinstance(given, Tensor):
         return _given_tensors(model, {main: given if given.dim() > 1 else given[None]})
-    encoded = inputs.encode_text(model.tokenizer, given, limit(model), truncate)
-    if "token_type_ids" in encoded.tensors and not model._accepts("token_type_ids"):
-        del encoded.tensors["token_type_ids"]
-    if getattr(model.config, "is_encoder_decoder", False):
-        return _with_target(model, encoded, target, truncate)
-    if target is not None:
+    if target is not None and not getattr(model.config, "is_encoder_decoder", False):
         raise InputError("target is for encoder-decoder models, and this is none: leave it out")
-    return encoded
+    found = encode_texts(model, [given], target, truncate)[0]
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def encode_texts(
+    model: Model, texts: Sequence[Any], target: str | None = None, truncate: bool = False
+) -> list[Encoded | InputError]:
+    """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
+    found = inputs.encode_texts(model.tokenizer, texts, limit(model), truncate)
+    untyped = not model._accepts("token_type_ids")
+    for i, encoded in enumerate(found):
+        if isinstance(encoded, InputError):
+            continue
+        if untyped:
+            encoded.tensors.pop("token_type_ids", None)
+        if getattr(model.config, "is_encoder_decoder", False):
+            try:
+                found[i] = _with_target(model, encoded, target, truncate)
+            except InputError as e:
+                found[i] = e
+    return found
 
 
 def _given_tensors(model: Model, given: Mapping[str, Any]) -> Encoded:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnflow.errors import InputError
+from attnflow.errors import InputError, TextError
 
 _UNSPACED = r"\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff"  # scripts without spaces
 _LETTER = rf"(?:(?![{_UNSPACED}])\w)"
@@ -28,7 +28,7 @@ class Encoded:
 
     word_ids: the word of each position, None for special tokens. special: class, separator, register and padding tokens.
     grid: rows and columns of the patches of an image, which are the last positions. target: what the decoder writes.
-    rate: of a waveform, in Hz.
+    rate: of a waveform, in Hz. cut: how many tokens there were before it was cut to what the model takes.
     """
 
     tensors: dict[str, Tensor]
@@ -40,6 +40,7 @@ class Encoded:
     grid: tuple[int, int] | None = None
     target: Encoded | None = None
     rate: int = 16000
+    cut: int | None = None
 
 
 def labelled(
@@ -55,51 +56,91 @@ def labelled(
 
 def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, target: bool = False) -> Encoded:
     """A text, or a pair of texts, through the tokenizer."""
+    found = encode_texts(tokenizer, [text], limit, truncate, target)[0]
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def encode_texts(
+    tokenizer: Any, texts: Sequence[Any], limit: int | None, truncate: bool, target: bool = False
+) -> list[Encoded | InputError]:
+    """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
+    found: list[Encoded | InputError | None] = [_unusable(tokenizer, text) for text in texts]
+    groups: dict[int, list[int]] = {}
+    for i, text in enumerate(texts):
+        if found[i] is None:
+            groups.setdefault(1 if isinstance(text, str) else len(text), []).append(i)
+    for members in groups.values():  # texts and pairs of them take different forms
+        parts = [(text,) if isinstance(text, str) else text for text in (texts[i] for i in members)]
+        tokenized = _tokenized(tokenizer, parts, target)
+        for place, i in enumerate(members):
+            try:
+                found[i] = _encoded(tokenizer, parts[place], tokenized, place, limit, truncate, target)
+            except InputError as e:
+                found[i] = e
+    return [e for e in found if e is not None]
+
+
+def _unusable(tokenizer: Any, text: Any) -> InputError | None:
     parts = (text,) if isinstance(text, str) else text
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 2 or not all(isinstance(p, str) for p in parts):
-        raise InputError(f"text is {_kind(text)}: expected a string, or a pair of strings (text, second text)")
+        return InputError(f"text is {_kind(text)}: expected a string, or a pair of strings (text, second text)")
     try:
         " ".join(parts).encode()
     except UnicodeEncodeError:
-        raise InputError("the text holds bytes that are not UTF-8: decode it with its own encoding first") from None
+        return TextError.of(
+            "encoding", "the text holds bytes that are not UTF-8: decode it with its own encoding first"
+        )
     if tokenizer is None:
-        raise InputError(
+        return InputError(
             "this model was wrapped without a tokenizer: give wrap(model, tokenizer), or a dict of tensors"
         )
-    options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False}
-    fast = bool(getattr(tokenizer, "is_fast", False))
-    if fast:
+    return None
+
+
+def _tokenized(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **more: Any) -> Any:
+    options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False, **more}
+    if getattr(tokenizer, "is_fast", False):
         options["return_offsets_mapping"] = True
-    given = {"text_target": parts[0]} if target else {"text": parts[0]}
-    if len(parts) == 2:
-        given["text_pair"] = parts[1]
-    found = tokenizer(**given, **options)
-    ids = list(found["input_ids"])
-    marks = [bool(mark) for mark in found["special_tokens_mask"]]
+    given = {"text_target" if target else "text": [part[0] for part in parts]}
+    if len(parts[0]) == 2:
+        given["text_pair"] = [part[1] for part in parts]
+    return tokenizer(**given, **options)
+
+
+def _encoded(
+    tokenizer: Any, parts: tuple[str, ...], found: Any, place: int, limit: int | None, truncate: bool, target: bool
+) -> Encoded:
+    """The text at this place of what the tokenizer found."""
+    ids = list(found["input_ids"][place])
+    marks = [bool(mark) for mark in found["special_tokens_mask"][place]]
     if len(parts) == 2 and not any(marks) and tokenizer.num_special_tokens_to_add(pair=False):
         raise InputError("the tokenizer of this model has no form for a pair of texts: give one text")
     if all(marks) or not any(part.strip() for part in parts):
-        raise InputError(f"the text {' '.join(parts)!r:.60} is empty: expected at least one word")
-    if limit is not None and len(ids) > limit:
+        raise TextError.of("empty", f"the text {' '.join(parts)!r:.60} is empty: expected at least one word")
+    whole = len(ids)
+    if limit is not None and whole > limit:
         if not truncate:
             kept = "last" if getattr(tokenizer, "truncation_side", "right") == "left" else "first"
-            raise InputError(
-                f"the text has {len(ids)} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
-                f"(--truncate) to keep the {kept} {limit} tokens"
+            raise TextError.of(
+                "too long",
+                f"the text has {whole} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
+                f"(--truncate) to keep the {kept} {limit} tokens",
             )
-        options |= {"truncation": True, "max_length": limit}
-        found = tokenizer(**given, **options)
-        ids, marks = list(found["input_ids"]), [bool(mark) for mark in found["special_tokens_mask"]]
+        found, place = _tokenized(tokenizer, [parts], target, truncation=True, max_length=limit), 0
+        ids, marks = list(found["input_ids"][0]), [bool(mark) for mark in found["special_tokens_mask"][0]]
     raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
-    if fast:
-        sequence = found.sequence_ids(0)
-        offsets = [tuple(o) for o in found["offset_mapping"]]
-        tokens, word_ids, words = _by_offsets(parts, raw, marks, offsets, sequence)
+    if getattr(tokenizer, "is_fast", False):
+        offsets = [tuple(o) for o in found["offset_mapping"][place]]
+        tokens, word_ids, words = _by_offsets(parts, raw, marks, offsets, found.sequence_ids(place))
     else:
         tokens, word_ids, words = by_marks(raw, marks)
     names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in found]
-    tensors = {name: torch.tensor([found[name]]) for name in dict.fromkeys(["input_ids", *names])}
-    return Encoded(tensors, tokens, tuple(marks), word_ids, words, " ".join(parts))
+    tensors = {name: torch.tensor([found[name][place]]) for name in dict.fromkeys(["input_ids", *names])}
+    return Encoded(
+        tensors, tokens, tuple(marks), word_ids, words, " ".join(parts), cut=whole if whole > len(ids) else None
+    )
 
 
 Labels = tuple[tuple[str, ...], tuple[int | None, ...], tuple[str, ...]]

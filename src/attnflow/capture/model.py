@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,6 +61,15 @@ def running() -> Iterator[None]:
         told = f"{type(e).__name__}: {str(e).splitlines()[0]}" if str(e) else type(e).__name__
         less = '; memory="linear", or fewer texts at a time, take less memory' if "memory" in told else ""
         raise InputError(f"the model does not run on this input ({told}){less}") from e
+
+
+class Batch(NamedTuple):
+    """What a forward pass of several inputs gave. lengths: tokens of each. mode: how the weights were computed."""
+
+    out: Any
+    calls: list[Call]
+    lengths: list[int]
+    mode: str
 
 
 class Model:
@@ -191,6 +200,24 @@ class Model:
             checked.padding is False or "input_ids" not in encoded[0].tensors or encoded[0].target is not None
         ):
             return [t for e in encoded for t in self._trace([e], reduce, keep, missing)]
+        done = self.run_batch(encoded, checked, reduce, keep)
+        traces = []
+        for number, e in enumerate(encoded):
+            told = self._provenance(checked, done.mode, reduce, missing)
+            if strange := inputs.unknown(self.tokenizer, e):
+                told["unknown"] = strange
+            said = prediction(self, done.out, e, number, done.lengths)
+            traces.append(assemble(self, done.calls, e, number, checked, missing, told, said))
+        return traces
+
+    def run_batch(
+        self,
+        encoded: Sequence[Encoded],
+        checked: check.Checked,
+        reduce: str | list[int] = "mean",
+        keep: bool | frozenset[int] = False,
+    ) -> Batch:
+        """One forward pass of inputs that may run together, padded to the longest of them."""
         tensors = (
             inputs.batched([e.tensors for e in encoded], self._pad_id())
             if len(encoded) > 1
@@ -200,14 +227,7 @@ class Model:
         mode = "blocks" if checked.blocks and self._layer_bytes(tensors, checked) > WHOLE_BYTES else "whole"
         collector = Collector(mode, reduce, keep if isinstance(keep, bool) else checked.stack.calls_of(keep))
         out = self._run(tensors, collector, checked, last=[] if checked.stack.cross else lengths)
-        traces = []
-        for number, e in enumerate(encoded):
-            told = self._provenance(checked, mode, reduce, missing)
-            if strange := inputs.unknown(self.tokenizer, e):
-                told["unknown"] = strange
-            said = prediction(self, out, e, number, lengths)
-            traces.append(assemble(self, collector.calls, e, number, checked, missing, told, said))
-        return traces
+        return Batch(out, collector.calls, lengths, mode)
 
     def blank_out(
         self,

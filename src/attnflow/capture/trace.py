@@ -273,26 +273,7 @@ class Trace:
     def query_positions(self, query: Query) -> list[int]:
         """Positions among the queries: an int, a token's text, several of them, "all", or None for the natural one."""
         count = self.steps[self.ends[-1]].weights.shape[0] - self.first_query
-        if query is None:
-            if self.default_query is None:
-                return list(range(count))
-            return [self.default_query]
-        if isinstance(query, str):
-            if query == "all":
-                return list(range(count))
-            labels = self.tokens[self.first_query :]
-            found = [i for i, token in enumerate(labels) if token == query]
-            if not found:
-                shown = ", ".join(map(repr, dict.fromkeys(labels[:40]))) + (", …" if len(labels) > 40 else "")
-                raise InputError(
-                    f'query {query!r} is not a token of this text: expected a position, "all", or one of {shown}'
-                )
-            if len(found) > 1:
-                raise InputError(f"query {query!r} stands at positions {', '.join(map(str, found))}: give one of these")
-            return found
-        if isinstance(query, Iterable):
-            return [i for q in query for i in self.query_positions(q)]
-        return indices(query, count, "query")
+        return positions_of(query, self.tokens[self.first_query :], count, self.default_query)
 
     def _wanted(self, query: Query, layer: int | Iterable[int] | None) -> tuple[list[int], list[int]]:
         """Layers, and rows of the steps' matrices."""
@@ -347,6 +328,27 @@ class Trace:
             source=self if words else None,
             recipe=recipe,
         )
+
+
+def positions_of(query: Query, labels: Sequence[str], count: int, natural: int | None) -> list[int]:
+    """The positions, of ``count``, that a query means: see `Trace.query_positions`."""
+    if query is None and natural is not None:
+        return [natural]
+    if query is None or query == "all":
+        return list(range(count))
+    if isinstance(query, str):
+        found = [i for i, token in enumerate(labels) if token == query]
+        if not found:
+            shown = ", ".join(map(repr, dict.fromkeys(labels[:40]))) + (", …" if len(labels) > 40 else "")
+            raise InputError(
+                f'query {query!r} is not a token of this text: expected a position, "all", or one of {shown}'
+            )
+        if len(found) > 1:
+            raise InputError(f"query {query!r} stands at positions {', '.join(map(str, found))}: give one of these")
+        return found
+    if isinstance(query, Iterable):
+        return [i for q in query for i in positions_of(q, labels, count, natural)]
+    return indices(query, count, "query")
 
 
 def _range(carried: range, place: Mapping[int, int]) -> range:

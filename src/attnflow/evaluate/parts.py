@@ -84,7 +84,7 @@ def manifest_of(
         "tokens": _digest(list(ids)),
         **settings,
         "attnflow": attnflow.__version__,
-        FINGERPRINT: _fingerprint(model),
+        FINGERPRINT: fingerprint(model),
     }
 
 
@@ -103,7 +103,7 @@ def weights_hash(model: Model) -> str:
     return _digest(told)
 
 
-def _fingerprint(model: Model) -> str:
+def fingerprint(model: Model) -> str:
     """Of what else makes a model: its configuration, its special tokens, and where in a parameter its numbers stand."""
     config = {} if model.config is None else model.config.to_dict()
     own = {name: value for name, value in config.items() if not name.startswith("_") and "version" not in name}

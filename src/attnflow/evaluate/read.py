@@ -48,10 +48,10 @@ def texts_and_labels(
 ) -> tuple[list[Any], list[Any] | None]:
     """The column of texts and that of labels; both found by their usual names where none is given."""
     columns, rows = read_rows(path)
-    text = _column(columns, text, TEXT, path, "text", True)
-    label = _column(columns, label, LABEL, path, "label", False)
+    text = column(columns, text, TEXT, path.name, "text", True)
+    label = column(columns, label, LABEL, path.name, "label", False)
     if pair is not None:
-        _column(columns, pair, (), path, "pair", True)
+        column(columns, pair, (), path.name, "pair", True)
     texts: list[Any] = []
     for number, row in enumerate(rows, 1):
         values = [row.get(name) for name in (text, pair) if name is not None]
@@ -81,17 +81,18 @@ def known_labels(given: Sequence[Any], names: Mapping[int, Any], path: Path) -> 
     return found
 
 
-def _column(
-    columns: Sequence[str], given: str | None, usual: Sequence[str], path: Path, what: str, needed: bool
+def column(
+    columns: Sequence[str], given: str | None, usual: Sequence[str], file: str, what: str, needed: bool
 ) -> str | None:
+    """The column that was asked for, or the first that has a usual name. file: what the table is called."""
     if given is not None:
         if given in columns:
             return given
-        raise InputError(f"{path.name} has no column {given!r}: expected one of {', '.join(map(repr, columns))}")
+        raise InputError(f"{file} has no column {given!r}: expected one of {', '.join(map(repr, columns))}")
     found = next((name for name in usual if name in columns), None)
     if found is None and needed:
         raise InputError(
-            f"{path.name} has no column {' or '.join(map(repr, usual))}: name the column of the {what} with --{what}, "
+            f"{file} has no column {' or '.join(map(repr, usual))}: name the column of the {what} with --{what}, "
             f"one of {', '.join(map(repr, columns))}"
         )
     return found

@@ -13,20 +13,20 @@ const SHAPES = [
   (x, y) => `M${x} ${y - 5}l4 5l-4 5l-4 -5z`,
 ];
 
-const path = (d, attributes) => svg("path", { d, fill: "none", stroke: "var(--line)", ...attributes });
-const tick = (x, y, text, anchor = "middle") => label(x, y, text, { "text-anchor": anchor, class: "tick" });
+export const path = (d, attributes) => svg("path", { d, fill: "none", stroke: "var(--line)", ...attributes });
+export const tick = (x, y, text, anchor = "middle") => label(x, y, text, { "text-anchor": anchor, class: "tick" });
 export const listed = (text) => (text ? text.split(",") : []);
-const between = (low, x, high) => Math.min(high, Math.max(low, x));
+export const between = (low, x, high) => Math.min(high, Math.max(low, x));
 /** As many decimals for all, so that columns can be compared: what is next to nothing is 0 or −0, never a power of ten. */
 export const decimals = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits).replace("-", "−") : "–");
 export const interval = ({ mean, low, high }) => `${decimals(mean)} [${decimals(low)}, ${decimals(high)}]`;
 export const passes = (cost) =>
   cost === null ? "–" : `${cost < 10 ? Number(cost.toPrecision(2)) : Math.round(cost)}×`;
 const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
-const widest = (names) => Math.max(0, ...names.map((name) => textWidth(name, 12)));
+export const widest = (names) => Math.max(0, ...names.map((name) => textWidth(name, 12)));
 
 /** Round numbers between two, about so many. */
-function ticks(low, high, count) {
+export function ticks(low, high, count) {
   const rough = (high - low) / count || 1,
     size = 10 ** Math.floor(Math.log10(rough)),
     step = size * ([1, 2, 5].find((times) => times * size >= rough) ?? 10);
@@ -43,7 +43,7 @@ function legendOf(entries, x, y) {
 }
 
 /** Texts at places on an axis, those that matter most first: what would touch one before it is left out. */
-function apart(entries, y) {
+export function apart(entries, y) {
   const taken = [];
   return entries.flatMap(([x, text]) => {
     const reach = textWidth(text, 11) / 2 + 3;
@@ -54,7 +54,7 @@ function apart(entries, y) {
 }
 
 /** A picture and what it tells: `marks[row][column]` are read out by the pointer, by arrow keys, and as a list behind it. */
-function chart(page, [width, height], told, parts, marks) {
+export function chart(page, [width, height], told, parts, marks) {
   const size = { viewBox: `0 0 ${width} ${height}`, width, height };
   const drawn = [parts, marks.flat().map(({ node }) => node)].flat(Infinity);
   const node = svg("svg", { ...size, class: "chart", role: "img", tabindex: 0, "aria-label": told }, drawn);
@@ -91,7 +91,10 @@ function chart(page, [width, height], told, parts, marks) {
   return [node, el("ul", { class: "sr", "aria-label": told }, lines)];
 }
 
-const marked = (lines, kind, ...parts) => ({ node: svg("g", { class: `mark-of ${kind}` }, parts.flat()), lines });
+export const marked = (lines, kind, ...parts) => ({
+  node: svg("g", { class: `mark-of ${kind}` }, parts.flat()),
+  lines,
+});
 
 /** How a line looks: the paper's in ink and told apart by dashes, baselines faint, others in hues. */
 function strokes(grid, chosen) {

@@ -1,0 +1,208 @@
+"""``attnflow corpus INPUT OUTPUT`` and ``attnflow corpus report OUTPUT``."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from attnflow.command import (
+    AsJson,
+    Device,
+    Dtype,
+    ModelName,
+    Residual,
+    Truncate,
+    Words,
+    layer_given,
+    progress,
+    quiet,
+)
+from attnflow.errors import InputError
+
+FAILED = 3
+"""Exit status of a job that is done, and in which some texts failed."""
+
+
+class _RunUnlessNamed(TyperGroup):
+    """A group whose first argument may be a file: then it is a job."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args and args[0] in self.commands else ["run", *(args or ["--help"])])
+
+
+app = typer.Typer(cls=_RunUnlessNamed)
+
+
+@app.command("run", help="Explain every text of a file or folder.")
+def run(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A file or folder (.txt, .csv, .tsv, .jsonl, also .gz, .xz; .parquet, .arrow), a saved Hugging Face "
+            "dataset, or hf://datasets/OWNER/NAME.",
+        ),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder for the Parquet dataset.")],
+    model: ModelName = None,
+    method: Annotated[str, typer.Option(help="Some of raw, rollout, flow.")] = "rollout",
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Position or token to explain, or all; by default the class token, or the last token of a decoder."
+        ),
+    ] = None,
+    layer: Annotated[str, typer.Option(help="last, all, or some of L1, L2, … with commas between them.")] = "last",
+    words: Words = False,
+    residual: Residual = 0.5,
+    receptive_field: Annotated[
+        str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
+    ] = None,
+    truncate: Truncate = False,
+    text: Annotated[str | None, typer.Option(help="Column of the texts; found by its name if not given.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="Column of the ids; the column id, if there is one.")] = None,
+    whole_files: Annotated[bool, typer.Option("--whole-files", help="Each .txt file is one text.")] = False,
+    split: Annotated[str | None, typer.Option(help="Of a Hugging Face dataset, for example train.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Only the first so many texts.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a job was cut off; begins one if there is none.")
+    ] = False,
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that run together; 2,048 by default, and 65,536 on a GPU.")
+    ] = None,
+    part_texts: Annotated[int, typer.Option(min=1, help="Texts in one part of the output, at most.")] = 4096,
+    ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster; every machine must see INPUT, OUTPUT and the model.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: workers, each with a model; one a GPU or two cores, by default.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")] = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    show: Annotated[
+        str, typer.Option("--progress", help="auto: a line in a terminal; json: a line of JSON a second; none.")
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Explain every text of a file or folder, into a Parquet dataset with a row for each.
+
+    A text that fails becomes a row with its error, and the exit status is then 3. A job that was cut off goes on with
+    --resume. attnflow corpus report OUTPUT makes a page of what was found.
+    """
+    from attnflow.corpus import folder as folders
+    from attnflow.corpus.progress import Progress
+
+    shown = Progress(show)
+    if (ray_address is not None or workers is not None) and not ray:
+        raise InputError(f"--{'workers' if ray_address is None else 'ray-address'} goes with --ray: give that too")
+    methods = tuple(dict.fromkeys(method.split(",")))
+    there = folders.state(output)
+    if there is not None and not resume:
+        raise InputError(
+            f"the folder {str(output)!r} holds a job that is {there}: give --resume to "
+            + ("go on with it" if there == "begun" else "check it")
+            + ", or another folder"
+        )
+    from attnflow.corpus.read import open_corpus
+
+    corpus = open_corpus(source, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
+    quiet()
+    import attnflow
+    from attnflow.corpus import explain, job
+
+    unknown = [name for name in methods if name not in explain.METHODS]
+    if unknown:
+        raise InputError(
+            f"method {unknown[0]!r}: expected some of {', '.join(explain.METHODS)}, with commas between them"
+        )
+    given: dict[str, Any] = {
+        "model": model, "revision": revision, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code,
+        "gguf_file": gguf,
+    }  # fmt: skip
+    with ExitStack() as stack:
+        spread = None
+        if ray:
+            from attnflow.corpus import cluster
+
+            connected = stack.enter_context(cluster.connected(ray_address))
+            spread = cluster.shape(connected, workers, device)
+            given["device"] = device or ("cuda" if spread.gpus else "cpu")
+        loaded = attnflow.load(**(given if spread is None else {**given, "device": "cpu"}))
+        kind = loaded.device.type if spread is None else given["device"].partition(":")[0]
+        count = explain.layer_count(explain.checked(loaded))
+        layers = (
+            range(count) if layer == "all" else {layer_given(one, count, "last or all") for one in layer.split(",")}
+        )
+        wanted = explain.Wanted(
+            methods, tuple(sorted(layers)), query, residual, receptive_field, words, truncate,
+            batch_tokens or (explain.BATCH_TOKENS if kind == "cpu" else explain.BATCH_TOKENS_GPU),
+        )  # fmt: skip
+        started = time.monotonic()
+        parts = job.planned(corpus, wanted, loaded.limit(), part_texts, samples, shown.planned)
+        held = folders.Folder(output, job.settings(loaded, wanted, corpus, kind, part_texts, samples), parts)
+        stack.callback(held.close)
+        before = sum(record["texts"] for record in held.done.values())
+        spec = job.Spec(given, loaded.name, corpus, wanted, str(output))
+        try:
+            if spread is None:
+                last = job.run_here(held, parts, spec, loaded, shown)
+            else:
+                del loaded  # the workers load their own
+                last = cluster.run(held, parts, cluster.anywhere(spec), shown, connected, spread)
+        except KeyboardInterrupt:
+            shown.close()
+            progress(f"stopped; the same command with --resume goes on from what is in {output}")
+            raise
+        shown.close()
+    seconds = time.monotonic() - started
+    told = {**last, "resumed": before, "seconds": round(seconds, 2), "output": str(output)}
+    failed = sum(last["errors"].values())
+    if as_json:
+        print(json.dumps(told))
+    else:
+        fresh = last["texts"] - before
+        print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {last['parts']:,} parts in {output}")
+        print(f"explained: {last['texts'] - failed:,}")
+        for kind, number in last["errors"].items():
+            print(f"error, {kind}: {number:,}")
+        print(f"{fresh:,} of them now, in {seconds:.1f} s" if before else f"in {seconds:.1f} s")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+@app.command("report")
+def report(
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The folder of a job.")],
+    folder: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder of the page; OUTPUT/_report by default.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Where the model lies, if it is no longer where it was.")
+    ] = None,
+    texts: Annotated[
+        int, typer.Option(min=1, help="Texts for each two views, of those on which they disagree the most.")
+    ] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """A page of what a job found: which tokens and positions receive attention under each view, how far the views agree,
+    and the texts on which they disagree the most, each with its interactive page."""
+    from attnflow.corpus import report as reporting
+
+    quiet()
+    for path in reporting.write(output, folder, model=model, texts=texts, say=progress)[:1]:
+        progress(f"wrote {path}")
+    if as_json:
+        print(json.dumps(reporting.summarize(output, texts=texts)))

@@ -1,0 +1,152 @@
+"""What a row of the output holds: one schema for all parts, and for texts that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attnflow.capture.trace import Prediction
+from attnflow.corpus.read import Text
+from attnflow.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """What was found of one text: either scores or an error.
+
+    scores: for each column, [query, input]. error: why there are none, in a word or two; message: in a sentence.
+    """
+
+    tokens: Sequence[str] | None = None
+    token_ids: Sequence[int] | None = None
+    special: Sequence[bool] | None = None
+    word_ids: Sequence[int | None] | None = None
+    words: Sequence[str] | None = None
+    parts: Sequence[str] | None = None
+    truncated: bool | None = None
+    queries: Sequence[int] | None = None
+    prediction: Prediction | None = None
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    message: str | None = None
+    provenance: str | None = None
+
+
+def arrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise InputError("a corpus is kept as parquet, by pyarrow: pip install 'attnflow[corpus]'") from None
+    return pyarrow
+
+
+def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
+    """layers: counted from 0; in the names, from 1.
+
+    >>> score_columns(["rollout", "flow"], [0, 5])
+    ['rollout_L1', 'rollout_L6', 'flow_L1', 'flow_L6']
+    """
+    return [f"{method}_L{layer + 1}" for method in methods for layer in layers]
+
+
+def schema(scores: Sequence[str]) -> Any:
+    """The columns, in their order; docs/corpus.md says what each holds."""
+    pa = arrow()
+    answer = pa.struct([("label", pa.string()), ("probability", pa.float64())])
+    return pa.schema([
+        ("row", pa.int64()),
+        ("id", pa.string()),
+        ("text", pa.string()),
+        ("pair", pa.string()),
+        ("tokens", pa.list_(pa.string())),
+        ("token_ids", pa.list_(pa.int32())),
+        ("special", pa.list_(pa.bool_())),
+        ("word_ids", pa.list_(pa.int32())),
+        ("words", pa.list_(pa.string())),
+        ("parts", pa.list_(pa.string())),
+        ("truncated", pa.bool_()),
+        ("queries", pa.list_(pa.int32())),
+        ("prediction", pa.struct([("kind", pa.string()), ("top", pa.list_(answer))])),
+        *((name, pa.list_(pa.list_(pa.float32()))) for name in scores),
+        ("error", pa.string()),
+        ("message", pa.string()),
+        ("provenance", pa.string()),
+    ])  # fmt: skip
+
+
+def table(first: int, texts: Sequence[Text], found: Sequence[Explained], scores: Sequence[str]) -> Any:
+    """The rows of a part. first: the number of its first text in the whole input."""
+    pa = arrow()
+    wanted = schema(scores)
+    columns: dict[str, Any] = {
+        "row": np.arange(first, first + len(texts)),
+        "id": [readable(text.id) for text in texts],
+        "text": [None if text.text is None else readable(text.text) for text in texts],
+        "pair": [None if text.pair is None else readable(text.pair) for text in texts],
+        "prediction": [_plain(one.prediction) for one in found],
+    }
+    for name in wanted.names:
+        if name in scores:
+            columns[name] = _nested([one.scores.get(name) for one in found])
+        else:
+            held = columns[name] if name in columns else [getattr(one, name) for one in found]
+            columns[name] = _array(held, wanted.field(name).type)
+    return pa.table([columns[name] for name in wanted.names], schema=wanted)
+
+
+def _array(values: Any, kind: Any) -> Any:
+    pa = arrow()
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:  # a tokenizer may make pieces that are no text
+        return pa.array(_all_readable(values), kind)
+
+
+def _all_readable(x: Any) -> Any:
+    if isinstance(x, str):
+        return readable(x)
+    if isinstance(x, Mapping):
+        return {name: _all_readable(value) for name, value in x.items()}
+    return [_all_readable(value) for value in x] if isinstance(x, list | tuple) else x
+
+
+def readable(text: str) -> str:
+    r"""The text as UTF-8 can hold it: bytes that were none stand as they do in Python's own.
+
+    >>> readable(b"caf\xe9".decode(errors="surrogateescape"))
+    'caf\\xe9'
+    """
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        pass
+    try:
+        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a pair of surrogates, as JSON may spell it
+        return text.encode(errors="backslashreplace").decode()
+
+
+def _plain(said: Prediction | None) -> dict[str, Any] | None:
+    if said is None:
+        return None
+    return {"kind": said.kind, "top": [{"label": label, "probability": p} for label, p in said.top]}
+
+
+def _nested(matrices: Sequence[Any]) -> Any:
+    """[query, input] of each text, None where there is none, as a list of lists of float32."""
+    pa = arrow()
+    there = [np.asarray(m, np.float32) for m in matrices if m is not None]
+    values = np.concatenate([m.ravel() for m in there]) if there else np.empty(0, np.float32)
+    widths = np.concatenate([np.full(len(m), m.shape[1]) for m in there]) if there else np.empty(0, int)
+    rows = np.array([0 if m is None else len(m) for m in matrices], int)
+    missing = np.array([m is None for m in matrices], bool)
+    inner = pa.ListArray.from_arrays(pa.array(_ends(widths), pa.int32()), pa.array(values))
+    return pa.ListArray.from_arrays(pa.array(_ends(rows), pa.int32()), inner, mask=pa.array(missing))
+
+
+def _ends(lengths: Any) -> Any:
+    return np.concatenate([[0], np.cumsum(lengths)])

@@ -1,0 +1,21 @@
+"""The page of a corpus: which tokens receive attention, how far the views agree and where they do not, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnflow.view.page import STYLES, file_of
+
+MODULES = ("colour.js", "draw.js", "state.js", "plots.js", "corpus.js")
+"""The modules of the script, each after those that it imports from."""
+
+
+def html_of(summary: Mapping[str, Any]) -> str:
+    """The whole file, of what `attnflow.corpus.report.summarize` gives, with two more entries.
+
+    pages: the rows whose texts have a page of their own beside this one, texts/<row>.html. missing: a sentence on those that
+    have none, or None.
+    """
+    title = f"{summary['folder']} · attnflow"
+    return file_of(title, summary, modules=MODULES, styles=(*STYLES, "grid.css", "corpus.css"), start="showCorpus")
