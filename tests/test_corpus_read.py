@@ -22,8 +22,9 @@ from typing import Any
 
 import pytest
 
-from attnflow.corpus import read
-from attnflow.corpus.read import Corpus, Part, Piece, Reader, Text, open_corpus, plan
+from attnflow.corpus import inputs, lines, read, tables
+from attnflow.corpus.inputs import Corpus, Text, open_corpus
+from attnflow.corpus.read import Part, Piece, Reader, plan
 from attnflow.errors import InputError
 from attnflow.evaluate.read import read_rows
 
@@ -141,7 +142,7 @@ def made_up(name: str, rng: random.Random, count: int) -> list[Row]:
 def test_every_format_in_parts_of_any_size_and_order(
     tmp_path: Path, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "ROWS", 5)
+    monkeypatch.setattr(tables, "ROWS", 5)
     rng = random.Random(f"{name} {seed}")
     rows = made_up(name, rng, rng.choice([1, 40, 90]))
     path = write_rows(tmp_path / name, rows, rng)
@@ -252,7 +253,7 @@ def test_rows_with_a_problem(tmp_path: Path) -> None:
 
 
 def test_what_is_too_long_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "LONGEST", 1000)
+    monkeypatch.setattr(lines, "LONGEST", 1000)
     long = b"x" * 3_000_000
     write(tmp_path / "a.txt", long + b"\n" + b"y" * 1000 + b"\r\n" + long)
     write(
@@ -334,14 +335,6 @@ def test_only_the_first_texts(tmp_path: Path) -> None:
     (tmp_path / "c.txt").symlink_to(tmp_path / "missing")  # is never reached
     parts = parts_of(open_corpus(tmp_path), 3, samples=4)
     assert [(part.row, part.count) for part in parts] == [(0, 3), (3, 1)]
-
-
-def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "SAY_EVERY", 2000)
-    told: list[str] = []
-    corpus = open_corpus(write(tmp_path / "a.txt", b"x\n" * 4500))
-    list(plan(corpus, 300, 1 << 40, lambda size: size, say=told.append))
-    assert told == ["2,000 texts found so far", "4,000 texts found so far"]
 
 
 def test_a_part_is_bounded_whatever_its_texts_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +428,7 @@ def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     data = str(tmp_path / "data")
 
     def texts(split: str | None) -> list[str | None]:
-        corpus = Corpus("hf://datasets/a/b", read._loaded("hf://datasets/a/b", data, None, None, split))
+        corpus = Corpus("hf://datasets/a/b", inputs.loaded("hf://datasets/a/b", data, None, None, split))
         with closing(Reader(corpus)) as reader:
             return [text.text for part in parts_of(corpus) for text in reader.texts(part)]
 
@@ -584,7 +577,7 @@ def test_the_type_of_a_column(tmp_path: Path) -> None:
 
 
 def test_a_first_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "LONGEST", 1000)
+    monkeypatch.setattr(lines, "LONGEST", 1000)
     path = write(tmp_path / "a.csv", b"text\r" + b"x\r" * 1000)
     with pytest.raises(InputError) as e:
         texts_of(path)
@@ -778,7 +771,7 @@ def test_in_order_nothing_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.
         raw.append(Counting(path))
         return gzip.GzipFile(fileobj=raw[-1])
 
-    monkeypatch.setattr(read, "PACKED", read.PACKED | {".gz": opened})
+    monkeypatch.setattr(lines, "PACKED", inputs.PACKED | {".gz": opened})
     with closing(Reader(corpus)) as reader:
         for part in parts[::3]:  # as one of three workers does
             reader.texts(part)
@@ -795,7 +788,7 @@ def test_of_parquet_only_what_is_needed_is_decoded(tmp_path: Path, monkeypatch: 
     parts = parts_of(corpus, 10)
     decoded: list[int] = []
     begun: list[int] = []
-    rows_from = read._Table._from
+    rows_from = tables.Table._from
 
     def counted(self: Any, group: int) -> Any:
         begun.append(group)
@@ -803,16 +796,16 @@ def test_of_parquet_only_what_is_needed_is_decoded(tmp_path: Path, monkeypatch: 
             decoded.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(read._Table, "_from", counted)
+    monkeypatch.setattr(tables.Table, "_from", counted)
     with closing(Reader(corpus)) as reader:
         for part in parts:
             reader.texts(part)
         assert begun == [0] and sum(decoded) == 1000
         decoded.clear()
         assert [t.text for t in reader.texts(parts[55])][:2] == ["550", "551"]
-        assert begun == [0, 5] and sum(decoded) <= read.ROWS
+        assert begun == [0, 5] and sum(decoded) <= tables.ROWS
         reader.texts(parts[57])
         assert begun == [0, 5]
         decoded.clear()
         reader.texts(parts[95])
-        assert begun == [0, 5, 9] and sum(decoded) <= read.ROWS
+        assert begun == [0, 5, 9] and sum(decoded) <= tables.ROWS

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.corpus import report
+from attnflow.corpus import report, tally
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import spearman
 
@@ -81,13 +81,16 @@ def stored(
 
 
 def made_up(
-    n: int = 300, views: Sequence[str] = ("raw", "rollout", "flow"), layers: Sequence[int] = (1, 2), seed: int = 0
+    n: int = 300,
+    views: Sequence[str] = ("raw", "rollout", "flow"),
+    layers: Sequence[int] = (1, 2),
+    vocabulary: Sequence[str] = WORDS,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of texts by chance, with scores by chance that prefer nouns, and some that failed; and the columns of scores.
 
     Text 7 has every position as a query, 8 is a pair, 9 is longer than the positions that are told apart, and 10 ranks nothing.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     columns = [f"{view}_L{layer}" for view in views for layer in layers]
     rows: list[dict[str, Any]] = []
     for number in range(n):
@@ -98,8 +101,8 @@ def made_up(
             rows.append({**base, "text": text, "error": kind, "message": f"text {number} is {kind}"})
             continue
         size = 80 if number == 9 else int(rng.integers(1, 14))
-        picked = rng.integers(0, len(WORDS), size)
-        names = [WORDS[i].title() if rng.random() < 0.2 else WORDS[i] for i in picked]
+        picked = rng.integers(0, len(vocabulary), size)
+        names = [vocabulary[i].title() if rng.random() < 0.2 else vocabulary[i] for i in picked]
         tokens = ["[CLS]", *names, "[SEP]"]
         words = [None, *range(size), None]
         for i in range(2, size + 1):
@@ -185,7 +188,7 @@ def summary(folder: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     """In one batch a part, and in many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "BATCH", request.param)
-        patch.setattr(report, "CELLS", 500 if request.param == 7 else report.CELLS)
+        patch.setattr(tally, "CELLS", 500 if request.param == 7 else tally.CELLS)
         return report.summarize(folder, texts=5)
 
 
@@ -225,7 +228,7 @@ def test_which_tokens_receive_attention(summary: dict[str, Any], scored: list[di
     assert summary["types"]["seen"] == len(spelled) == 18 and summary["types"]["special"] == 2
     for one in types:
         names = sorted(spelled[one["id"]], key=lambda name: (-spelled[one["id"]][name], name))
-        assert (one["text"], one["others"]) == (names[0], names[1:4])
+        assert (one["text"], one["others"], one["spellings"]) == (names[0], names[1:4], len(names))
         assert one["count"] == sum(spelled[one["id"]].values())
         assert one["special"] == (one["id"] > 100)
     assert {one["id"] for one in types} == set(spelled)
@@ -390,14 +393,31 @@ def test_long_texts_are_shown_in_part(folder: Path) -> None:
         assert {len(row) for row in text["shares"].values()} == {4}
 
 
+def test_an_unknown_word_may_be_any_text(tmp_path: Path) -> None:
+    """Of the many texts of one id so many are told apart, the same ones however the rows are cut."""
+    rows, columns = made_up(60)
+    for row in rows:
+        if "error" not in row:
+            row["tokens"][1], row["token_ids"][1] = f"word {row['row'] % 23}", 3
+    out = stored(tmp_path / "unknown", rows, columns)
+    kept = list(dict.fromkeys(row["tokens"][1] for row in rows if "error" not in row))[:16]
+    counts = Counter(row["tokens"][1] for row in rows if "error" not in row)
+    names = sorted(kept, key=lambda name: (-counts[name], name))
+    for batch in (1024, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(report, "BATCH", batch)
+            (found,) = [row for row in report.summarize(out)["types"]["rows"] if row[0] == 3]
+        assert found == [3, names[0], names[1:4], 16, False, 57]
+
+
 def test_words_have_no_ids(tmp_path: Path) -> None:
     rows, columns = made_up(40)
     whole = [row | {"token_ids": None} for row in rows]
     found = report.summarize(stored(tmp_path / "words", whole, columns))
     counted = Counter(token for row in whole if "error" not in row for token in row["tokens"])
     assert found["words"] and found["types"]["seen"] == len(counted)
-    for number, text, others, _, count in found["types"]["rows"]:
-        assert number is None and others == [] and count == counted[text]
+    for number, text, others, spellings, _, count in found["types"]["rows"]:
+        assert number is None and (others, spellings) == ([], 1) and count == counted[text]
     assert not report.summarize(stored(tmp_path / "tokens", rows, columns))["words"]
 
 
@@ -427,6 +447,25 @@ def test_differences_from_a_receptive_field_are_no_shares(tmp_path: Path) -> Non
     told = np.array(found["positions"]["start"]["all"]["counts"])
     mean = np.array([x or 0 for x in found["positions"]["start"]["all"]["shares"]["flow"]["L2"]])
     assert (told * mean).sum() == pytest.approx(values.sum(), rel=1e-4)
+    assert all(abs(share) <= 1 for view in ("raw", "flow") for _, _, share, _ in found["received"][view]["L1"])
+
+
+def test_ratios_to_a_receptive_field_are_divided_by_their_sums(tmp_path: Path) -> None:
+    """So that they can be compared with what sums to 1; raw attention, which has none, does already."""
+    rows, columns = made_up(30)
+    plain = report.summarize(stored(tmp_path / "plain", rows, columns, parts=1))
+    for row in rows:
+        for name in columns:
+            if "error" not in row and name.startswith("rollout"):
+                row[name] = (5 * np.array(row[name])).tolist()
+    out = stored(tmp_path / "ratio", rows, columns, parts=1)
+    (out / "_manifest.jsonl").write_text(json.dumps({"receptive_field": "ratio"}) + "\n")
+    found = report.summarize(out)
+    for name in ("raw", "rollout", "flow"):
+        for layer in ("L1", "L2"):
+            close(
+                [row[1:] for row in found["received"][name][layer]], [row[1:] for row in plain["received"][name][layer]]
+            )
 
 
 def test_a_job_that_is_not_finished(tmp_path: Path) -> None:
@@ -477,9 +516,13 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve sentences that the embedded model has read."""
-    return stored(tmp_path_factory.mktemp("real") / "out", *traced(), parts=2)
+def read() -> tuple[list[dict[str, Any]], list[str]]:
+    return traced()
+
+
+@pytest.fixture(scope="module")
+def real(read: tuple[list[dict[str, Any]], list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("real") / "out", *read, parts=2)
 
 
 def test_pages(real: Path, tmp_path: Path) -> None:
@@ -512,8 +555,8 @@ def test_pages_of_words(tmp_path: Path) -> None:
     assert pages and embedded(index)["missing"] is None
 
 
-def test_pages_that_cannot_be_made(real: Path, tmp_path: Path) -> None:
-    rows, columns = traced(SENTENCES[:4])
+def test_pages_that_cannot_be_made(read: tuple[list[dict[str, Any]], list[str]], tmp_path: Path) -> None:
+    rows, columns = read[0][:4], read[1]
     gone = [{**row, "provenance": json.dumps({**PROVENANCE, "model": "/gone/model"})} for row in rows]
     out = stored(tmp_path / "gone", gone, columns, parts=1)
     assert report.write(out, texts=1) == [out / "_report" / "index.html"]

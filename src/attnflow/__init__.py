@@ -49,7 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
-    if name in ("evaluate", "importance", "view"):
+    if name in ("corpus", "evaluate", "importance", "view"):
         return importlib.import_module(f"attnflow.{name}")
     if name not in ("Model", "Trace", "load", "wrap"):
         raise AttributeError(f"module 'attnflow' has no attribute {name!r}")

@@ -1,1 +1,8 @@
-"""Many texts: files in, a Parquet dataset out, resumable; on one machine or on Ray."""
+"""Many texts: files in, a Parquet dataset out, resumable; on one machine or on Ray.
+
+explain_corpus   explains every text of a file or folder
+"""
+
+from attnflow.corpus.run import explain_corpus as explain_corpus
+
+__all__ = ["explain_corpus"]

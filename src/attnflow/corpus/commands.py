@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,11 +17,9 @@ from attnflow.command import (
     Residual,
     Truncate,
     Words,
-    layer_given,
     progress,
     quiet,
 )
-from attnflow.errors import InputError
 
 FAILED = 3
 """Exit status of a job that is done, and in which some texts failed."""
@@ -35,11 +31,15 @@ class _RunUnlessNamed(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if args and args[0] in self.commands else ["run", *(args or ["--help"])])
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return None if name == "run" else name, command, rest  # which is not said in the line about usage
+
 
 app = typer.Typer(cls=_RunUnlessNamed)
 
 
-@app.command("run", help="Explain every text of a file or folder.")
+@app.command("run")
 def run(
     source: Annotated[
         str,
@@ -102,83 +102,30 @@ def run(
     A text that fails becomes a row with its error, and the exit status is then 3. A job that was cut off goes on with
     --resume. attnflow corpus report OUTPUT makes a page of what was found.
     """
-    from attnflow.corpus import folder as folders
-    from attnflow.corpus.progress import Progress
+    from attnflow.corpus import explain_corpus
 
-    shown = Progress(show)
-    if (ray_address is not None or workers is not None) and not ray:
-        raise InputError(f"--{'workers' if ray_address is None else 'ray-address'} goes with --ray: give that too")
-    methods = tuple(dict.fromkeys(method.split(",")))
-    there = folders.state(output)
-    if there is not None and not resume:
-        raise InputError(
-            f"the folder {str(output)!r} holds a job that is {there}: give --resume to "
-            + ("go on with it" if there == "begun" else "check it")
-            + ", or another folder"
-        )
-    from attnflow.corpus.read import open_corpus
-
-    corpus = open_corpus(source, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
     quiet()
-    import attnflow
-    from attnflow.corpus import explain, job
-
-    unknown = [name for name in methods if name not in explain.METHODS]
-    if unknown:
-        raise InputError(
-            f"method {unknown[0]!r}: expected some of {', '.join(explain.METHODS)}, with commas between them"
-        )
-    given: dict[str, Any] = {
-        "model": model, "revision": revision, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code,
-        "gguf_file": gguf,
-    }  # fmt: skip
-    with ExitStack() as stack:
-        spread = None
-        if ray:
-            from attnflow.corpus import cluster
-
-            connected = stack.enter_context(cluster.connected(ray_address))
-            spread = cluster.shape(connected, workers, device)
-            given["device"] = device or ("cuda" if spread.gpus else "cpu")
-        loaded = attnflow.load(**(given if spread is None else {**given, "device": "cpu"}))
-        kind = loaded.device.type if spread is None else given["device"].partition(":")[0]
-        count = explain.layer_count(explain.checked(loaded))
-        layers = (
-            range(count) if layer == "all" else {layer_given(one, count, "last or all") for one in layer.split(",")}
-        )
-        wanted = explain.Wanted(
-            methods, tuple(sorted(layers)), query, residual, receptive_field, words, truncate,
-            batch_tokens or (explain.BATCH_TOKENS if kind == "cpu" else explain.BATCH_TOKENS_GPU),
+    try:
+        last = explain_corpus(
+            source, output, model, methods=method.split(","), layers=layer, query=query, residual=residual,
+            receptive_field=receptive_field, words=words, truncate=truncate, text=text, pair=pair, id=id,
+            whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
+            part_texts=part_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
+            device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
         )  # fmt: skip
-        started = time.monotonic()
-        parts = job.planned(corpus, wanted, loaded.limit(), part_texts, samples, shown.planned)
-        held = folders.Folder(output, job.settings(loaded, wanted, corpus, kind, part_texts, samples), parts)
-        stack.callback(held.close)
-        before = sum(record["texts"] for record in held.done.values())
-        spec = job.Spec(given, loaded.name, corpus, wanted, str(output))
-        try:
-            if spread is None:
-                last = job.run_here(held, parts, spec, loaded, shown)
-            else:
-                del loaded  # the workers load their own
-                last = cluster.run(held, parts, cluster.anywhere(spec), shown, connected, spread)
-        except KeyboardInterrupt:
-            shown.close()
-            progress(f"stopped; the same command with --resume goes on from what is in {output}")
-            raise
-        shown.close()
-    seconds = time.monotonic() - started
-    told = {**last, "resumed": before, "seconds": round(seconds, 2), "output": str(output)}
+    except KeyboardInterrupt:
+        progress(f"stopped; the same command with --resume goes on from what is in {output}")
+        raise
     failed = sum(last["errors"].values())
     if as_json:
-        print(json.dumps(told))
+        print(json.dumps(last))
     else:
-        fresh = last["texts"] - before
         print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {last['parts']:,} parts in {output}")
         print(f"explained: {last['texts'] - failed:,}")
         for kind, number in last["errors"].items():
             print(f"error, {kind}: {number:,}")
-        print(f"{fresh:,} of them now, in {seconds:.1f} s" if before else f"in {seconds:.1f} s")
+        now = f"{last['texts'] - last['resumed']:,} of them now, " if last["resumed"] else ""
+        print(f"{now}in {last['seconds']:.1f} s")
     if failed:
         raise typer.Exit(FAILED)
 

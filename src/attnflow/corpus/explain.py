@@ -20,13 +20,12 @@ from attnflow.capture.model import Batch, Model
 from attnflow.capture.predict import prediction
 from attnflow.capture.trace import Trace, positions_of
 from attnflow.command import query_given
-from attnflow.corpus.read import Text
+from attnflow.corpus.inputs import Text
 from attnflow.corpus.schema import Explained, score_columns
 from attnflow.errors import InputError, TextError
 from attnflow.flow import cores, flow
 from attnflow.rollout import rollout
 
-METHODS = ("raw", "rollout", "flow")
 PROBE = "the key to the cabinets"
 """What the model is checked on, whatever the first text is: what a job finds must not depend on where it begins."""
 

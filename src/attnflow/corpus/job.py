@@ -14,15 +14,15 @@ import attnflow
 from attnflow.capture.model import Model
 from attnflow.corpus.explain import Explainer, Wanted, prepared
 from attnflow.corpus.folder import Folder, Record, write_part
+from attnflow.corpus.inputs import Corpus, Text
 from attnflow.corpus.progress import Progress
-from attnflow.corpus.read import Corpus, Part, Reader, Text, plan
+from attnflow.corpus.read import Part, Reader, plan
 from attnflow.corpus.schema import Explained, table
 from attnflow.errors import InputError
 from attnflow.evaluate.parts import fingerprint, weights_hash
 
-PART_TEXTS = 4096
 PART_CELLS = 1 << 24
-"""Of a part: texts at most, and scores at most, as far as the lengths of texts tell. What is in work is held in memory."""
+"""Scores in a part, at most, as far as the lengths of texts tell: parts in work are held in memory."""
 
 BYTES_A_TOKEN = 3
 AHEAD = 2
@@ -94,7 +94,7 @@ def planned(
     corpus: Corpus,
     wanted: Wanted,
     limit: int | None,
-    part_texts: int = PART_TEXTS,
+    part_texts: int,
     samples: int | None = None,
     counted: Callable[[int], None] = lambda texts: None,
 ) -> dict[int, Part]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.capture.trace import Prediction
-from attnflow.corpus.read import Text
+from attnflow.corpus.inputs import Text
 from attnflow.errors import InputError
+
+if TYPE_CHECKING:
+    from attnflow.capture.trace import Prediction
 
 
 @dataclass(frozen=True, eq=False)

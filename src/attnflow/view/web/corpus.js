@@ -21,12 +21,18 @@ const TOLD = {
 const many = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
 const percent = (x, digits = 1) => (Number.isFinite(x) ? `${decimals(100 * x, digits)} %` : "–");
 
+/** What was done to scores before they were added up. */
 function divided(held) {
-  if (held.receptive_field === "difference")
-    return " Scores are differences from what attention without preferences would give: they may be negative, and shares of them say little.";
-  return held.views.includes("flow") && held.views.length > 1
-    ? " Flows of a text are divided by their sum, so that views can be compared."
+  const field = held.receptive_field;
+  if (field === "difference")
+    return " Scores of rollout and flow are differences from what attention without preferences would give: they may be negative, and share is then the part of the sum of their sizes.";
+  const ratio =
+    field === "ratio" ? " Rollout and flow are ratios to what attention without preferences would give." : "";
+  const names = (ratio ? ["rollout", "flow"] : ["flow"]).filter((view) => held.views.includes(view));
+  const told = names.length
+    ? ` Scores by ${names.join(" and ")} are divided by their sum in a text, so that views can be compared.`
     : "";
+  return ratio + told;
 }
 
 /** The corpus with what its panels ask of it. */
@@ -98,7 +104,11 @@ function tokenTables(page) {
   const marks = lists.map((list) => (s ? list.filter(({ special }) => special) : []));
   const most = Math.max(...[...shown, ...marks].flat().map((one) => one[o])) || 1;
   const rowOf = (one, place) => {
-    const also = one.others.length ? `, also ${one.others.map((text) => `“${text}”`).join(", ")}` : "";
+    const various = one.spellings >= held.types.spellings, // it has no text of its own: words that the tokenizer does not know
+      others = one.others.map((text) => `“${text}”`).join(", ");
+    const also = various
+      ? ", stands for many texts, mostly words that the tokenizer does not know"
+      : others && `, also ${others}`;
     const title = `mean score ${decimals(one.mean, 4)}${one.id === null ? "" : `, token id ${one.id}`}${also}`;
     const parts = { lift: `${decimals(one.lift, 2)}×`, share: percent(one.share, 2) };
     const cells = ["lift", "share"].map((key) =>
@@ -108,7 +118,11 @@ function tokenTables(page) {
       "tr",
       { "data-type": one.type, title },
       el("td", { class: "place" }, place ? String(place) : ""),
-      el("th", { scope: "row" }, tokenNodes(one.text)),
+      el(
+        "th",
+        { scope: "row" },
+        various ? el("em", {}, `${plainToken(one.text)}, ${plainToken(one.others[0])}, …`) : tokenNodes(one.text),
+      ),
       cells,
       el("td", { class: "place" }, one.count.toLocaleString("en")),
     );
@@ -349,7 +363,7 @@ function overLayers(page, width) {
   ];
 }
 
-function textRow(page, text, view, kept) {
+function textRow(page, text, view, kept, kind = "row") {
   const colours = page.colours(),
     values = kept.map((i) => text.shares[view][i]),
     parts = shares(values, ...extent([values], false));
@@ -369,10 +383,19 @@ function textRow(page, text, view, kept) {
   const highest = order.slice(0, 3).map((at) => `${plainToken(text.tokens[kept[at]])} ${decimals(values[at])}`);
   return el(
     "div",
-    { class: "row", "data-view": view },
+    { class: kind, "data-view": view },
     el("div", { class: "name" }, view, el("span", { class: "sr" }, `: highest ${highest.join(", ")}`)),
     el("div", { class: "text" }, nodes.filter(Boolean)),
   );
+}
+
+/** The fragment of a text's page that shows what is shown here. */
+function opening({ disagreement, receptive_field: field, words }) {
+  return new URLSearchParams({
+    l: disagreement.layer.slice(1),
+    ...(field && { f: field }),
+    ...(words && { u: "words" }),
+  });
 }
 
 function caseOf(page, { row, correlation: value }, views) {
@@ -381,12 +404,12 @@ function caseOf(page, { row, correlation: value }, views) {
     text = held.disagreement.texts[row];
   const kept = text.tokens.map((_, i) => i).filter((i) => s || !text.special[i]);
   const name = held.pages.includes(row)
-    ? el("a", { href: `texts/${row}.html#l=${held.disagreement.layer.slice(1)}` }, text.id)
+    ? el("a", { href: `texts/${row}.html#${opening(held)}` }, text.id)
     : el("span", {}, text.id);
   const said = text.prediction,
     left = text.size > text.tokens.length && `the first ${text.tokens.length} of ${many(text.size, "token")}`;
   const notes = [
-    said && `${said.label.trim() ? said.label : JSON.stringify(said.label)} ${decimals(said.probability, 2)}`,
+    said && `${plainToken(said.label, 40)} ${decimals(said.probability, 2)}`,
     text.truncated && "cut to what the model takes",
     text.queries.length > 1 && `mean of ${text.queries.length} queries`,
     left,
@@ -406,7 +429,7 @@ function caseOf(page, { row, correlation: value }, views) {
       notes.filter(Boolean).map((note) => el("span", { class: "note" }, note)),
     ),
     held.views.filter((view) => views.includes(view)).map((view) => textRow(page, text, view, kept)),
-    held.views.filter((view) => !views.includes(view)).map((view) => textRow(page, text, view, kept)),
+    held.views.filter((view) => !views.includes(view)).map((view) => textRow(page, text, view, kept, "row other")),
   );
 }
 
@@ -445,7 +468,7 @@ function textsParts(page, width) {
   if (predictions.top.length) {
     const kinds = [...new Set(predictions.top.map(({ kind }) => kind))];
     const rows = predictions.top.map((one) => [
-      one.label.trim() ? one.label : JSON.stringify(one.label),
+      plainToken(one.label, 40),
       one.count.toLocaleString("en"),
       percent(one.count / predictions.texts),
       decimals(one.mean, 2),

@@ -1,0 +1,228 @@
+"""Sums over the texts of a corpus: they grow with its vocabulary and its longest text, never with the number of texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.evaluate.statistics import ranks
+
+CELLS = 1 << 21
+"""Scores that are ranked at a time."""
+PLACES = 64
+"""Positions that are told apart; those after them count together."""
+BINS = 20
+FEWEST = 3
+"""Tokens without which a text has no rank correlation."""
+SPELLINGS = 16
+"""Texts that are told apart for one token id: an unknown word may stand as any text at all."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts that have scores, their tokens one after another.
+
+    rows: where they stand in the batch that was read. sizes: tokens of each. ids, special: of each token; words have no id.
+    shares: scores [view, layer, token], the mean over the queries of a text; rows of flow are divided by their sums before.
+    """
+
+    rows: Ints
+    sizes: Ints
+    ids: Ints | None
+    special: NDArray[np.bool_]
+    shares: Floats
+
+    @property
+    def starts(self) -> Ints:
+        return np.cumsum(self.sizes) - self.sizes
+
+
+@dataclass
+class Tokens:
+    """What each token id received; each word, where tokens are words.
+
+    slots: the place of an id in the other arrays, -1 where it has none yet. words: what stands for the ids of words.
+    """
+
+    shape: tuple[int, int]
+    words: dict[str, int] = field(default_factory=dict)
+    slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    ids: list[int] = field(default_factory=list)
+    names: list[Counter[str]] = field(default_factory=list)
+    counts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    special: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    sums: Floats = field(init=False)
+    lifts: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sums = np.zeros((*self.shape, 0))
+        self.lifts = np.zeros((*self.shape, 0))
+
+    def add(self, batch: Batch, texts: Any) -> None:
+        """texts: what stands for each token, an Arrow array."""
+        spelled = texts.dictionary_encode()
+        words, codes = spelled.dictionary.to_pylist(), spelled.indices.to_numpy()
+        given = batch.ids
+        if given is None:
+            given = np.array([self.words.setdefault(word, len(self.words)) for word in words])[codes]
+        ids, inverse, counts = np.unique(given, return_inverse=True, return_counts=True)
+        at = self._places(ids)
+        self.counts[at] += counts
+        self.special[at] += np.bincount(inverse, batch.special, len(ids)).astype(np.int64)
+        many = np.repeat(batch.sizes, batch.sizes).astype(np.float64)
+        for place in np.ndindex(*self.shape):
+            self.sums[*place, at] += np.bincount(inverse, batch.shares[place], len(ids))
+            self.lifts[*place, at] += np.bincount(inverse, batch.shares[place] * many, len(ids))
+        pairs, firsts, each = np.unique(inverse * len(words) + codes, return_index=True, return_counts=True)
+        # in the order of the texts, so that the spellings kept are the same however the rows are cut into batches
+        for k in np.argsort(firsts, kind="stable").tolist():
+            names, word = self.names[at[pairs[k] // len(words)]], words[pairs[k] % len(words)]
+            if word in names or len(names) < SPELLINGS:
+                names[word] += int(each[k])
+
+    def _places(self, ids: Ints) -> Ints:
+        if len(ids) and ids[-1] >= len(self.slots):
+            self.slots = np.concatenate([self.slots, np.full(int(ids[-1]) + 1 - len(self.slots), -1)])
+        new = ids[self.slots[ids] < 0]
+        if len(new):
+            self.slots[new] = len(self.ids) + np.arange(len(new))
+            self.ids += new.tolist()
+            self.names += [Counter() for _ in new]
+            room = len(self.ids) + len(self.ids) // 4 - len(self.counts)  # a quarter more, to grow seldom
+            if len(self.ids) > len(self.counts):
+                self.counts, self.special, self.sums, self.lifts = (
+                    np.concatenate([x, np.zeros((*x.shape[:-1], room), x.dtype)], -1)
+                    for x in (self.counts, self.special, self.sums, self.lifts)
+                )
+        return self.slots[ids]
+
+
+@dataclass
+class Positions:
+    """Sums of shares by position, [from the start or from the end, all tokens or none special, …, position]."""
+
+    shape: tuple[int, int]
+    counts: Floats = field(default_factory=lambda: np.zeros((2, 2, PLACES + 1)))
+    uniform: Floats = field(default_factory=lambda: np.zeros((2, 2, PLACES + 1)))
+    sums: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sums = np.zeros((2, 2, *self.shape, PLACES + 1))
+
+    def add(self, batch: Batch) -> None:
+        many = np.repeat(batch.sizes, batch.sizes)
+        first = np.arange(len(many)) - np.repeat(batch.starts, batch.sizes)
+        for end, place in enumerate((first, many - 1 - first)):
+            for plain in (0, 1):
+                kept = ~batch.special if plain else np.ones(len(many), bool)
+                at = np.minimum(place[kept], PLACES)
+                self.counts[end, plain] += np.bincount(at, minlength=PLACES + 1)
+                self.uniform[end, plain] += np.bincount(at, 1 / many[kept], PLACES + 1)
+                for k in np.ndindex(*self.shape):
+                    self.sums[end, plain, *k] += np.bincount(at, batch.shares[k][kept], PLACES + 1)
+
+
+@dataclass
+class Agreement:
+    """Rank correlations of pairs of views: counts and moments [all tokens or none special, pair, layer]."""
+
+    pairs: tuple[tuple[int, int], ...]
+    layers: int
+    few: Ints = field(default_factory=lambda: np.zeros(2, np.int64))
+    n: Floats = field(init=False)
+    flat: Floats = field(init=False)
+    sums: Floats = field(init=False)
+    squares: Floats = field(init=False)
+    first: Floats = field(init=False)
+    bins: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape = (2, len(self.pairs), self.layers)
+        self.n, self.flat, self.sums, self.squares, self.first = (np.zeros(shape) for _ in range(5))
+        self.bins = np.zeros((*shape, BINS))
+
+    def add(self, batch: Batch) -> tuple[Floats, Ints]:
+        """The correlations over tokens that are not special, [pair, layer, text], and how many tokens that are."""
+        for plain in (0, 1):
+            kept = np.flatnonzero(~batch.special) if plain else np.arange(len(batch.special))
+            text = np.repeat(np.arange(len(batch.sizes)), batch.sizes)[kept]
+            sizes = np.bincount(text, minlength=len(batch.sizes))
+            found, same = _correlations(batch.shares, kept, sizes, self.pairs)
+            told = np.isfinite(found)
+            filled = np.where(told, found, 0)
+            self.few[plain] += int((sizes < FEWEST).sum())
+            self.n[plain] += told.sum(-1)
+            self.flat[plain] += (~told[..., sizes >= FEWEST]).sum(-1)
+            self.sums[plain] += filled.sum(-1)
+            self.squares[plain] += (filled**2).sum(-1)
+            self.first[plain] += (same & told).sum(-1)
+            # rounded first: with few tokens correlations are multiples of a tenth but for the last bits
+            at = np.clip(np.floor(np.round((filled + 1) * BINS / 2, 6)).astype(int), 0, BINS - 1)
+            for k in np.ndindex(len(self.pairs), self.layers):
+                self.bins[plain, *k] += np.bincount(at[k][told[k]], minlength=BINS)
+        return found, sizes
+
+
+def _correlations(
+    shares: Floats, kept: Ints, sizes: Ints, pairs: Sequence[tuple[int, int]]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Spearman's rank correlation of pairs of views [pair, layer, text], NaN where there is none, and whether both have the
+    same token first.
+
+    kept: which of the tokens count. sizes: how many of them each text has. As `attnflow.evaluate.statistics.spearman`, for
+    all texts of a length at once.
+    """
+    views, layers, _ = shares.shape
+    found = np.full((len(pairs), layers, len(sizes)), np.nan)
+    same = np.zeros(found.shape, bool)
+    starts = np.cumsum(sizes) - sizes
+    for n in np.unique(sizes[sizes >= FEWEST]).tolist() if pairs else ():
+        texts = np.flatnonzero(sizes == n)
+        for some in np.array_split(texts, -(-len(texts) * views * layers * n // CELLS)):
+            places = kept[starts[some][:, None] + np.arange(n)]
+            placed = ranks(shares[:, :, places])  # [view, layer, text, token]
+            top = placed == placed.max(-1, keepdims=True)
+            centred = placed - placed.mean(-1, keepdims=True)
+            size = (centred**2).sum(-1)
+            for p, (a, b) in enumerate(pairs):
+                flat = (size[a] == 0) | (size[b] == 0)
+                both = (centred[a] * centred[b]).sum(-1)
+                found[p][:, some] = np.where(flat, np.nan, both / np.sqrt(np.where(flat, 1, size[a] * size[b])))
+                same[p][:, some] = (top[a] & top[b]).any(-1)
+    return found, same
+
+
+@dataclass
+class Worst:
+    """For each pair of views the texts with the lowest correlations: (correlation, row), and all of those texts by row."""
+
+    pairs: int
+    most: int
+    found: list[list[tuple[float, int]]] = field(init=False)
+    texts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    eligible: int = 0
+
+    def __post_init__(self) -> None:
+        self.found = [[] for _ in range(self.pairs)]
+
+    def add(self, told: Floats, numbers: Ints, entry: Callable[[int], dict[str, Any]]) -> None:
+        """told: correlations [pair, text] of texts that count, NaN for others. numbers: their rows in the whole corpus."""
+        self.eligible += int(np.isfinite(told).any(0).sum())
+        for p, values in enumerate(told):
+            here = [(round(float(values[k]), 9), int(numbers[k]), int(k)) for k in np.flatnonzero(np.isfinite(values))]
+            here = sorted(here)[: self.most]
+            self.found[p] = sorted([*self.found[p], *((value, row) for value, row, _ in here)])[: self.most]
+            stay = {row for _, row in self.found[p]}
+            for _, row, k in here:
+                if row in stay and row not in self.texts:
+                    self.texts[row] = entry(k)
+        named = {row for found in self.found for _, row in found}
+        self.texts = {row: text for row, text in self.texts.items() if row in named}

@@ -1,0 +1,369 @@
+"""The page of a corpus in a real browser: its tables and pictures, what is chosen, and the pages of its texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import opened, settle
+
+from attnflow.corpus import report
+from attnflow.view.corpus_page import html_of
+from test_corpus_report import WORDS, made_up, stored, traced
+
+VIEWS = ("raw", "rollout", "flow")
+PAIRS = ("raw – rollout", "raw – flow", "rollout – flow")
+VOCABULARY = (*WORDS, "</script><b>x", "日本", "\u202egnol", *(f"word{i}" for i in range(9)))
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    rows, columns = made_up(300, vocabulary=VOCABULARY)
+    found = report.summarize(stored(tmp_path_factory.mktemp("out") / "corpus", rows, columns), texts=4)
+    return {**found, "pages": [], "missing": "No text has a page of its own: the model is gone."}
+
+
+@pytest.fixture(scope="module")
+def path(summary: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("page") / "index.html", summary)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The report of twelve sentences, with the pages of some of them."""
+    return report.write(stored(tmp_path_factory.mktemp("real") / "out", *traced()), texts=2)
+
+
+def saved(path: Path, summary: dict[str, Any]) -> Path:
+    path.write_text(html_of(summary), encoding="utf-8")
+    return path
+
+
+def panel(page: Any, name: str) -> Any:
+    return page.locator(f'[data-panel="{name}"]')
+
+
+def cells(page: Any, where: str) -> list[list[str]]:
+    return page.evaluate(  # type: ignore[no-any-return]
+        "where => [...document.querySelectorAll(where)].map(row => [...row.children].map(cell => cell.textContent))",
+        where,
+    )
+
+
+def received(page: Any, view: str) -> list[list[str]]:
+    return cells(page, f'.received[data-view="{view}"] tbody tr')
+
+
+def listed(page: Any, name: str) -> list[list[str]]:
+    """What the pictures of a panel tell to those who do not see them, one list each."""
+    lists = panel(page, name).locator("ul.sr").all()
+    return [[line.strip() for line in one.locator("li").all_text_contents()] for one in lists]
+
+
+def ranked(summary: dict[str, Any], view: str, layer: str, by: str, special: bool) -> list[list[Any]]:
+    """The rows of a list as the page should have them: text, lift, share, count."""
+    kinds = [dict(zip(summary["types"]["fields"], row, strict=True)) for row in summary["types"]["rows"]]
+    rows = [(kinds[kind], mean, share, lift) for kind, mean, share, lift in summary["received"][view][layer]]
+    rows = sorted((row for row in rows if row[0]["special"] == special), key=lambda row: -row[3 if by == "lift" else 2])
+    return [[kind["text"], lift, share, kind["count"]] for kind, _, share, lift in rows]
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").rstrip("×% ").replace(",", ""))
+
+
+def plain(text: str) -> str:
+    """A token as it is shown: what would turn the line round stands as its number."""
+    return text.replace("\u202e", "\\u202e")
+
+
+def same(found: list[list[str]], wanted: list[list[Any]]) -> None:
+    assert [row[1] for row in found] == [plain(row[0]) for row in wanted]
+    assert [number(row[2]) for row in found] == pytest.approx([row[1] for row in wanted], abs=6e-3)
+    assert [number(row[3]) for row in found] == pytest.approx([100 * row[2] for row in wanted], abs=6e-3)
+    assert [number(row[4]) for row in found] == [row[3] for row in wanted]
+
+
+def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str, Any], tmp_path: Path) -> None:
+    with opened(browser, path) as page:
+        assert page.title() == "corpus · attnflow"
+        assert page.locator(".told-model").inner_text() == "small <model> · 0123456789ab · float32"
+        assert page.locator(".prediction").inner_text() == (
+            "texts.txt: 300 texts, of which 288 are explained by raw, rollout, flow at 2 layers and 12 failed. 1 text was "
+            "cut. Where several positions of a text were explained (1 text), its scores are their mean."
+        )
+        means = {
+            " – ".join(one["views"]): one["correlation"]["mean"]
+            for one in summary["agreement"]
+            if one["layer"] == "L2" and not one["special"]
+        }
+        told = ", ".join(f"{pair} {means[pair]:.2f}".replace("0.", ".") for pair in PAIRS)
+        assert page.locator(".ahead").inner_text() == f"Mean rank correlation at L2 without special tokens: {told}."
+        assert page.locator(".missing").all_inner_texts() == [summary["missing"]]
+    half = saved(tmp_path / "half.html", {**summary, "finished": False, "missing": None, "provenances": 2})
+    with opened(browser, half) as page:
+        assert page.locator(".missing").all_inner_texts() == [
+            "The job is not finished: this covers the 3 parts that are there."
+        ]
+        assert "The rows were made in 2 different ways" in page.locator(".prediction").inner_text()
+
+
+def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    with opened(browser, path) as page:
+        for view in VIEWS:
+            found = received(page, view)
+            assert [row[0] for row in found] == [str(i + 1) for i in range(20)]
+            same(found, ranked(summary, view, "L2", "lift", False)[:20])
+            head = page.locator(f'.received[data-view="{view}"] h3').inner_text()
+            assert number(head.split()[1]) == pytest.approx(100 * summary["special_share"][view]["L2"], abs=0.06)
+        page.get_by_role("button", name="the first 28").click()
+        page.get_by_role("button", name="by share").click()
+        page.get_by_role("group", name="layer").get_by_role("button", name="L1").click()
+        page.get_by_label("special tokens too").check()
+        settle(page)
+        for view in VIEWS:
+            found = received(page, view)
+            same(found[:2], ranked(summary, view, "L1", "share", True))
+            same(found[2:], ranked(summary, view, "L1", "share", False))
+            assert len(found) == 30 and [row[0] for row in found[:3]] == ["", "", "1"]
+        page.wait_for_function("location.hash.includes('l=L1')")
+        address = dict(page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
+        assert address == {"l": "L1", "s": "1", "o": "share", "n": "1"}
+        before = page.locator("article").inner_text()
+        page.reload()
+        settle(page)
+        assert page.locator("article").inner_text() == before
+        row = page.locator('.received[data-view="raw"] tbody tr').nth(5)
+        row.hover()
+        kind = row.get_attribute("data-type")
+        assert page.locator("tr.lit").evaluate_all("rows => rows.map(row => row.dataset.type)") == [kind] * 3
+        title = page.locator('.received[data-view="raw"] tbody tr').filter(has_text="cabinets").get_attribute("title")
+        assert re.fullmatch(r"mean score 0\.\d{4}, token id 12, also “Cabinets”", title)
+
+
+def test_what_stands_for_many_texts_has_no_name_of_its_own(
+    browser: Any, tmp_path: Path, summary: dict[str, Any]
+) -> None:
+    rows = [list(row) for row in summary["types"]["rows"]]
+    at = summary["types"]["fields"].index("spellings")
+    (number_of,) = [i for i, row in enumerate(rows) if row[1] == "key"]
+    rows[number_of][at] = summary["types"]["spellings"]
+    with opened(
+        browser, saved(tmp_path / "many.html", {**summary, "types": {**summary["types"], "rows": rows}})
+    ) as page:
+        named = page.locator(f'.received[data-view="raw"] tr[data-type="{number_of}"]')
+        assert named.locator("em").inner_text() == "key, Key, …"
+        assert named.get_attribute("title").endswith(
+            "stands for many texts, mostly words that the tokenizer does not know"
+        )
+        assert page.locator('.received[data-view="raw"] em').count() == 1
+
+
+@pytest.mark.parametrize(("end", "kind"), [("start", "plain"), ("end", "plain"), ("start", "all")])
+def test_positions(browser: Any, path: Path, summary: dict[str, Any], end: str, kind: str) -> None:
+    told = summary["positions"][end][kind]
+    kept = [i for i, n in enumerate(told["counts"]) if n >= summary["least"]]
+    assert 64 in kept and len(kept) > 10
+    with opened(browser, path, "#s=1" if kind == "all" else "") as page:
+        if end == "end":
+            page.get_by_role("button", name="from the end").click()
+            settle(page)
+        (found,) = listed(page, "positions")
+        side = " from the end" if end == "end" else ""
+        wanted = [
+            f"position {'65+' if i == 64 else i + 1}{side}, {told['counts'][i]} tokens, "
+            + ", ".join(f"{view} {told['shares'][view]['L2'][i]:.4f}" for view in VIEWS)
+            + f", all the same {told['uniform'][i]:.4f}"
+            for i in (kept[::-1] if end == "end" else kept)
+        ]
+        assert found == wanted
+        ticks = panel(page, "positions").locator("text.tick").all_text_contents()
+        assert {"65+", "5", "10"} <= set(ticks)
+        # what has no neighbour is a dot, for each of the lines
+        alone = panel(page, "positions").locator("svg > circle")
+        assert alone.count() == 4
+
+
+def test_agreement(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    with opened(browser, path) as page:
+        for special, layer in ((False, "L2"), (True, "L2"), (True, "L1")):
+            page.get_by_label("special tokens too").set_checked(special)
+            page.get_by_role("group", name="layer").get_by_role("button", name=layer).click()
+            settle(page)
+            told = [one for one in summary["agreement"] if (one["layer"], one["special"]) == (layer, special)]
+            rows = cells(page, '[data-panel="agreement"] tbody tr')
+            assert [row[0] for row in rows] == list(PAIRS)
+            for row, one in zip(rows, told, strict=True):
+                mean, low, high = (number(text) for text in re.findall(r"−?\.\d\d|1\.00", row[1]))
+                assert [mean, low, high] == pytest.approx(list(one["correlation"].values()), abs=6e-3)
+                assert [number(text) for text in re.findall(r"\d+", row[2])] == pytest.approx(
+                    [100 * x for x in one["first"].values()], abs=0.51
+                )
+                short = [f"{one['few']} too short"] if one["few"] else []
+                assert row[3:] == [str(one["texts"]), ", ".join([*short, f"{one['flat']} all the same"])]
+            *bars, layers = listed(page, "agreement")
+            for found, one in zip(bars, told, strict=True):
+                assert len(found) == 20 and found[0].startswith("ρ from −1.00 to −.90, ")
+                counts = [int(re.search(r", (\d+) texts?$", line)[1]) for line in found]  # type: ignore[index]
+                assert counts == one["histogram"]
+            assert [line.split(",")[0] for line in layers] == ["L1", "L2"]
+
+
+def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    held = summary["disagreement"]
+    with opened(browser, path) as page:
+        for number_of, pair in enumerate(PAIRS):
+            page.get_by_role("group", name="views").get_by_role("button", name=pair).click()
+            settle(page)
+            cases = page.locator(".case")
+            wanted = held["pairs"][number_of]["texts"]
+            assert cases.evaluate_all("all => all.map(one => Number(one.dataset.row))") == [
+                one["row"] for one in wanted
+            ]
+            for case, one in zip(cases.all(), wanted, strict=True):
+                text = held["texts"][str(one["row"])]
+                rho = f"{one['correlation']:.2f}".replace("-", "−").replace("0.", ".")
+                about = case.locator(".about > *").all_inner_texts()
+                assert about == [
+                    text["id"],
+                    f"ρ {rho}",
+                    f"{text['prediction']['label']} {text['prediction']['probability']:.2f}",
+                ]
+                views = case.locator(".row").evaluate_all("rows => rows.map(row => row.dataset.view)")
+                assert views[:2] == pair.split(" – ") and set(views) == set(VIEWS)
+                shown = [token for token, special in zip(text["tokens"], text["special"], strict=True) if not special]
+                assert case.locator(".row").first.locator(".tok").all_inner_texts() == list(map(plain, shown))
+        assert page.locator(".case a").count() == 0
+        case = page.locator(".case").first
+        text = held["texts"][str(wanted[0]["row"])]
+        shades = (
+            "toks => toks.map(tok => getComputedStyle(tok).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0))"
+        )
+        for view in VIEWS:
+            light = case.locator(f'.row[data-view="{view}"] .tok').evaluate_all(shades)
+            values = [x for x, special in zip(text["shares"][view], text["special"], strict=True) if not special]
+            order = sorted(range(len(values)), key=lambda i: -values[i])
+            assert [light[i] for i in order] == sorted(light)
+        page.get_by_label("special tokens too").check()
+        settle(page)
+        assert case.locator(".row").first.locator(".tok").count() == len(text["tokens"])
+
+
+def test_every_text_leads_to_its_page(browser: Any, real: list[Path]) -> None:
+    index, *pages = real
+    with opened(browser, index) as page:
+        assert page.locator(".missing").count() == 0
+        links = page.locator(".case a")
+        assert links.count() == page.locator(".case").count() == 2
+        href = links.first.get_attribute("href")
+        name = links.first.inner_text()
+        row = page.locator(".case").first.get_attribute("data-row")
+        tokens = page.locator(".case").first.locator(".row").first.locator(".tok").all_inner_texts()
+    assert href == f"texts/{row}.html#l=6" and name == f"s{row}"
+    target = index.parent / href.split("#")[0]
+    assert target in pages
+    with opened(browser, target, "#l=6") as page:
+        assert page.locator(".query .tok").all_inner_texts()[1:-1] == tokens
+
+
+def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
+    same_sum = "are divided by their sum in a text, so that views can be compared."
+    for field, told, left in (
+        (None, f"Scores by flow {same_sum}", ""),
+        ("ratio", f"Scores by rollout and flow {same_sum}", "&f=ratio"),
+        ("difference", "share is then the part of the sum of their sizes.", "&f=difference"),
+    ):
+        rows = sorted(map(int, summary["disagreement"]["texts"]))
+        held = {**summary, "receptive_field": field, "pages": rows, "words": True}
+        with opened(browser, saved(tmp_path / "field.html", held)) as page:
+            assert told in panel(page, "tokens").locator(".hint").inner_text()
+            href = page.locator(".case a").first.get_attribute("href")
+            row = page.locator(".case").first.get_attribute("data-row")
+            assert href == f"texts/{row}.html#l=2{left}&u=words"
+
+
+def test_the_texts(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    with opened(browser, path) as page:
+        (found,) = listed(page, "texts")
+        counts = summary["lengths"]["counts"]
+        assert found[:2] == [f"1 to 5 tokens, {counts[0]} texts", f"6 to 10 tokens, {counts[1]} texts"]
+        assert len(found) == len(counts)
+        assert panel(page, "texts").locator(".told").inner_text() == "288 texts of 3 to 82 tokens, median 9"
+        rows = cells(page, ".said tbody tr")
+        assert [row[:2] for row in rows] == [[one["label"], str(one["count"])] for one in summary["predictions"]["top"]]
+        failed = page.locator(".failures details")
+        assert failed.locator("summary").all_inner_texts() == [
+            f"{one['kind']}: {one['count']} texts" for one in summary["errors"]
+        ]
+        failed.first.locator("summary").click()
+        example = summary["errors"][0]["examples"][0]
+        assert failed.first.locator("li").first.inner_text() == f"{example['id']} {example['message']}"
+
+
+def test_keys_reach_everything(browser: Any, path: Path) -> None:
+    with opened(browser, path) as page:
+        picture = panel(page, "positions").locator("svg.chart")
+        picture.focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        (_, second, *_), *_ = listed(page, "positions")
+        tip = page.locator(".tip:not([hidden]) > div").all_inner_texts()
+        assert ", ".join(tip) == second
+        page.get_by_label("special tokens too").focus()
+        page.keyboard.press("Space")
+        settle(page)
+        assert page.locator('.received[data-view="flow"] tbody').count() == 2
+        reached = set()
+        page.locator("body").click(position={"x": 2, "y": 2})
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate("document.activeElement.closest('[data-panel]')?.dataset.panel"))
+        assert {"tokens", "positions", "agreement", "disagreement", "texts"} <= reached
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_fits(browser: Any, path: Path, scheme: str, width: int) -> None:
+    with opened(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        assert page.locator("#attnflow").get_attribute("data-theme") == scheme
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        beside = page.locator(".received").evaluate_all("all => new Set(all.map(one => one.offsetTop)).size")
+        assert beside == (3 if width == 400 else 1)
+        for name in ("positions", "agreement", "texts"):
+            for picture in panel(page, name).locator("svg.chart").all():
+                assert picture.bounding_box()["x"] + picture.bounding_box()["width"] <= width
+        paper = page.evaluate("getComputedStyle(document.querySelector('#attnflow')).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 31)"}[scheme]
+
+
+def test_little_to_show(browser: Any, tmp_path: Path) -> None:
+    rows, columns = made_up(4, ("rollout",), (5,))
+    found = {**report.summarize(stored(tmp_path / "few", rows, columns, parts=1)), "pages": [], "missing": None}
+    with opened(browser, saved(tmp_path / "few.html", found)) as page:
+        assert [one.get_attribute("data-panel") for one in page.locator(".panel").all()] == [
+            "tokens",
+            "positions",
+            "texts",
+        ]
+        assert page.locator(".ahead").count() == 0
+    rows, columns = made_up(1)
+    found = {**report.summarize(stored(tmp_path / "one", rows, columns, parts=1)), "pages": [], "missing": None}
+    short = {**found["disagreement"], "pairs": [{**one, "texts": []} for one in found["disagreement"]["pairs"]]}
+    empty = {view: {layer: [] for layer in layers} for view, layers in found["received"].items() if view != "fields"}
+    with opened(browser, saved(tmp_path / "one.html", {**found, "disagreement": short, "received": empty})) as page:
+        assert page.locator(".empty").all_inner_texts() == [
+            "Nothing stands 2 times in the corpus.",
+            "Too few tokens stand at any position.",
+            "No text is long enough for its rank correlation to mean something.",
+        ]
+
+
+def test_the_file_asks_nobody(path: Path, summary: dict[str, Any]) -> None:
+    file = path.read_text(encoding="utf-8")
+    assert file.count("<script") == file.count("</script>") == 2
+    assert set(re.findall(r"https?://[\w./]+", file)) == {"http://www.w3.org/2000/svg"}
+    held = re.search(r'id="attnflow-document">(.*?)</script>', file, re.DOTALL)
+    assert held is not None and json.loads(held[1]) == summary
