@@ -440,7 +440,9 @@ def test_differences_from_a_receptive_field_are_no_shares(tmp_path: Path) -> Non
             for name in columns:
                 row[name] = (np.array(row[name]) - 0.2).tolist()
     out = stored(tmp_path / "less", rows, columns, parts=1)
-    (out / "_manifest.jsonl").write_text(json.dumps({"receptive_field": "difference"}) + "\n")
+    (out / "_manifest.jsonl").write_text(
+        json.dumps({"format": "attnflow.corpus", "receptive_field": "difference"}) + "\n"
+    )
     found = report.summarize(out)
     assert found["receptive_field"] == "difference"
     values = np.concatenate([np.array(row["flow_L2"]).mean(0) for row in rows if "error" not in row])
@@ -459,7 +461,7 @@ def test_ratios_to_a_receptive_field_are_divided_by_their_sums(tmp_path: Path) -
             if "error" not in row and name.startswith("rollout"):
                 row[name] = (5 * np.array(row[name])).tolist()
     out = stored(tmp_path / "ratio", rows, columns, parts=1)
-    (out / "_manifest.jsonl").write_text(json.dumps({"receptive_field": "ratio"}) + "\n")
+    (out / "_manifest.jsonl").write_text(json.dumps({"format": "attnflow.corpus", "receptive_field": "ratio"}) + "\n")
     found = report.summarize(out)
     for name in ("raw", "rollout", "flow"):
         for layer in ("L1", "L2"):
@@ -488,6 +490,8 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert refused(tmp_path / "empty") == f"'X/empty' {none}"
     assert refused(tmp_path / "gone") == f"'X/gone' {none}"
+    (tmp_path / "empty" / "_manifest.jsonl").write_text('{"format": "another"}\n')
+    assert refused(tmp_path / "empty") == f"'X/empty' {none}"
     rows, columns = made_up(30)
     begun = stored(tmp_path / "begun", rows, columns, parts=1)
     (begun / "part-000000.parquet").unlink()
@@ -537,7 +541,10 @@ def test_pages(real: Path, tmp_path: Path) -> None:
         assert f"<title>{text['text']} · attnflow</title>" in path.read_text(encoding="utf-8")
     document = embedded(index)
     assert document["missing"] is None and document["pages"] == [int(path.stem) for path in pages]
-    assert document["disagreement"] == held
+    short = {
+        row: {name: text[name] for name in text if name not in ("text", "pair")} for row, text in held["texts"].items()
+    }
+    assert document["disagreement"] == {**held, "texts": short}
     index, *pages = report.write(real, texts=1)
     assert index == real / "_report" / "index.html" and pages
     assert report.summarize(real)["texts"] == 12  # the pages are no part of the corpus

@@ -120,6 +120,7 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             head = page.locator(f'.received[data-view="{view}"] h3').inner_text()
             assert number(head.split()[1]) == pytest.approx(100 * summary["special_share"][view]["L2"], abs=0.06)
         page.get_by_role("button", name="the first 28").click()
+        assert page.evaluate("document.activeElement.textContent") == "the first 20"
         page.get_by_role("button", name="by share").click()
         page.get_by_role("group", name="layer").get_by_role("button", name="L1").click()
         page.get_by_label("special tokens too").check()
@@ -334,7 +335,8 @@ def test_fits(browser: Any, path: Path, scheme: str, width: int) -> None:
         assert beside == (3 if width == 400 else 1)
         for name in ("positions", "agreement", "texts"):
             for picture in panel(page, name).locator("svg.chart").all():
-                assert picture.bounding_box()["x"] + picture.bounding_box()["width"] <= width
+                own, around = picture.bounding_box(), picture.locator("..").bounding_box()
+                assert around["x"] <= own["x"] and own["x"] + own["width"] <= around["x"] + around["width"] + 1 <= width
         paper = page.evaluate("getComputedStyle(document.querySelector('#attnflow')).backgroundColor")
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 31)"}[scheme]
 
@@ -361,9 +363,26 @@ def test_little_to_show(browser: Any, tmp_path: Path) -> None:
         ]
 
 
+def test_many_layers_are_a_menu(browser: Any, tmp_path: Path) -> None:
+    rows, columns = made_up(40, ("raw", "flow"), range(1, 15))
+    found = {**report.summarize(stored(tmp_path / "deep", rows, columns)), "pages": [], "missing": None}
+    with opened(browser, saved(tmp_path / "deep.html", found)) as page:
+        menu = page.get_by_label("layer", exact=True)
+        assert menu.input_value() == "L14" and menu.locator("option").count() == 14
+        menu.select_option("L3")
+        settle(page)
+        same(received(page, "flow"), ranked(found, "flow", "L3", "lift", False)[:20])
+        assert page.locator(".case").count() > 0 and "at L14" in panel(page, "disagreement").inner_text()
+
+
 def test_the_file_asks_nobody(path: Path, summary: dict[str, Any]) -> None:
     file = path.read_text(encoding="utf-8")
     assert file.count("<script") == file.count("</script>") == 2
     assert set(re.findall(r"https?://[\w./]+", file)) == {"http://www.w3.org/2000/svg"}
     held = re.search(r'id="attnflow-document">(.*?)</script>', file, re.DOTALL)
-    assert held is not None and json.loads(held[1]) == summary
+    assert held is not None
+    found = json.loads(held[1])
+    assert {**found, "disagreement": None} == {**summary, "disagreement": None}
+    whole = {"text", "pair"}  # which may be long
+    for row, text in summary["disagreement"]["texts"].items():
+        assert found["disagreement"]["texts"][row] == {name: text[name] for name in text if name not in whole}

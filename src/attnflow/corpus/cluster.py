@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ from attnflow.flow import cores
 
 CORES = 2
 """Of a worker without a GPU, unless the number of workers says otherwise."""
+
+PATIENCE = 5.0
+"""Seconds for a cluster to answer."""
 
 BLOCKS = 10_000
 """Ray plans one task a block; above so many parts, a task takes several."""
@@ -46,17 +51,46 @@ def connected(address: str | None) -> Iterator[Any]:
         import ray.data
     except ImportError:
         raise InputError("--ray needs ray: pip install 'attnflow[ray]'") from None
-    quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
+    # "local", because without an address Ray looks for a cluster that runs, and refuses to be told its cores
+    given: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
     try:
-        ray.init(**({"address": address, "log_to_driver": False} if address else {"num_cpus": cores(), **quietly}))
-    except (ConnectionError, OSError, RuntimeError, ValueError) as e:
+        if address is not None:
+            _reach(address)
+            given = {"address": address}
+        with _muted():
+            ray.init(**given, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, OSError, OverflowError, RuntimeError, ValueError) as e:
         where = f"no Ray cluster answers at {address!r}" if address else "no local Ray cluster could be started"
-        raise InputError(f"{where} ({str(e).splitlines()[0]:.120}): give --ray-address of one that runs") from None
+        told = (getattr(e, "strerror", None) or str(e) or type(e).__name__).splitlines()[0]
+        raise InputError(f"{where} ({told:.120}): give --ray-address of one that runs") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
-        yield ray
+        with redirect_stdout(sys.stderr):  # where Ray says that a worker died; what we print is for programs too
+            yield ray
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Fails at once where nobody listens, for which Ray itself needs a quarter of an hour."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    """Without what Ray's core writes to the file of standard error, past Python: it also says what it was told to say."""
+    sys.stderr.flush()
+    held = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(held, 2)
+        os.close(held)
+        os.close(nothing)
 
 
 def shape(ray: Any, workers: int | None, device: str | None) -> Shape:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attnflow.command import make_folder
-from attnflow.corpus.folder import MANIFEST
+from attnflow.corpus.folder import FORMAT, MANIFEST
 from attnflow.corpus.schema import arrow
 from attnflow.corpus.tally import BINS, PLACES, SPELLINGS, Agreement, Batch, Floats, Ints, Positions, Tokens, Worst
 from attnflow.errors import InputError
@@ -250,9 +250,7 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
     try:
         lines = (folder / MANIFEST).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        raise InputError(
-            f"{str(folder)!r} is no output of attnflow corpus: expected a folder with {MANIFEST} and part-*.parquet in it"
-        ) from None
+        lines = []
     found = []
     for line in lines:
         try:
@@ -260,7 +258,11 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
         except ValueError:
             continue
     told = [line for line in found if isinstance(line, dict)]
-    return (told[0] if told else {}), any(line.get("finished") is True for line in told)
+    if not told or told[0].get("format") != FORMAT:
+        raise InputError(
+            f"{str(folder)!r} is no output of attnflow corpus: expected a folder with {MANIFEST} and part-*.parquet in it"
+        )
+    return told[0], any(line.get("finished") is True for line in told)
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,8 +14,14 @@ MODULES = ("colour.js", "draw.js", "state.js", "plots.js", "corpus.js")
 def html_of(summary: Mapping[str, Any]) -> str:
     """The whole file, of what `attnflow.corpus.report.summarize` gives, with two more entries.
 
-    pages: the rows whose texts have a page of their own beside this one, texts/<row>.html. missing: a sentence on those that
-    have none, or None.
+    pages: the rows whose texts have a page of their own beside this one, texts/<row>.html.
+    missing: a sentence on those that have none, or None.
+    Whole texts stay out, which may be long: the page shows their tokens.
     """
+    texts = {
+        row: {name: value for name, value in text.items() if name not in ("text", "pair")}
+        for row, text in summary["disagreement"]["texts"].items()
+    }
+    held = {**summary, "disagreement": {**summary["disagreement"], "texts": texts}}
     title = f"{summary['folder']} · attnflow"
-    return file_of(title, summary, modules=MODULES, styles=(*STYLES, "grid.css", "corpus.css"), start="showCorpus")
+    return file_of(title, held, modules=MODULES, styles=(*STYLES, "grid.css", "corpus.css"), start="showCorpus")

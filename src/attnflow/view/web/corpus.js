@@ -8,7 +8,7 @@ const DASHES = ["2 4", "8 4", null];
 
 const TOLD = {
   tokens: (held) =>
-    `${held.words ? "Words" : "Tokens"} by what they receive. Lift is the mean score of a token times the number of tokens in its text: 1× is what it would have if all tokens of a text had the same. Share is the part of all score in the corpus that goes to it. Only what stands at least ${held.least} times in the corpus is listed${held.types.special ? "; special tokens stand apart" : ""}.${divided(held)} Point at a token for its mean score; the same one lights up in every list.`,
+    `${held.words ? "Words" : "Tokens"} by what they receive. Lift is the mean score of a token times the number of tokens in its text: 1× is what it would have if all tokens of a text had the same. Share is the part of all score in the corpus that goes to it. Only what stands at least ${held.least} times in the corpus is listed${held.types.special ? "; special tokens stand apart, where they are asked for" : ""}.${divided(held)} Point at a token for its mean score; the same one lights up in every list.`,
   positions: (held) =>
     `The mean score of a token by its position${held.words ? ", counted in words" : ""}; ${held.positions.places + 1}+ is the mean of all positions from there on. The dotted line is what a token would have if all tokens of its text had the same. Positions at which fewer than ${held.least} tokens stand are left out.`,
   agreement: (held) =>
@@ -158,13 +158,11 @@ function tokenTables(page) {
   grid.addEventListener("pointerleave", () => light());
   const longest = Math.max(...lists.map((list) => list.filter(({ special }) => !special).length));
   if (!longest) return [el("p", { class: "empty" }, `Nothing stands ${held.least} times in the corpus.`)];
-  const more = button(
-    n ? `the first ${FIRST}` : `the first ${Math.min(100, longest)}`,
-    () => state.set({ n: n ? "" : "1" }),
-    {
-      class: "more",
-    },
-  );
+  const turn = () => {
+    state.set({ n: n ? "" : "1" });
+    document.querySelector(".corpus .more").focus(); // it was made anew
+  };
+  const more = button(`the first ${n ? FIRST : Math.min(100, longest)}`, turn, { class: "more" });
   return [grid, longest > FIRST ? more : []];
 }
 
@@ -187,15 +185,17 @@ function lineNames(names, looks, place) {
  *
  * at: the place of each step on the axis, whole numbers from 0; lines go on between neighbours, and what has none is a dot.
  */
-function linesChart(page, width, told, { names, looks, rows, at, flip, marks, tell, low, top, digits, bars = [] }) {
+function linesChart(page, width, told, { names, looks, rows, at, flip, marks, tell, low, top, bars = [] }) {
   const narrow = width < 560,
     foot = 220,
     end = width - (narrow ? 20 : 50 + widest(names)),
     most = at.at(-1) || 1;
   const x = (s) => 46 + (flip ? 1 - at[s] / most : at[s] / most) * (end - 46),
     y = (v) => foot - 6 - ((v - low) / (top - low || 1)) * (foot - 16);
+  const levels = ticks(low, top, 4),
+    digits = between(1, Math.ceil(-Math.log10(levels[1] - levels[0]) - 1e-9), 9);
   const axis = [
-    ticks(low, top, 4).map((v) => [path(`M46 ${y(v)}H${end}`), tick(40, y(v), decimals(v, digits), "end")]),
+    levels.map((v) => [path(`M46 ${y(v)}H${end}`), tick(40, y(v), decimals(v, digits), "end")]),
     apart(
       marks.map(([s, text]) => [x(s), text]),
       foot + 12,
@@ -259,7 +259,6 @@ function positionsChart(page, width) {
     marks: wanted.map((i) => [steps.indexOf(i), named(i)]),
     low: Math.min(0, ...rows.flat()),
     top: Math.max(...rows.flat()),
-    digits: 2,
   });
 }
 
@@ -296,6 +295,12 @@ function barsChart(page, width, told, bars, marks, middle = null) {
   return [node, list];
 }
 
+/** The width of one of some things beside each other, as the style sets them. */
+function besides(width, count) {
+  const columns = between(1, Math.floor((width + 28) / (290 + 28)), count);
+  return Math.floor((width - 28 * (columns - 1)) / columns);
+}
+
 function agreementParts(page, width) {
   const { held, state } = page,
     { l, s } = state.get();
@@ -319,7 +324,7 @@ function agreementParts(page, width) {
     ];
   });
   const heads = ["views", "rank correlation", "same token first", "texts", "left out"];
-  const each = Math.min(360, width < 560 ? width : (width - 24 * (cells.length - 1)) / cells.length);
+  const each = besides(width, cells.length);
   const places = [-1, -0.5, 0, 0.5, 1].map((v, i) => [5 * i, correlation(v)]);
   const histograms = cells.map((one, i) => {
     const bars = one.histogram.map((n, b) => [
@@ -334,7 +339,7 @@ function agreementParts(page, width) {
   const table = tableOf("agreement of views", heads, rows);
   return [
     aside("agreement of views", table),
-    el("div", { class: "beside pictures" }, histograms),
+    el("div", { class: "beside" }, histograms),
     held.layers.length > 1 ? overLayers(page, width) : [],
   ].flat();
 }
@@ -358,7 +363,6 @@ function overLayers(page, width) {
       tell,
       low: Math.min(0, ...values),
       top: 1,
-      digits: 1,
     }),
   ];
 }
@@ -456,13 +460,14 @@ function textsParts(page, width) {
   });
   const marks = [0, bars.length, ...bars.map((_, i) => i)].map((i) => [i, String(i * lengths.width)]);
   const summary = `${many(scored, "text")} of ${lengths.shortest} to ${lengths.longest} tokens, median ${lengths.median}`;
+  const there = 1 + (predictions.top.length > 0) + (errors.length > 0);
   const parts = [
     el(
       "div",
       { class: "picture" },
       el("h3", {}, "Lengths"),
       el("p", { class: "told" }, summary),
-      barsChart(page, Math.min(width, 420), "Texts by their number of tokens", bars, marks),
+      barsChart(page, Math.min(besides(width, there), 420), "Texts by their number of tokens", bars, marks),
     ),
   ];
   if (predictions.top.length) {
