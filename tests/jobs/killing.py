@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow.parquet  # noqa: F401
+import pyarrow.parquet
 import torch
 
 import attnflow
@@ -26,7 +26,7 @@ from attnflow.corpus.commands import FAILED
 
 TEXTS = 240
 PART = 6
-WORDS = "the key to cabinets near old doors of a house is are lost and found by dogs that cats see".split()
+WORDS = ("the", "key", "to", "cabinets", "near", "old", "doors", "of", "a", "house", "is", "lost", "and", "found", "by")
 
 
 def texts(count: int, seed: int) -> list[str]:
@@ -61,15 +61,15 @@ def forked(folder: Path, output: Path, at: int | None = None) -> int:
 
 
 class Steps:
-    """Counts what writing does to the disk, and kills this process at one step: a line of the manifest is then half there."""
+    """Counts what writing does to the disk, and kills this process at one step; it leaves half of what it was to write."""
 
     def __init__(self, at: int) -> None:
         self.left = at
 
     def watch(self) -> None:
-        for name in ("fsync", "rename", "replace", "write", "ftruncate"):
+        for name in ("fsync", "write", "ftruncate"):
             setattr(os, name, self._wrapped(name, getattr(os, name)))
-        Path.replace = lambda path, target: os.replace(path, target)  # type: ignore[method-assign,assignment]
+        Path.replace = self._wrapped("replace", Path.replace)  # type: ignore[method-assign]
 
     def _wrapped(self, name, do):  # type: ignore[no-untyped-def]
         def step(*args):  # type: ignore[no-untyped-def]
