@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 import attnflow as af
 from attnflow import cli
 from attnflow.capture.trace import Step
-from attnflow.view import document, grid_page, page
+from attnflow.view import corpus_page, document, grid_page, page
 from attnflow.view.explain import explain, traced
 from small_tokenizers import wordpiece
 
@@ -270,9 +270,9 @@ def test_the_file_stands_by_itself_and_holds_no_markup_of_the_text(tmp_path: Pat
     assert "connect-src 'self'" in page.application([{"name": "m"}])
 
 
-@pytest.mark.parametrize("modules", [page.MODULES, grid_page.MODULES])
+@pytest.mark.parametrize("modules", [page.MODULES, grid_page.MODULES, corpus_page.MODULES])
 def test_every_module_is_in_the_script_once_and_no_name_twice(modules: tuple[str, ...]) -> None:
-    assert {*page.MODULES, *grid_page.MODULES} == {path.name for path in page.WEB.glob("*.js")}
+    assert {*page.MODULES, *grid_page.MODULES, *corpus_page.MODULES} == {path.name for path in page.WEB.glob("*.js")}
     named: list[str] = []
     for name in modules:
         source = (page.WEB / name).read_text(encoding="utf-8")

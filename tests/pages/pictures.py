@@ -19,6 +19,7 @@ import torch
 from browser import chromium
 
 import attnflow as af
+from attnflow.corpus import report
 
 PICTURES = Path(__file__).parent.parent.parent / "docs" / "pictures"
 TEXT = "the key to the cabinets"
@@ -85,11 +86,42 @@ def vision() -> Any:
     return wrapped.explain({"pixel_values": held[7:8]})
 
 
+def corpus(folder: Path) -> str:
+    """The report of 400 sentences with a noun, another one that is nearer to the verb to come, and often a word before it."""
+    random = np.random.default_rng(0)
+    nouns = [
+        "key",
+        "cabinet",
+        "author",
+        "book",
+        "teacher",
+        "school",
+        "picture",
+        "house",
+        "friend",
+        "brother",
+        "dog",
+        "park",
+    ]
+    lines = []
+    for _ in range(400):
+        first, second = (nouns[i] + random.choice(["", "s"]) for i in random.choice(len(nouns), 2, replace=False))
+        link = random.choice(["of", "near", "with", "behind"])
+        old, new = (random.choice(["", f"{word} "]) for word in ("old", "new"))
+        lines.append(f"the {old}{first} {link} {random.choice(['the', 'my'])} {new}{second}\n")
+    (folder / "sentences.txt").write_text("".join(lines))
+    af.corpus.explain_corpus(
+        folder / "sentences.txt", folder / "corpus", methods=("raw", "rollout", "flow"), layers="all"
+    )
+    return report.write(folder / "corpus", texts=3)[0].as_uri()
+
+
 def shoot(
     browser: Any,
     url: str,
     name: str,
     of: str | None = None,
+    until: str | None = None,
     width: int = 1180,
     act: Callable[[Any], None] | None = None,
 ) -> None:
@@ -100,10 +132,14 @@ def shoot(
         act(page)
     page.wait_for_timeout(600)
     target = PICTURES / f"{name}.png"
-    if of is None:
-        page.screenshot(path=target, full_page=True)
-    else:
+    if of is not None:
         page.locator(of).first.screenshot(path=target)
+    elif until is not None:
+        box = page.locator(until).bounding_box()
+        clip = {"x": 0, "y": 0, "width": width, "height": box["y"] + box["height"]}
+        page.screenshot(path=target, full_page=True, clip=clip)
+    else:
+        page.screenshot(path=target, full_page=True)
     page.close()
     smaller(target)
     print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB")
@@ -173,6 +209,7 @@ def main() -> None:
                 browser, saved("decoder", decoder) + "#f=ratio&l=8", "decoder", "[data-panel=compare]"
             ),
             "image": lambda: shoot(browser, saved("image", vision), "image", "[data-panel=compare]"),
+            "corpus": lambda: shoot(browser, corpus(Path(folder)), "corpus", until="[data-panel=positions]"),
             "app": lambda: app(browser),
         }
         for name, job in jobs.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,18 @@ from browser import opened, settle
 
 from attnflow.corpus import report
 from attnflow.view.corpus_page import html_of
-from test_corpus_report import WORDS, made_up, stored, traced
+from test_corpus_report import WORDS, embedded, made_up, stored, traced
 
 VIEWS = ("raw", "rollout", "flow")
 PAIRS = ("raw – rollout", "raw – flow", "rollout – flow")
 VOCABULARY = (*WORDS, "</script><b>x", "日本", "\u202egnol", *(f"word{i}" for i in range(9)))
+
+BROKEN = """cells => cells.filter(cell => {
+    const inside = document.createRange();
+    inside.selectNodeContents(cell);
+    return new Set([...inside.getClientRects()].map(box => box.top)).size > 1;
+}).map(cell => cell.textContent)"""
+"""What stands on more than one line."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +63,14 @@ def received(page: Any, view: str) -> list[list[str]]:
     return cells(page, f'.received[data-view="{view}"] tbody tr')
 
 
+def bars(page: Any, view: str, name: str) -> list[float]:
+    """The lengths of the bars in a list, or where the lines on them stand, in percent."""
+    return page.evaluate(  # type: ignore[no-any-return]
+        "([where, name]) => [...document.querySelectorAll(where)].map(one => parseFloat(one.style.getPropertyValue(name)))",
+        [f'.received[data-view="{view}"] td.bar', name],
+    )
+
+
 def listed(page: Any, name: str) -> list[list[str]]:
     """What the pictures of a panel tell to those who do not see them, one list each."""
     lists = panel(page, name).locator("ul.sr").all()
@@ -92,8 +106,8 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
         assert page.title() == "corpus · attnflow"
         assert page.locator(".told-model").inner_text() == "small <model> · 0123456789ab · float32"
         assert page.locator(".prediction").inner_text() == (
-            "texts.txt: 300 texts, of which 288 are explained by raw, rollout, flow at 2 layers and 12 failed. 1 text was "
-            "cut. Where several positions of a text were explained (1 text), its scores are their mean."
+            "texts.txt: 288 texts explained by raw, rollout, flow at 2 layers; 12 of 300 failed. 1 text was cut. Where several "
+            "positions of a text were explained (1 text), its scores are their mean."
         )
         means = {
             " – ".join(one["views"]): one["correlation"]["mean"]
@@ -101,14 +115,27 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
             if one["layer"] == "L2" and not one["special"]
         }
         told = ", ".join(f"{pair} {means[pair]:.2f}".replace("0.", ".") for pair in PAIRS)
-        assert page.locator(".ahead").inner_text() == f"Mean rank correlation at L2 without special tokens: {told}."
+        assert page.locator(".ahead").inner_text() == (
+            "How alike the views order the tokens of a text at L2, special ones aside (mean rank correlation; 1 is the same "
+            f"order, 0 unrelated): {told}."
+        )
         assert page.locator(".missing").all_inner_texts() == [summary["missing"]]
-    half = saved(tmp_path / "half.html", {**summary, "finished": False, "missing": None, "provenances": 2})
+    elsewhere = {**summary["provenance"], "model": "/a/long/way/to/bert/model"}
+    other = {"finished": False, "missing": None, "differing": ["device", "torch"], "provenance": elsewhere}
+    half = saved(tmp_path / "half.html", {**summary, **other})
     with opened(browser, half) as page:
         assert page.locator(".missing").all_inner_texts() == [
             "The job is not finished: this covers the 3 parts that are there."
         ]
-        assert "The rows were made in 2 different ways" in page.locator(".prediction").inner_text()
+        assert page.locator(".told-model").inner_text() == "bert/model · 0123456789ab · float32"
+        assert page.locator(".told-model").get_attribute("title") == elsewhere["model"]
+        assert (
+            page.locator(".prediction")
+            .inner_text()
+            .endswith(
+                "The rows were not all made alike: they differ in device, torch, and what is named above is the most frequent."
+            )
+        )
 
 
 def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, Any]) -> None:
@@ -119,8 +146,12 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             same(found, ranked(summary, view, "L2", "lift", False)[:20])
             head = page.locator(f'.received[data-view="{view}"] h3').inner_text()
             assert number(head.split()[1]) == pytest.approx(100 * summary["special_share"][view]["L2"], abs=0.06)
+            lifts = [row[1] for row in ranked(summary, view, "L2", "lift", False)[:20]]
+            most = max(1, *lifts)  # bars reach to the highest of their own list, and a line stands at 1×
+            assert bars(page, view, "--part") == pytest.approx([100 * lift / most for lift in lifts], abs=0.06)
+            assert bars(page, view, "--even") == pytest.approx([100 / most] * 20, abs=0.06)
         page.get_by_role("button", name="the first 28").click()
-        assert page.evaluate("document.activeElement.textContent") == "the first 20"
+        assert page.evaluate("document.activeElement.textContent") == "show the first 20"
         page.get_by_role("button", name="by share").click()
         page.get_by_role("group", name="layer").get_by_role("button", name="L1").click()
         page.get_by_label("special tokens too").check()
@@ -130,7 +161,8 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             same(found[:2], ranked(summary, view, "L1", "share", True))
             same(found[2:], ranked(summary, view, "L1", "share", False))
             assert len(found) == 30 and [row[0] for row in found[:3]] == ["", "", "1"]
-        page.wait_for_function("location.hash.includes('l=L1')")
+            assert max(bars(page, view, "--part")) == 100 and set(bars(page, view, "--even")) == {-1}  # none
+        page.wait_for_function("() => location.hash.includes('l=L1')")
         address = dict(page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
         assert address == {"l": "L1", "s": "1", "o": "share", "n": "1"}
         before = page.locator("article").inner_text()
@@ -182,7 +214,7 @@ def test_positions(browser: Any, path: Path, summary: dict[str, Any], end: str, 
         ]
         assert found == wanted
         ticks = panel(page, "positions").locator("text.tick").all_text_contents()
-        assert {"65+", "5", "10"} <= set(ticks)
+        assert {"65+", "5", "10", f"position{side}", "mean score"} <= set(ticks)
         # what has no neighbour is a dot, for each of the lines
         alone = panel(page, "positions").locator("svg > circle")
         assert alone.count() == 4
@@ -243,11 +275,14 @@ def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any])
         shades = (
             "toks => toks.map(tok => getComputedStyle(tok).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0))"
         )
+        ends = set()
         for view in VIEWS:
             light = case.locator(f'.row[data-view="{view}"] .tok').evaluate_all(shades)
             values = [x for x, special in zip(text["shares"][view], text["special"], strict=True) if not special]
             order = sorted(range(len(values)), key=lambda i: -values[i])
             assert [light[i] for i in order] == sorted(light)
+            ends.add((min(light), max(light)))
+        assert len(ends) == 1  # each row from its own lowest to its own highest
         page.get_by_label("special tokens too").check()
         settle(page)
         assert case.locator(".row").first.locator(".tok").count() == len(text["tokens"])
@@ -263,11 +298,22 @@ def test_every_text_leads_to_its_page(browser: Any, real: list[Path]) -> None:
         name = links.first.inner_text()
         row = page.locator(".case").first.get_attribute("data-row")
         tokens = page.locator(".case").first.locator(".row").first.locator(".tok").all_inner_texts()
-    assert href == f"texts/{row}.html#l=6" and name == f"s{row}"
+    assert href == f"texts/{row}.html#l=6&s=0" and name == f"s{row}"
     target = index.parent / href.split("#")[0]
     assert target in pages
-    with opened(browser, target, "#l=6") as page:
+    with opened(browser, target, "#l=6&s=0") as page:
         assert page.locator(".query .tok").all_inner_texts()[1:-1] == tokens
+
+
+def test_a_number_stands_below_the_bar_of_its_length(browser: Any, real: list[Path]) -> None:
+    with opened(browser, real[0]) as page:
+        chart = panel(page, "texts").locator("svg.chart")
+        boxes = [one.bounding_box() for one in chart.locator(".cell rect:first-child").all()]
+        ticks = [one for one in chart.locator(".tick").all() if one.text_content().isdigit()]
+        assert len(ticks) > 3
+        for tick in ticks:
+            bar, box = boxes[int(tick.text_content()) - 1], tick.bounding_box()
+            assert box["x"] + box["width"] / 2 == pytest.approx(bar["x"] + bar["width"] / 2, abs=1)
 
 
 def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
@@ -283,7 +329,24 @@ def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str
             assert told in panel(page, "tokens").locator(".hint").inner_text()
             href = page.locator(".case a").first.get_attribute("href")
             row = page.locator(".case").first.get_attribute("data-row")
-            assert href == f"texts/{row}.html#l=2{left}&u=words"
+            assert href == f"texts/{row}.html#l=2&s=0{left}&u=words"
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        (None, "the position that the model answers from, which is the class token, or the last one of a decoder"),
+        ("all", "each position of its text, on average"),
+        ("3", "position 3 of its text, counted from 0"),
+        ("key", "“key”"),
+    ],
+)
+def test_what_the_scores_are_of(
+    browser: Any, tmp_path: Path, summary: dict[str, Any], query: str | None, told: str
+) -> None:
+    with opened(browser, saved(tmp_path / "query.html", {**summary, "query": query})) as page:
+        hint = panel(page, "tokens").locator(".hint").inner_text()
+        assert hint.startswith(f"The score of a token says how much of it a view finds in {told}. Lift is")
 
 
 def test_the_texts(browser: Any, path: Path, summary: dict[str, Any]) -> None:
@@ -292,6 +355,10 @@ def test_the_texts(browser: Any, path: Path, summary: dict[str, Any]) -> None:
         counts = summary["lengths"]["counts"]
         assert found[:2] == [f"1 to 5 tokens, {counts[0]} texts", f"6 to 10 tokens, {counts[1]} texts"]
         assert len(found) == len(counts)
+        assert panel(page, "texts").locator(".tick").all_text_contents()[:5] == ["0", "20", "40", "60", "80"]
+        assert panel(page, "texts").locator(".hint").inner_text() == (
+            "How many tokens the texts have, what the model said of them, which could not be explained."
+        )
         assert panel(page, "texts").locator(".told").inner_text() == "288 texts of 3 to 82 tokens, median 9"
         rows = cells(page, ".said tbody tr")
         assert [row[:2] for row in rows] == [[one["label"], str(one["count"])] for one in summary["predictions"]["top"]]
@@ -333,6 +400,8 @@ def test_fits(browser: Any, path: Path, scheme: str, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") == width
         beside = page.locator(".received").evaluate_all("all => new Set(all.map(one => one.offsetTop)).size")
         assert beside == (3 if width == 400 else 1)
+        broken = page.locator(".received tbody td").evaluate_all(BROKEN)
+        assert broken == []
         for name in ("positions", "agreement", "texts"):
             for picture in panel(page, name).locator("svg.chart").all():
                 own, around = picture.bounding_box(), picture.locator("..").bounding_box()
@@ -361,13 +430,15 @@ def test_little_to_show(browser: Any, tmp_path: Path) -> None:
             "Too few tokens stand at any position.",
             "No text is long enough for its rank correlation to mean something.",
         ]
+        hint = panel(page, "texts").locator(".hint").inner_text()
+        assert hint == "How many tokens the texts have, what the model said of them."  # and none failed
 
 
 def test_many_layers_are_a_menu(browser: Any, tmp_path: Path) -> None:
     rows, columns = made_up(40, ("raw", "flow"), range(1, 15))
     found = {**report.summarize(stored(tmp_path / "deep", rows, columns)), "pages": [], "missing": None}
     with opened(browser, saved(tmp_path / "deep.html", found)) as page:
-        menu = page.get_by_label("layer", exact=True)
+        menu = page.get_by_role("combobox", name="layer")
         assert menu.input_value() == "L14" and menu.locator("option").count() == 14
         menu.select_option("L3")
         settle(page)
@@ -379,9 +450,7 @@ def test_the_file_asks_nobody(path: Path, summary: dict[str, Any]) -> None:
     file = path.read_text(encoding="utf-8")
     assert file.count("<script") == file.count("</script>") == 2
     assert set(re.findall(r"https?://[\w./]+", file)) == {"http://www.w3.org/2000/svg"}
-    held = re.search(r'id="attnflow-document">(.*?)</script>', file, re.DOTALL)
-    assert held is not None
-    found = json.loads(held[1])
+    found = embedded(path)
     assert {**found, "disagreement": None} == {**summary, "disagreement": None}
     whole = {"text", "pair"}  # which may be long
     for row, text in summary["disagreement"]["texts"].items():

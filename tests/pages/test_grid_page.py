@@ -205,7 +205,7 @@ def test_sorting_filtering_and_the_address(browser: Any, path: Path, summary: di
         panel(page, "cost").get_by_label("metric").select_option("log-odds (mask)")
         assert panel(page, "ranks").get_by_label("metric").input_value() == "log-odds (mask)"
         page.get_by_role("button", name="dark theme").click()
-        page.wait_for_function("location.hash.includes('theme=dark')")
+        page.wait_for_function("() => location.hash.includes('theme=dark')")
         address = page.evaluate("[...new URLSearchParams(location.hash.slice(1))]")
         assert dict(address) == {
             "o": "cost.up", "k": "edges,importance", "d": "remove", "c": "kept", "r": "log-odds (mask)", "theme": "dark"
@@ -311,7 +311,7 @@ def test_an_address_from_elsewhere(browser: Any, path: Path) -> None:
     with opened(browser, path, "#o=evil.up&d=none&c=x&m=99,toString&r=nothing&theme=pink&k=") as page:
         assert rows(page) == []
         page.evaluate("location.hash = 'm=length'")
-        page.wait_for_function("document.querySelectorAll('.wide tbody tr').length === 12")
+        page.wait_for_function("() => document.querySelectorAll('.wide tbody tr').length === 12")
         assert page.locator("article").inner_text() == before
 
 

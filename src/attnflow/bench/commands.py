@@ -221,6 +221,57 @@ def bench_page(
     Console().print(table)
 
 
+@app.command("corpus")
+def bench_corpus(
+    text: Annotated[Path, typer.Option(help="Texts, as attnflow corpus reads them.")],
+    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id.")],
+    texts: Annotated[int, typer.Option(min=1, help="How many, from the first.")] = 2000,
+    by_hand: Annotated[int, typer.Option(min=0, help="Of these, so many one by one with scipy; 0 leaves it out.")] = 20,
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds; medians are taken over them. 0 leaves them out.")] = 3,
+    ray: Annotated[str | None, typer.Option(help="Also on Ray, with so many workers, for example 1,2.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Also the peak memory for corpora of these sizes, for example 1000,10000.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A corpus job beside the plain forward pass of the same batches, and beside one text at a time with scipy."""
+    from attnflow.bench import corpus
+
+    quiet()
+    found = corpus.run(text, model, texts, by_hand, rounds, device, progress) if rounds else {}
+    if ray is not None:
+        found["ray"] = corpus.on_ray(text, model, texts, numbers(ray, "ray"), progress)
+    if memory is not None:
+        found["memory"] = corpus.memory(text, model, numbers(memory, "memory"), progress)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    console = Console()
+    if rounds:
+        table = Table(
+            "what", "texts/s", "× forward", "× by hand", title=f"{found['texts']:,} texts, {found['tokens']:,} tokens"
+        )
+        for name, rate in found["texts_per_second"].items():
+            times = found["times_by_hand"].get(name)
+            table.add_row(name, f"{rate:,.1f}", f"{found['times_forward'][name]:.2f}", f"{times:,.0f}" if times else "")
+        console.print(table)
+        table = Table("stage", "a text", title="what one text takes, all layers")
+        for name, value in found["costs"].items():
+            table.add_row(name, f"{value:,.3f}" if "ms" in name else f"{value:,.0f}")
+        console.print(table)
+    if ray is not None:
+        table = Table("workers", "seconds in all", "texts/s once they run", title="Ray; rollout and flow, all layers")
+        for row in found["ray"]:
+            table.add_row(str(row["workers"]), f"{row['seconds']:.1f}", f"{row['texts_per_second']:.1f}")
+        console.print(table)
+    if memory is not None:
+        table = Table("texts", "peak, MB", "seconds", title="memory; rollout, last layer")
+        for row in found["memory"]:
+            table.add_row(f"{row['texts']:,}", f"{row['peak_mb']:,.0f}", f"{row['seconds']:.1f}")
+        console.print(table)
+
+
 @app.command("receptive")
 def bench_receptive(
     text: Annotated[Path, typer.Option(help="One sentence a line: .txt or .txt.xz.")],

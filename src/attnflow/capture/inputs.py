@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attnflow.errors import InputError, TextError
 
@@ -275,11 +276,11 @@ def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Te
     tensors: dict[str, Tensor] = {}
     for name in names:
         rows = [x[name] for x in inputs]
-        longest = max(row.shape[1] for row in rows)
-        fill = pad_id if name == "input_ids" else 0
         if rows[0].dim() == 2 and rows[0].dtype in (torch.int64, torch.int32):
-            rows = [torch.nn.functional.pad(row, (0, longest - row.shape[1]), value=fill) for row in rows]
-        elif any(row.shape != rows[0].shape for row in rows):
+            fill = pad_id if name == "input_ids" else 0
+            tensors[name] = pad_sequence([row[0] for row in rows], batch_first=True, padding_value=fill)
+            continue
+        if any(row.shape != rows[0].shape for row in rows):
             raise InputError(f"the inputs of one batch differ in the shape of {name}: trace them one at a time")
         tensors[name] = torch.cat(rows)
     if "input_ids" in tensors:

@@ -216,6 +216,7 @@ class Model:
         checked: check.Checked,
         reduce: str | list[int] = "mean",
         keep: bool | frozenset[int] = False,
+        whole_bytes: int | None = None,
     ) -> Batch:
         """One forward pass of inputs that may run together, padded to the longest of them."""
         tensors = (
@@ -224,7 +225,8 @@ class Model:
             else dict(encoded[0].tensors)
         )
         lengths = [e.tensors["input_ids"].shape[1] for e in encoded] if "input_ids" in tensors else []
-        mode = "blocks" if checked.blocks and self._layer_bytes(tensors, checked) > WHOLE_BYTES else "whole"
+        most = WHOLE_BYTES if whole_bytes is None else whole_bytes
+        mode = "blocks" if checked.blocks and self._layer_bytes(tensors, checked) > most else "whole"
         collector = Collector(mode, reduce, keep if isinstance(keep, bool) else checked.stack.calls_of(keep))
         out = self._run(tensors, collector, checked, last=[] if checked.stack.cross else lengths)
         return Batch(out, collector.calls, lengths, mode)

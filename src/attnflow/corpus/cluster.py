@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnflow.command import quiet
+from attnflow.command import progress, quiet
 from attnflow.corpus import job
 from attnflow.corpus.folder import Folder, Record, part_path
 from attnflow.corpus.progress import Progress
@@ -27,17 +28,20 @@ CORES = 2
 PATIENCE = 5.0
 """Seconds for a cluster to answer."""
 
+RETRIES = 5
+"""Of a part whose worker dies: one that is killed each time, for want of memory, ends the job."""
+
 BLOCKS = 10_000
 """Ray plans one task a block; above so many parts, a task takes several."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the work is spread. workers: each with a model. cpus, gpus: of each."""
+    """How the work is spread. workers: each with a model. cpus, gpus: of each; several workers may share a GPU."""
 
     workers: int
     cpus: int
-    gpus: int
+    gpus: float
 
 
 @contextmanager
@@ -61,18 +65,28 @@ def connected(address: str | None) -> Iterator[Any]:
             ray.init(**given, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, OSError, OverflowError, RuntimeError, ValueError) as e:
         where = f"no Ray cluster answers at {address!r}" if address else "no local Ray cluster could be started"
-        told = (getattr(e, "strerror", None) or str(e) or type(e).__name__).splitlines()[0]
+        why = e.__cause__ or e  # Ray says "failed to connect", of a token that is missing too
+        told = (getattr(why, "strerror", None) or str(why) or type(why).__name__).splitlines()[0]
         raise InputError(f"{where} ({told:.120}): give --ray-address of one that runs") from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
-        with redirect_stdout(sys.stderr):  # where Ray says that a worker died; what we print is for programs too
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # of what it raises, the sentence is enough
+    with redirect_stdout(_Heard()):
+        try:
             yield ray
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
+
+
+class _Heard(io.TextIOBase):
+    """What Ray prints on standard output, where only results belong. That a worker died is passed on, in a sentence."""
+
+    def write(self, text: str) -> int:
+        if "worker died" in text:
+            progress("a worker died, and Ray starts another; Ray's logs say why")
+        return len(text)
 
 
 def _reach(address: str) -> None:
-    """Fails at once where nobody listens, for which Ray itself needs a quarter of an hour."""
+    """Fails at once where nobody listens, where Ray itself would go on trying for many minutes."""
     host, _, port = address.rpartition(":")
     if port.isdigit() and "://" not in address:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
@@ -80,7 +94,7 @@ def _reach(address: str) -> None:
 
 @contextmanager
 def _muted() -> Iterator[None]:
-    """Without what Ray's core writes to the file of standard error, past Python: it also says what it was told to say."""
+    """Without what Ray's core writes to the file of standard error, past Python, such as its log level."""
     sys.stderr.flush()
     held = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -94,16 +108,32 @@ def _muted() -> Iterator[None]:
 
 
 def shape(ray: Any, workers: int | None, device: str | None) -> Shape:
-    """One worker a GPU, or one for each two cores, where nothing else is said."""
-    there = ray.cluster_resources()
-    cpus, gpus = int(there.get("CPU", 1)), int(there.get("GPU", 0))
-    if gpus and not str(device or "").startswith("cpu"):
-        count = min(workers or gpus, gpus)
-        return Shape(count, max(1, cpus // gpus), 1)
-    count = workers or max(1, cpus // CORES)
-    if count > cpus:
-        raise InputError(f"{count} workers: the cluster has {cpus} cores; expected at most one worker a core")
-    return Shape(count, cpus // count, 0)
+    """One worker a GPU, or one for each two cores, where nothing else is said; more than there are GPUs share them. Each
+    has all cores that its machine can give to all of them."""
+    held = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = [(int(has.get("CPU", 0)), int(has.get("GPU", 0))) for has in held]
+    if str(device or "").startswith("cpu"):
+        nodes = [(cpu, 0) for cpu, _ in nodes]
+    gpus = sum(gpu for _, gpu in nodes)
+    if gpus:
+        nodes = [(cpu, gpu) for cpu, gpu in nodes if gpu]
+    sharing = -(-(workers or gpus) // gpus) if gpus else 0
+
+    def room(cpus: int) -> int:
+        """Workers with so many cores, none of which can lie on two machines."""
+        return sum(min(cpu // cpus, gpu * sharing) if gpus else cpu // cpus for cpu, gpu in nodes)
+
+    most = sum(cpu for cpu, _ in nodes)
+    count = workers or max(1, room(1 if gpus else CORES))
+    if count > room(1):
+        where = "beside its GPUs " if gpus else ""
+        raise InputError(
+            f"{count} workers: the cluster has {most} cores {where}for them; expected at most one worker a core"
+        )
+    cpus = 1
+    while room(cpus + 1) >= count:
+        cpus += 1
+    return Shape(count, cpus, 1 / sharing if gpus else 0)
 
 
 def anywhere(spec: job.Spec) -> job.Spec:
@@ -115,18 +145,27 @@ def anywhere(spec: job.Spec) -> job.Spec:
 
 
 class Actor:
-    """A worker of the cluster."""
+    """A worker of the cluster. What it fails with it returns: Ray would pass on where, and not what."""
 
     def __init__(self, spec: job.Spec, cpus: int) -> None:
         quiet()
         import torch
 
         torch.set_num_threads(cpus)
-        self.worker = job.Worker(spec, solvers=cpus)
+        self.worker: job.Worker | None = None
+        try:
+            self.worker = job.Worker(spec, solvers=cpus)
+        except Exception as e:
+            self.told = _told(e)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self.worker is None:
+            return {"record": [json.dumps({"failed": self.told})]}
         parts = [_part(json.loads(held)) for held in batch["part"]]
-        return {"record": [json.dumps(record) for record in self.worker.do(parts)]}
+        try:
+            return {"record": [json.dumps(record) for record in self.worker.do(parts)]}
+        except Exception as e:
+            return {"record": [json.dumps({"failed": _told(e)})]}
 
 
 def _part(held: dict[str, Any]) -> Part:
@@ -149,9 +188,12 @@ def run(folder: Folder, parts: Mapping[int, Part], spec: job.Spec, shown: Progre
             concurrency=min(spread.workers, len(items)),
             num_cpus=spread.cpus,
             num_gpus=spread.gpus or None,
+            max_task_retries=RETRIES,
         )
         for row in rows.iter_rows():
             record = json.loads(row["record"])
+            if "failed" in record:
+                raise InputError(record["failed"])
             path = part_path(folder.path, record["part"])
             if not path.exists() or path.stat().st_size != record["bytes"]:
                 raise InputError(
@@ -167,12 +209,9 @@ def run(folder: Folder, parts: Mapping[int, Part], spec: job.Spec, shown: Progre
         raise InputError(_told(e)) from e
 
 
-def _told(e: BaseException) -> str:
-    """The sentence of ours that a worker failed with, or Ray's own last words."""
-    cause: BaseException | None = e
-    while cause is not None:
-        if isinstance(cause, InputError):
-            return str(cause)
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    lines = [line for line in str(e).splitlines() if line.strip()]
-    return f"the cluster failed ({lines[-1].strip() if lines else type(e).__name__:.200}): run it again with --resume"
+def _told(e: Exception) -> str:
+    """A sentence of ours as it is; of anything else the first line."""
+    if isinstance(e, InputError):
+        return str(e)
+    told = next((line.strip() for line in str(e).splitlines() if line.strip()), "")
+    return f"the cluster failed ({type(e).__name__}: {told:.200}): run it again with --resume"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +31,9 @@ PROBE = "the key to the cabinets"
 
 WIDE = 128
 """Tokens of a text from which on fewer run together: the matrices of a batch grow with the square of its length."""
+
+WHOLE_BYTES = 1 << 30
+"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
 
 CHUNK = 8
 """Texts whose flows one thread solves before it takes others."""
@@ -158,7 +161,7 @@ class Explainer:
     def _batch(self, members: list[int], encoded: list[Encoded]) -> Iterator[Future[Solved]]:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
         try:
-            done = self.model.run_batch(encoded, self.checked)
+            done = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES)
         except InputError as e:
             if len(members) == 1:
                 yield self._failure(members, e)
@@ -187,22 +190,14 @@ class Explainer:
         means = [done.calls[i].mean for i in self.checked.stack.main[: wanted.layers[-1] + 1]]
         weights = [mean for mean in means if mean is not None]
         provenance = json.dumps(self._told(done))
-        rows: list[list[int]] = []
-        found: list[Explained] = []
+        rows = [[0]] * len(encoded)
+        failed: dict[int, Explained] = {}
         for number, one in enumerate(encoded):
-            rows.append([0])
             try:
-                rows[-1] = _places(wanted.query, one.tokens, natural_query(self.checked, one.special))
+                rows[number] = _places(wanted.query, one.tokens, natural_query(self.checked, one.special))
             except InputError as e:
-                found.append(_failed(e, "query"))
-                continue
-            said = prediction(self.model, done.out, one, number, done.lengths)
-            found.append(
-                Explained(
-                    one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
-                    one.cut is not None, rows[-1], said, provenance=provenance,
-                )
-            )  # fmt: skip
+                failed[number] = _failed(e, "query")
+        said = [prediction(self.model, done.out, one, number, done.lengths) for number, one in enumerate(encoded)]
         graphs = [_with_residual(w, wanted.residual) for w in weights] if set(wanted.methods) - {"raw"} else []
         whole = any(len(r) > 1 for r in rows)
         at = None if whole else torch.tensor([r[0] for r in rows], device=weights[0].device)
@@ -215,9 +210,10 @@ class Explainer:
         capacities = [to_numpy(g) for g in graphs] if "flow" in wanted.methods else []
 
         def scored(number: int) -> Explained:
-            if found[number].error is not None:
-                return found[number]
-            n = len(encoded[number].tokens)
+            if number in failed:
+                return failed[number]
+            one = encoded[number]
+            n = len(one.tokens)
             scores = {
                 column: x[number, rows[number] if whole else [0], :n]
                 for column, x in zip(wanted.columns, (x for layers in held.values() for x in layers), strict=False)
@@ -226,7 +222,10 @@ class Explainer:
                 graph = [g[number, :n, :n] for g in capacities]
                 solved = flow(graph, queries=rows[number], layers=wanted.layers, threads=1)
                 scores |= zip(score_columns(["flow"], wanted.layers), solved, strict=True)
-            return replace(found[number], scores=scores)
+            return Explained(
+                one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
+                one.cut is not None, rows[number], said[number], scores, provenance=provenance,
+            )  # fmt: skip
 
         yield from self._solved(members, scored, CHUNK if capacities else len(members))
 

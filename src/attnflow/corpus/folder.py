@@ -186,7 +186,7 @@ def _agree(path: Path, held: Record, wanted: Mapping[str, Any]) -> None:
     differ = []
     for name in dict.fromkeys([*wanted, *held]):
         now, then = wanted.get(name), held.get(name)
-        if name not in ("model", "input") and now != then:
+        if name not in ("model", "revision", "gguf_file", "input") and now != then:
             plain = not any(isinstance(x, dict) for x in (now, then)) and name not in ("weights", "configuration")
             differ.append(f"{name} {_shown(then)}, now {_shown(now)}" if plain else f"other {name}")
     if differ:

@@ -117,7 +117,13 @@ def planned(
 
 
 def settings(
-    model: Model, wanted: Wanted, corpus: Corpus, device: str, part_texts: int, samples: int | None
+    model: Model,
+    wanted: Wanted,
+    corpus: Corpus,
+    device: str,
+    gguf_file: str | None,
+    part_texts: int,
+    samples: int | None,
 ) -> dict[str, Any]:
     """The first line of the manifest: what has to be the same for a job to go on."""
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wanted).items()}
@@ -125,6 +131,8 @@ def settings(
     return {
         "attnflow": attnflow.__version__,
         "model": model.name,
+        "revision": model.revision,
+        "gguf_file": gguf_file,
         "class": type(model.model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": device,

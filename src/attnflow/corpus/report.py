@@ -127,7 +127,9 @@ def summarize(
         "truncated": truncated,
         "several_queries": several,
         "provenance": json.loads(source) if source else {},
-        "provenances": len(sources),
+        "differing": _differing(sources),
+        "query": settings.get("query"),
+        "gguf_file": settings.get("gguf_file"),
         "words": bool(tokens.words),
         "receptive_field": settings.get("receptive_field"),
         "views": list(views),
@@ -177,6 +179,7 @@ def write(
         say(missing)
     page = html_of({**summary, "pages": sorted(pages), "missing": missing})
     write_whole(target / "index.html", lambda path: path.write_text(page, encoding="utf-8"))
+    _remove_others(target / "texts", pages)
     return [target / "index.html", *(pages[row] for row in sorted(pages))]
 
 
@@ -188,7 +191,7 @@ def _text_pages(
     if not entries:
         return {}, None
     try:
-        model = _model(summary["provenance"], name)
+        model = _model(summary, name)
     except InputError as e:
         hint = "" if name else "; -m MODEL says where the model is"
         return {}, f"No text has a page of its own: {e}{hint}."
@@ -210,20 +213,30 @@ def _text_pages(
     return made, f"{count} no page of {'their' if len(entries) > 1 else 'its'} own ({reasons[0]})."
 
 
-def _model(provenance: Mapping[str, Any], name: str | None) -> Any:
+def _remove_others(folder: Path, pages: Mapping[int, Path]) -> None:
+    """Texts that an earlier report showed, and this one does not."""
+    for path in folder.glob("*.html"):
+        if re.fullmatch("[0-9]+", path.stem) and path not in pages.values():
+            path.unlink(missing_ok=True)
+
+
+def _model(summary: Mapping[str, Any], name: str | None) -> Any:
     """The model of the rows, as it was loaded for them; or the one named."""
     import attnflow
     from attnflow.capture.hub import DTYPES, EMBEDDED
 
+    provenance, gguf = summary["provenance"], summary["gguf_file"]
     told, revision = provenance.get("model"), provenance.get("revision")
     dtype = next((name for name in DTYPES if name == provenance.get("dtype")), "auto")
     if name is not None:
-        return attnflow.load(name, dtype=dtype)
+        held = gguf and (Path(name) / gguf).is_file()
+        return attnflow.load(name, dtype=dtype, gguf_file=gguf if held else None)
     if not told:
         raise InputError("the rows do not say which model explained them")
     if told == EMBEDDED and str(revision).startswith("attnflow "):
         return attnflow.load(dtype=dtype)
-    return attnflow.load(told, revision=None if Path(told).exists() else revision, dtype=dtype)
+    revision = None if Path(told).exists() else revision
+    return attnflow.load(told, revision=revision, dtype=dtype, gguf_file=gguf)
 
 
 def _text_page(model: Any, text: Mapping[str, Any], provenance: Mapping[str, Any], path: Path) -> Path:
@@ -263,6 +276,13 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
             f"{str(folder)!r} is no output of attnflow corpus: expected a folder with {MANIFEST} and part-*.parquet in it"
         )
     return told[0], any(line.get("finished") is True for line in told)
+
+
+def _differing(sources: Iterable[str]) -> list[str]:
+    """The entries of provenances that are not the same in all; not how attention was captured, which changes no score."""
+    read = [json.loads(text) if text else {} for text in sources]
+    names = dict.fromkeys(name for one in read for name in one if name != "captured")
+    return [name for name in names if len({json.dumps(one.get(name)) for one in read}) > 1]
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def explain_corpus(
     ray: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
-    progress: str = "none",
+    progress: str | Progress = "none",
     **loading: Any,
 ) -> dict[str, Any]:
     """Explains every text of an input, into a folder of Parquet files with a row for each; docs/corpus.md has the columns.
@@ -68,7 +68,7 @@ def explain_corpus(
     Returns the last line of the manifest: texts, tokens, parts, and errors by kind; with how many were there before, and
     the seconds it took. A text that fails is a row with its error.
     """
-    shown = Progress(progress)
+    shown = Progress(progress) if isinstance(progress, str) else progress
     output = Path(output)
     methods = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     for name in methods or ("",):
@@ -113,7 +113,8 @@ def explain_corpus(
             batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU),
         )  # fmt: skip
         parts = job.planned(corpus, wanted, loaded.limit(), part_texts, samples, shown.planned)
-        folder = Folder(output, job.settings(loaded, wanted, corpus, device, part_texts, samples), parts)
+        gguf = loading.get("gguf_file")
+        folder = Folder(output, job.settings(loaded, wanted, corpus, device, gguf, part_texts, samples), parts)
         stack.callback(folder.close)
         before = sum(record["texts"] for record in folder.done.values())
         spec = job.Spec(given, loaded.name, corpus, wanted, str(output))

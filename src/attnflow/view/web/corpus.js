@@ -1,25 +1,38 @@
-import { PALETTES, shade, inkOn, shares, extent } from "./colour.js";
-import { el, svg, label, makeTip, button, choice, press, correlation, tokenNodes, plainToken } from "./draw.js";
-import { makeState } from "./state.js";
+import { shade, inkOn, shares, extent } from "./colour.js";
+import { el, svg, label, button, tableOf, correlation, tokenNodes, plainToken } from "./draw.js";
 import { path, tick, ticks, apart, chart, marked, between, decimals, interval, widest } from "./plots.js";
+import { many, topOf, panel, wideTable, pick, switched, checks, showPanels } from "./frame.js";
 
 const FIRST = 20; // tokens in a list, unless all are asked for
 const DASHES = ["2 4", "8 4", null];
 
 const TOLD = {
   tokens: (held) =>
-    `${held.words ? "Words" : "Tokens"} by what they receive. Lift is the mean score of a token times the number of tokens in its text: 1× is what it would have if all tokens of a text had the same. Share is the part of all score in the corpus that goes to it. Only what stands at least ${held.least} times in the corpus is listed${held.types.special ? "; special tokens stand apart, where they are asked for" : ""}.${divided(held)} Point at a token for its mean score; the same one lights up in every list.`,
+    `The score of a ${unit(held)} says how much of it a view finds in ${explained(held)}. Lift is its mean, times the number of ${unit(held)}s in the text: 1×, the thin line, is what it would be if all ${unit(held)}s of a text had the same. Share is the part of all score in the corpus that goes to it. Bars reach to the highest of a list, which holds what stands at least ${held.least} times in the corpus${held.types.special ? "; special tokens stand apart, where they are asked for" : ""}.${divided(held)} The one pointed at lights up in every list.`,
   positions: (held) =>
-    `The mean score of a token by its position${held.words ? ", counted in words" : ""}; ${held.positions.places + 1}+ is the mean of all positions from there on. The dotted line is what a token would have if all tokens of its text had the same. Positions at which fewer than ${held.least} tokens stand are left out.`,
+    `The mean score by position in the text${held.types.special ? ", at which special tokens count too: the first other one mostly stands at 2" : ""}. ${held.positions.start.all.counts.at(-1) < held.least ? "" : `${held.positions.places + 1}+ is the mean of all positions from there on. `}The line “all the same” is what a ${unit(held)} would have if all of its text had the same score. Positions at which fewer than ${held.least} ${unit(held)}s stand are left out.`,
   agreement: (held) =>
-    `Spearman's rank correlation of the scores that two views give to the tokens of a text, its mean over texts with a 95 % interval, and in how many texts both have the same token first. Texts with fewer than three tokens${held.types.special ? ", special ones not counted unless they are asked for," : ""} have no rank correlation, nor have those whose scores are all the same.`,
+    `How alike two views order the ${unit(held)}s of a text by their scores, as Spearman's rank correlation ρ: 1 is the same order, 0 unrelated, −1 the reverse. The table has its mean over texts, and in how many of them both have the same ${unit(held)} first, with 95 % intervals. Texts with fewer than three ${unit(held)}s${held.types.special ? ", special ones not counted unless they are asked for," : ""} have no rank correlation, nor have those whose scores are all the same.`,
   disagreement: ({ disagreement: { layer, least, eligible } }) =>
-    `The texts with the lowest rank correlation of two views at ${layer}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from 0 to the highest of each row.`,
-  texts: () => "How many tokens the texts have, what the model said of them, and which could not be explained.",
+    `The texts with the lowest rank correlation of two views at ${layer}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row.`,
+  texts: ({ errors, predictions, words }) => {
+    const said = predictions.top.length && "what the model said of them",
+      failed = errors.length && "which could not be explained";
+    return `${[`How many ${words ? "words" : "tokens"} the texts have`, said, failed].filter(Boolean).join(", ")}.`;
+  },
 };
 
-const many = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
 const percent = (x, digits = 1) => (Number.isFinite(x) ? `${decimals(100 * x, digits)} %` : "–");
+
+const unit = ({ words }) => (words ? "word" : "token");
+
+/** The position that the scores are of. */
+function explained({ query }) {
+  if (query === null)
+    return "the position that the model answers from, which is the class token, or the last one of a decoder";
+  if (query === "all") return "each position of its text, on average";
+  return /^-?\d+$/.test(query) ? `position ${query} of its text, counted from 0` : `“${query}”`;
+}
 
 /** What was done to scores before they were added up. */
 function divided(held) {
@@ -47,54 +60,19 @@ function readCorpus(held) {
 }
 
 function section(page, name, title, controls, needs, draw) {
-  const box = el("div", { class: "body" }),
-    top = el("header", {}, el("h2", {}, title), controls);
-  const hint = el("p", { class: "hint" }, TOLD[name](page.held));
+  const box = el("div", { class: "body" });
   return {
-    node: el("section", { class: "panel", "data-panel": name }, top, hint, box),
+    node: panel(name, title, TOLD[name](page.held), controls, box),
     needs,
     draw: () => box.replaceChildren(...draw(page, Math.max(280, box.clientWidth)).flat()),
   };
 }
 
-function switched(page, name, key, options) {
-  const group = choice(name, options, "", (value) => page.state.set({ [key]: value }));
-  page.follow(() => press(group, page.state.get()[key]));
-  return group;
+/** A number with a bar after it, and a line at what it would be if nothing were preferred. */
+function barred(text, value, most, even) {
+  const at = (x) => `${(100 * between(0, x / most, 1)).toFixed(1)}%`;
+  return el("td", { class: "bar", style: `--part:${at(value)};--even:${even ? at(even) : "-1px"}` }, text);
 }
-
-/** What may be wider than its place scrolls, and a shadow at its edge says that there is more. */
-function aside(name, node) {
-  const box = el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": name }, node);
-  box.addEventListener("scroll", () => edges(box), { passive: true });
-  return el("div", { class: "sideways" }, box);
-}
-
-function edges(box) {
-  box.parentNode.classList.toggle("more-left", box.scrollLeft > 1);
-  box.parentNode.classList.toggle("more-right", box.scrollWidth - box.clientWidth - box.scrollLeft > 1);
-}
-
-function tableOf(name, heads, rows) {
-  const head = el(
-    "tr",
-    {},
-    heads.map((text) => el("th", { scope: "col" }, text)),
-  );
-  const body = rows.map(([first, ...cells]) =>
-    el(
-      "tr",
-      {},
-      el("th", { scope: "row" }, first),
-      cells.map((cell) => el("td", {}, cell)),
-    ),
-  );
-  return el("table", { "aria-label": name }, el("thead", {}, head), el("tbody", {}, body));
-}
-
-/** A number with a bar behind it, as long as its part of the largest. */
-const barred = (text, part) =>
-  el("td", { class: "bar", style: `--part:${(100 * between(0, part, 1)).toFixed(1)}%` }, text);
 
 function tokenTables(page) {
   const { held, state } = page,
@@ -102,8 +80,8 @@ function tokenTables(page) {
   const lists = held.views.map((view) => held.listOf(view, l).sort((a, b) => b[o] - a[o]));
   const shown = lists.map((list) => list.filter(({ special }) => !special).slice(0, n ? 100 : FIRST));
   const marks = lists.map((list) => (s ? list.filter(({ special }) => special) : []));
-  const most = Math.max(...[...shown, ...marks].flat().map((one) => one[o])) || 1;
-  const rowOf = (one, place) => {
+  const even = o === "lift" ? 1 : 0;
+  const rowOf = (one, place, most) => {
     const various = one.spellings >= held.types.spellings, // it has no text of its own: words that the tokenizer does not know
       others = one.others.map((text) => `“${text}”`).join(", ");
     const also = various
@@ -112,7 +90,7 @@ function tokenTables(page) {
     const title = `mean score ${decimals(one.mean, 4)}${one.id === null ? "" : `, token id ${one.id}`}${also}`;
     const parts = { lift: `${decimals(one.lift, 2)}×`, share: percent(one.share, 2) };
     const cells = ["lift", "share"].map((key) =>
-      key === o ? barred(parts[key], one[o] / most) : el("td", {}, parts[key]),
+      key === o ? barred(parts[key], one[o], most, even) : el("td", {}, parts[key]),
     );
     return el(
       "tr",
@@ -129,14 +107,15 @@ function tokenTables(page) {
   };
   const tables = held.views.map((view, v) => {
     const heads = ["", held.words ? "word" : "token", "lift", "share", "count"];
-    const parts = [marks[v].map((one) => rowOf(one, 0)), shown[v].map((one, i) => rowOf(one, i + 1))];
+    const most = Math.max(even, ...[...shown[v], ...marks[v]].map((one) => one[o])) || 1;
+    const parts = [marks[v].map((one) => rowOf(one, 0, most)), shown[v].map((one, i) => rowOf(one, i + 1, most))];
     const taken = held.types.special
       ? el("small", {}, ` ${percent(held.special_share[view][l])} to special tokens`)
       : "";
     const head = el(
       "tr",
       {},
-      heads.map((text) => (text ? el("th", { scope: "col" }, text) : el("td"))),
+      heads.map((text) => (text ? el("th", { scope: "col", class: text === o && "bar" }, text) : el("td"))),
     );
     return el(
       "div",
@@ -162,7 +141,7 @@ function tokenTables(page) {
     state.set({ n: n ? "" : "1" });
     document.querySelector(".corpus .more").focus(); // it was made anew
   };
-  const more = button(`the first ${n ? FIRST : Math.min(100, longest)}`, turn, { class: "more" });
+  const more = button(`show the first ${n ? FIRST : Math.min(100, longest)}`, turn, { class: "more" });
   return [grid, longest > FIRST ? more : []];
 }
 
@@ -185,13 +164,13 @@ function lineNames(names, looks, place) {
  *
  * at: the place of each step on the axis, whole numbers from 0; lines go on between neighbours, and what has none is a dot.
  */
-function linesChart(page, width, told, { names, looks, rows, at, flip, marks, tell, low, top, bars = [] }) {
+function linesChart(page, width, told, { names, looks, rows, at, flip, marks, axes, tell, low, top, bars = [] }) {
   const narrow = width < 560,
-    foot = 220,
+    foot = 230,
     end = width - (narrow ? 20 : 50 + widest(names)),
     most = at.at(-1) || 1;
   const x = (s) => 46 + (flip ? 1 - at[s] / most : at[s] / most) * (end - 46),
-    y = (v) => foot - 6 - ((v - low) / (top - low || 1)) * (foot - 16);
+    y = (v) => foot - 6 - ((v - low) / (top - low || 1)) * (foot - 28);
   const levels = ticks(low, top, 4),
     digits = between(1, Math.ceil(-Math.log10(levels[1] - levels[0]) - 1e-9), 9);
   const axis = [
@@ -200,6 +179,8 @@ function linesChart(page, width, told, { names, looks, rows, at, flip, marks, te
       marks.map(([s, text]) => [x(s), text]),
       foot + 12,
     ),
+    tick(46, 8, axes[1], "start"),
+    tick((46 + end) / 2, foot + 28, axes[0]),
   ];
   const follows = (row, s) =>
     s > 0 && s < at.length && at[s] - at[s - 1] === 1 && row[s] !== null && row[s - 1] !== null;
@@ -210,15 +191,15 @@ function linesChart(page, width, told, { names, looks, rows, at, flip, marks, te
     const alone = there.filter((s) => !follows(row, s) && !follows(row, s + 1));
     return [path(drawn, looks[r]), alone.map((s) => dot(row, r, s))];
   });
-  const legend = lineNames(names, looks, (i) => (narrow ? [46, foot + 34 + 16 * i] : [end + 12, 16 + 18 * i]));
+  const legend = lineNames(names, looks, (i) => (narrow ? [46, foot + 50 + 16 * i] : [end + 12, 28 + 18 * i]));
   const spans = bars.map(([row, s, from, to]) => path(`M${x(s)} ${y(from)}V${y(to)}`, { stroke: looks[row].stroke }));
   const wide = (end - 46) / most;
   const bands = at.map((_, s) => {
     const dots = rows.flatMap((row, r) => (row[s] === null ? [] : [dot(row, r, s)]));
     const band = svg("rect", { x: x(s) - wide / 2, width: wide, height: foot, fill: "transparent" });
-    return marked(tell(s), "band", band, path(`M${x(s)} 8V${foot}`), dots);
+    return marked(tell(s), "band", band, path(`M${x(s)} 20V${foot}`), dots);
   });
-  const high = narrow ? foot + 30 + 16 * names.length : foot + 24;
+  const high = foot + 36 + (narrow ? 10 + 16 * names.length : 0);
   return chart(page, [width, high], told, [axis, lines, spans, legend], [flip ? bands.reverse() : bands]);
 }
 
@@ -248,6 +229,7 @@ function positionsChart(page, width) {
     steps.at(-1),
     ...steps.filter((i) => (i + 1) % 10 === 0),
     ...steps.filter((i) => (i + 1) % 5 === 0),
+    ...steps,
   ];
   return linesChart(page, width, `Mean score by position${side || " from the start"} at ${l}`, {
     names,
@@ -257,6 +239,7 @@ function positionsChart(page, width) {
     at,
     flip: e === "end",
     marks: wanted.map((i) => [steps.indexOf(i), named(i)]),
+    axes: [`position${side}`, "mean score"],
     low: Math.min(0, ...rows.flat()),
     top: Math.max(...rows.flat()),
   });
@@ -334,11 +317,16 @@ function agreementParts(page, width) {
     const { mean } = one.correlation;
     const told = `${held.pairs[i]}: texts by rank correlation at ${l}`;
     const picture = barsChart(page, each, told, bars, places, mean === null ? null : 10 * (mean + 1));
-    return el("div", { class: "picture" }, el("h3", {}, held.pairs[i]), picture);
+    return el(
+      "div",
+      { class: "picture" },
+      el("h3", {}, held.pairs[i], el("small", {}, " texts by ρ; the line is the mean")),
+      picture,
+    );
   });
-  const table = tableOf("agreement of views", heads, rows);
+  const table = tableOf({ "aria-label": "agreement of views" }, heads, rows);
   return [
-    aside("agreement of views", table),
+    wideTable("agreement of views", table),
     el("div", { class: "beside" }, histograms),
     held.layers.length > 1 ? overLayers(page, width) : [],
   ].flat();
@@ -360,6 +348,7 @@ function overLayers(page, width) {
       bars: found.flatMap((row, i) => row.flatMap(({ low, high }, k) => (low === null ? [] : [[i, k, low, high]]))),
       at: held.layers.map((_, i) => i),
       marks: held.layers.map((layer, i) => [i, layer]),
+      axes: ["layer", "mean ρ"],
       tell,
       low: Math.min(0, ...values),
       top: 1,
@@ -370,7 +359,7 @@ function overLayers(page, width) {
 function textRow(page, text, view, kept, kind = "row") {
   const colours = page.colours(),
     values = kept.map((i) => text.shares[view][i]),
-    parts = shares(values, ...extent([values], false));
+    parts = shares(values, ...extent([values], true));
   const order = values.map((_, i) => i).sort((a, b) => values[b] - values[a]);
   const nodes = kept.flatMap((i, place) => {
     const joined = place > 0 && text.joins[i] && kept[place - 1] === i - 1;
@@ -394,9 +383,10 @@ function textRow(page, text, view, kept, kind = "row") {
 }
 
 /** The fragment of a text's page that shows what is shown here. */
-function opening({ disagreement, receptive_field: field, words }) {
+function opening({ disagreement, receptive_field: field, words }, special) {
   return new URLSearchParams({
     l: disagreement.layer.slice(1),
+    ...(!special && { s: "0" }),
     ...(field && { f: field }),
     ...(words && { u: "words" }),
   });
@@ -408,7 +398,7 @@ function caseOf(page, { row, correlation: value }, views) {
     text = held.disagreement.texts[row];
   const kept = text.tokens.map((_, i) => i).filter((i) => s || !text.special[i]);
   const name = held.pages.includes(row)
-    ? el("a", { href: `texts/${row}.html#${opening(held)}` }, text.id)
+    ? el("a", { href: `texts/${row}.html#${opening(held, s)}` }, text.id)
     : el("span", {}, text.id);
   const said = text.prediction,
     left = text.size > text.tokens.length && `the first ${text.tokens.length} of ${many(text.size, "token")}`;
@@ -458,7 +448,10 @@ function textsParts(page, width) {
     const [from, to] = [1 + i * lengths.width, (i + 1) * lengths.width];
     return [from === to ? many(from, "token") : `${from} to ${to} tokens`, n];
   });
-  const marks = [0, bars.length, ...bars.map((_, i) => i)].map((i) => [i, String(i * lengths.width)]);
+  const most = bars.length * lengths.width;
+  // a number below its own bar, or at the end of the bar that reaches up to it
+  const place = (n) => (lengths.width === 1 ? n - 0.5 : n / lengths.width);
+  const marks = ticks(0, most, 6).flatMap((n) => (n % 1 || place(n) < 0 ? [] : [[place(n), String(n)]]));
   const summary = `${many(scored, "text")} of ${lengths.shortest} to ${lengths.longest} tokens, median ${lengths.median}`;
   const there = 1 + (predictions.top.length > 0) + (errors.length > 0);
   const parts = [
@@ -486,7 +479,7 @@ function textsParts(page, width) {
         "div",
         { class: "said" },
         el("h3", {}, "Predictions"),
-        aside("predictions", tableOf("predictions", heads, rows)),
+        wideTable("predictions", tableOf({ "aria-label": "predictions" }, heads, rows)),
         note,
       ),
     );
@@ -512,39 +505,36 @@ function textsParts(page, width) {
 
 /** What was read, and what came out in a sentence. */
 function corpusHead(held, theme) {
-  const { model, revision, dtype } = held.provenance;
-  const told = [model, revision?.replace(/^([0-9a-f]{12})[0-9a-f]+$/, "$1"), dtype].filter(Boolean).join(" · ");
   const failed = held.texts - held.scored,
     name = held.input?.split(/[\\/]/).findLast(Boolean) ?? held.folder;
   const layers = held.layers.length > 1 ? `${held.layers.length} layers` : held.layers[0];
   const lines = [
-    `${name}: ${many(held.texts, "text")}, of which ${held.scored.toLocaleString("en")} ${held.scored === 1 ? "is" : "are"} explained by ${held.views.join(", ")} at ${layers}`,
-    failed ? ` and ${failed.toLocaleString("en")} failed.` : ".",
+    `${name}: ${many(held.scored, "text")} explained by ${held.views.join(", ")} at ${layers}`,
+    failed ? `; ${failed.toLocaleString("en")} of ${held.texts.toLocaleString("en")} failed.` : ".",
     held.truncated ? ` ${many(held.truncated, "text")} ${held.truncated === 1 ? "was" : "were"} cut.` : "",
     held.several_queries
       ? ` Where several positions of a text were explained (${many(held.several_queries, "text")}), its scores are their mean.`
       : "",
-    held.provenances > 1
-      ? ` The rows were made in ${held.provenances} different ways; the one named above is the most frequent.`
+    held.differing.length
+      ? ` The rows were not all made alike: they differ in ${held.differing.join(", ")}, and what is named above is the most frequent.`
       : "",
   ];
   const last = held.layers.at(-1),
     found = held.pairs.map((pair) => [pair, held.cell(pair, last, "").correlation.mean]);
-  const agree = found.map(([pair, mean]) => `${pair} ${correlation(mean)}`).join(", ");
+  const agree = found.map(([pair, mean]) => el("span", {}, `${pair} ${correlation(mean)}`));
   return [
-    el(
-      "header",
-      { class: "top" },
-      el("div", { class: "brand" }, el("h1", {}, "attnflow"), el("span", { class: "told-model" }, told)),
-      el("div", { class: "controls" }, theme),
-    ),
+    topOf(held.provenance, theme),
     el("p", { class: "prediction" }, lines.join("")),
-    agree
+    agree.length
       ? el(
           "p",
           { class: "ahead" },
-          `Mean rank correlation at ${last} without special tokens: `,
-          el("strong", {}, agree),
+          `How alike the views order the ${unit(held)}s of a text at ${last}${held.types.special ? ", special ones aside" : ""} (mean rank correlation; 1 is the same order, 0 unrelated): `,
+          el(
+            "strong",
+            {},
+            agree.flatMap((one, i) => (i ? [", ", one] : [one])),
+          ),
           ".",
         )
       : "",
@@ -560,36 +550,37 @@ function corpusHead(held, theme) {
 
 /** The layer and whether special tokens count, for all panels. */
 function corpusPickers(page) {
-  const { held, state } = page,
-    few = held.layers.length <= 12;
-  const select = el(
-    "select",
-    { "aria-label": "layer", onchange: () => state.set({ l: select.value }) },
-    held.layers.map((layer) => el("option", { value: layer }, layer)),
-  );
-  page.follow(() => (select.value = state.get().l));
-  const layers = Object.fromEntries([...held.layers].reverse().map((layer) => [layer, layer]));
-  const box = el("input", { type: "checkbox", onchange: () => state.set({ s: box.checked ? "1" : "" }) });
-  page.follow(() => (box.checked = !!state.get().s));
+  const { layers, types } = page.held;
+  const buttons = () => switched(page, "layer", "l", Object.fromEntries([...layers].reverse().map((l) => [l, l])));
+  const shown =
+    layers.length > 12 ? pick(page, "layer", "l", layers) : [el("span", { class: "caption" }, "layer"), buttons()];
   return el(
     "div",
     { class: "pickers" },
-    el(
-      "div",
-      { class: "pick-layer" },
-      el("span", { class: "caption" }, "layer"),
-      few ? switched(page, "layer", "l", layers) : select,
-    ),
-    held.types.special ? el("div", { class: "checks" }, el("label", {}, box, " special tokens too")) : "",
+    el("div", { class: "pick-layer" }, shown),
+    types.special ? checks(page, "tokens", "s", [["1", "special tokens too"]]) : "",
   );
+}
+
+function corpusSections(page) {
+  const { pairs } = page.held;
+  const order = switched(page, "order", "o", { lift: "by lift", share: "by share" }),
+    end = switched(page, "position", "e", { start: "from the start", end: "from the end" });
+  const pair = switched(page, "views", "p", Object.fromEntries(pairs.map((name, i) => [String(i), name])));
+  return [
+    section(page, "tokens", "Which tokens receive attention", order, ["l", "s", "o", "n"], tokenTables),
+    section(page, "positions", "Which positions receive attention", end, ["l", "s", "e"], positionsChart),
+    pairs.length && section(page, "agreement", "How far the views agree", [], ["l", "s"], agreementParts),
+    pairs.length &&
+      section(page, "disagreement", "Where the views disagree the most", pair, ["p", "s", "theme"], disagreementParts),
+    section(page, "texts", "The texts", [], [], textsParts),
+  ].filter(Boolean);
 }
 
 /** Puts the corpus of the document into an element. */
 export function showCorpus(root) {
   const held = readCorpus(JSON.parse(document.getElementById("attnflow-document").textContent));
-  const dark = matchMedia("(prefers-color-scheme: dark)"),
-    { signal } = new AbortController();
-  const defaults = { l: held.layers.at(-1), s: "", o: "lift", n: "", e: "start", p: "0", theme: "" };
+  const defaults = { l: held.layers.at(-1), s: "", o: "lift", n: "", e: "start", p: "0" };
   const allowed = {
     l: held.layers,
     s: ["", "1"],
@@ -597,55 +588,10 @@ export function showCorpus(root) {
     n: ["", "1"],
     e: ["start", "end"],
     p: held.pairs.map((_, i) => String(i)),
-    theme: ["", "light", "dark"],
   };
-  const state = makeState(defaults, allowed, "", signal);
-  let printing = false;
-  const isDark = () => !printing && (state.get().theme === "dark" || (state.get().theme !== "light" && dark.matches));
-  const theme = button("", () => state.set({ theme: isDark() ? "light" : "dark" }), { class: "theme" });
-  const node = el("article", { class: "attnflow grid corpus" }, corpusHead(held, theme));
-  root.replaceChildren(node);
-  const followers = [],
-    follow = (follower) => followers.push(follower);
-  const page = { held, state, follow, tip: makeTip(root), colours: () => PALETTES[isDark() ? "dark" : "light"] };
-  const order = switched(page, "order", "o", { lift: "by lift", share: "by share" }),
-    end = switched(page, "position", "e", { start: "from the start", end: "from the end" });
-  const pair = switched(page, "views", "p", Object.fromEntries(held.pairs.map((name, i) => [String(i), name])));
-  const agree = held.pairs.length > 0;
-  const sections = [
-    section(page, "tokens", "Which tokens receive attention", order, ["l", "s", "o", "n"], tokenTables),
-    section(page, "positions", "Which positions receive attention", end, ["l", "s", "e"], positionsChart),
-    agree && section(page, "agreement", "How far the views agree", [], ["l", "s"], agreementParts),
-    agree &&
-      section(page, "disagreement", "Where they disagree the most", pair, ["p", "s", "theme"], disagreementParts),
-    section(page, "texts", "The texts", [], [], textsParts),
-  ].filter(Boolean);
   const foot =
-    "Attention-based scores are approximations of what a token is worth to the answer: the page of a text puts them beside gradients and blank-out. Every score is in the Parquet files.";
-  node.append(corpusPickers(page), ...sections.map((one) => one.node), el("footer", {}, foot));
-  function update(changed) {
-    root.dataset.theme = isDark() ? "dark" : "light";
-    theme.textContent = isDark() ? "☀" : "☾";
-    theme.setAttribute("aria-label", isDark() ? "light theme" : "dark theme");
-    page.tip.hide();
-    followers.forEach((follower) => follower());
-    for (const { needs, draw } of sections) if (!changed || needs.some((name) => changed.has(name))) draw();
-    node.querySelectorAll(".scroll").forEach(edges);
-    node.dataset.settled = node.dataset.updated = String(Number(node.dataset.updated ?? 0) + 1);
-  }
-  state.listen(update);
-  dark.addEventListener("change", () => update());
-  for (const [name, flag] of Object.entries({ beforeprint: true, afterprint: false }))
-    addEventListener(name, () => {
-      printing = flag; // paper is white
-      update();
-    });
-  let width = node.clientWidth;
-  new ResizeObserver(() => {
-    if (Math.abs(node.clientWidth - width) < 8) return;
-    width = node.clientWidth;
-    update();
-  }).observe(node);
-  root.removeAttribute("aria-busy");
-  update();
+    "Attention-based scores are approximations of what a token is worth to the answer: the page of a text puts them beside gradients and blank-out, where the model answers something. Every score is in the Parquet files.";
+  const head = (theme) => corpusHead(held, theme),
+    fill = (page) => ({ above: [corpusPickers(page)], sections: corpusSections(page), foot });
+  showPanels(root, { kind: "grid corpus", held: { held }, defaults, allowed, head, fill });
 }

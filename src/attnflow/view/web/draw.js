@@ -119,39 +119,21 @@ export function makeTip(root) {
   };
 }
 
+/** A table with a name at the head of each row and column. */
+export function tableOf(attributes, heads, rows) {
+  const head = heads.map((text) => el("th", { scope: "col" }, text));
+  const body = rows.map(([first, ...cells]) => {
+    const rest = cells.map((text) => el("td", {}, text));
+    return el("tr", {}, el("th", { scope: "row" }, first), rest);
+  });
+  return el("table", attributes, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
+}
+
 /** A table that only screen readers see, behind a picture. */
-export function hiddenTable(caption, head, rows) {
-  // in a box, because a table grows beyond the height it is given
-  return el(
-    "div",
-    { class: "sr" },
-    el(
-      "table",
-      {},
-      el("caption", {}, caption),
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          head.map((text) => el("th", { scope: "col" }, text)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        rows.map(([first, ...cells]) =>
-          el(
-            "tr",
-            {},
-            el("th", { scope: "row" }, first),
-            cells.map((text) => el("td", {}, text)),
-          ),
-        ),
-      ),
-    ),
-  );
+export function hiddenTable(caption, heads, rows) {
+  const table = tableOf({}, heads, rows);
+  table.prepend(el("caption", {}, caption));
+  return el("div", { class: "sr" }, table); // in a box, because a table grows beyond the height it is given
 }
 
 export function button(text, onclick, attributes = {}) {

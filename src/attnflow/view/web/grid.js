@@ -1,7 +1,6 @@
-import { PALETTES } from "./colour.js";
-import { el, makeTip, button, choice, press } from "./draw.js";
-import { makeState } from "./state.js";
+import { el, button } from "./draw.js";
 import { KINDS, listed, decimals, interval, passes } from "./plots.js";
+import { many, topOf, panel, sideways, wideTable, pick, switched, checks, showPanels } from "./frame.js";
 import { curvesChart, ranksChart, agreementChart, sanityChart, costChart } from "./plots.js";
 
 const CAPTIONS = {
@@ -117,43 +116,11 @@ function firstLines(grid) {
   return [...grid.ofKind("paper"), ...best.slice(0, 3), ...grid.ofKind("baseline").slice(0, 1)];
 }
 
-function panel(name, title, controls, ...body) {
-  const top = el("header", {}, el("h2", {}, title), controls);
-  return el("section", { class: "panel", "data-panel": name }, top, el("p", { class: "hint" }, CAPTIONS[name]), body);
-}
-
-/** What may be wider than its place; `tellMore` says at its edges that there is more. */
-const sideways = (box) => el("div", { class: "sideways" }, box);
-
-function tellMore(box) {
-  const beyond = box.scrollWidth - box.clientWidth - box.scrollLeft;
-  box.parentNode.classList.toggle("more-left", box.scrollLeft > 1);
-  box.parentNode.classList.toggle("more-right", beyond > 1);
-}
-
 /** A panel of one picture: `draw` gives its nodes for a width; `needs` are the names in the state that it depends on. */
 function picture(page, name, title, controls, needs, draw) {
   const box = el("div", { class: "picture scroll" });
-  const node = panel(name, title, controls, sideways(box));
+  const node = panel(name, title, CAPTIONS[name], controls, sideways(box));
   return { node, needs, draw: () => box.replaceChildren(...draw(page, Math.max(280, box.clientWidth))) };
-}
-
-/** One of some texts: the same choice in every panel that has it. */
-function pick(page, name, key, options) {
-  const onchange = () => page.state.set({ [key]: select.value });
-  const entries = options.map((value) => el("option", { value }, value));
-  const select = el("select", { "data-pick": key, onchange }, entries);
-  page.follow(() => (select.value = page.state.get()[key]));
-  return options.length > 1 ? el("label", {}, `${name} `, select) : "";
-}
-
-/** Any of some: their values with commas between. */
-function checks(page, name, key, entries) {
-  const onchange = () => page.state.set({ [key]: boxes.flatMap((box) => (box.checked ? [box.value] : [])).join() });
-  const boxes = entries.map(([value]) => el("input", { type: "checkbox", value, onchange }));
-  page.follow(() => boxes.forEach((box) => (box.checked = listed(page.state.get()[key]).includes(box.value))));
-  const labels = entries.map(([, text], i) => el("label", {}, boxes[i], ` ${text}`));
-  return el("div", { class: "checks", role: "group", "aria-label": name }, labels);
 }
 
 function tableSection(page) {
@@ -208,15 +175,14 @@ function tableSection(page) {
   }
 
   const table = el("table", { "aria-label": "means" }, el("thead", {}, el("tr", {}, heads)), body);
-  const box = el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": "table" }, table);
   const controls = [checks(page, "kinds of methods", "k", present), pick(page, "deletion", "d", grid.deletions)];
-  return { node: panel("table", "Methods and metrics", controls, sideways(box)), needs: ["o", "k", "d"], draw };
+  const node = panel("table", "Methods and metrics", CAPTIONS.table, controls, wideTable("table", table));
+  return { node, needs: ["o", "k", "d"], draw };
 }
 
 function curvesSection(page) {
-  const { grid, state } = page;
-  const side = choice("curve", { deleted: "deleted", kept: "kept" }, "", (c) => state.set({ c }));
-  page.follow(() => press(side, state.get().c));
+  const { grid } = page;
+  const side = switched(page, "curve", "c", { deleted: "deleted", kept: "kept" });
   const controls = [side, pick(page, "deletion", "d", grid.deletions)];
   const section = picture(page, "curves", "Deletion curves", controls, ["d", "c", "m"], curvesChart);
   const entries = grid.names.map((name, i) => [String(i), name]);
@@ -227,7 +193,7 @@ function curvesSection(page) {
 function sanitySection(page) {
   const section = picture(page, "sanity", "Sanity under randomisation", [], ["r"], sanityChart);
   const { samples, provenance } = page.grid;
-  const told = provenance.sanity && ` Measured on the first ${provenance.sanity} of ${count(samples, "text")}.`;
+  const told = provenance.sanity && ` Measured on the first ${provenance.sanity} of ${many(samples, "text")}.`;
   section.node.querySelector(".hint").append(told || ""); // older files do not say
   return section;
 }
@@ -254,15 +220,13 @@ function namesSection(grid) {
   return el("details", { class: "names" }, el("summary", {}, "What the names mean"), el("p", {}, told), parts);
 }
 
-const count = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
-
 /** Who is ahead of the paper's methods, or that so few texts cannot tell. */
 function aheadOf(grid) {
   const { needed, samples } = grid;
   if (!grid.ofKind("paper").length) return "";
   if (needed && needed.texts > samples) {
-    const few = `${count(samples, "text")} ${samples === 1 ? "is" : "are"} too few to tell`;
-    const most = `with ${count(needed.comparisons, "comparison")} at least ${needed.texts.toLocaleString("en")} are needed`;
+    const few = `${many(samples, "text")} ${samples === 1 ? "is" : "are"} too few to tell`;
+    const most = `with ${many(needed.comparisons, "comparison")} at least ${needed.texts.toLocaleString("en")} are needed`;
     return el("p", { class: "ahead" }, `${few}: ${most}.`);
   }
   const ahead = grid.ahead_of_all.map(({ method, cost }) => `${method} (${passes(cost)})`).join(", ");
@@ -272,13 +236,11 @@ function aheadOf(grid) {
 
 /** What was measured, and what came out in a sentence. */
 function headOf(grid, theme) {
-  const { model, revision, dtype, data, explained, excluded = {} } = grid.provenance;
-  const told = [model, revision?.replace(/^([0-9a-f]{12})[0-9a-f]+$/, "$1"), dtype].filter(Boolean).join(" · ");
-  const size = [count(grid.samples, "text"), count(grid.names.length, "method"), count(grid.metrics.length, "metric")];
-  const out = Object.entries(excluded).map(([why, n]) => `${count(n, "text")} left out: ${why}.`);
-  const top = el("div", { class: "brand" }, el("h1", {}, "attnflow"), el("span", { class: "told-model" }, told));
+  const { data, explained, excluded = {} } = grid.provenance;
+  const size = [many(grid.samples, "text"), many(grid.names.length, "method"), many(grid.metrics.length, "metric")];
+  const out = Object.entries(excluded).map(([why, n]) => `${many(n, "text")} left out: ${why}.`);
   return [
-    el("header", { class: "top" }, top, el("div", { class: "controls" }, theme)),
+    topOf(grid.provenance, theme),
     el(
       "p",
       { class: "prediction" },
@@ -290,11 +252,23 @@ function headOf(grid, theme) {
   ];
 }
 
+function sectionsOf(page) {
+  const { grid } = page;
+  const metric = () => pick(page, "metric", "r", grid.metrics),
+    every = checks(page, "methods ranked", "a", [["1", "all methods"]]);
+  return [
+    tableSection(page),
+    Object.keys(grid.curves).length && curvesSection(page),
+    picture(page, "ranks", "Who differs from whom", [every, metric()], ["r", "a"], ranksChart),
+    picture(page, "agreement", "Do methods agree?", [], ["r", "theme"], agreementChart),
+    Object.keys(grid.sanity).length && sanitySection(page),
+    picture(page, "cost", "Cost against quality", [metric()], ["r"], costChart),
+  ].filter(Boolean);
+}
+
 /** Puts the grid of the document into an element. */
 export function showGrid(root) {
   const grid = readGrid(JSON.parse(document.getElementById("attnflow-document").textContent));
-  const dark = matchMedia("(prefers-color-scheme: dark)"),
-    { signal } = new AbortController();
   const [column] = grid.columns;
   const defaults = {
     o: `${column}.${grid.way(column) === "higher" ? "down" : "up"}`,
@@ -304,58 +278,12 @@ export function showGrid(root) {
     m: firstLines(grid).join(),
     r: grid.metrics[0],
     a: "",
-    theme: "",
   };
   const orders = ["method", ...grid.columns, "cost"].flatMap((name) => [`${name}.up`, `${name}.down`]);
-  const themes = ["", "light", "dark"],
-    drawable = { includes: (text) => listed(text).every((i) => String(Number(i)) === i && grid.names[i]) };
-  const allowed = { o: orders, d: grid.deletions, c: ["deleted", "kept"], m: drawable, r: grid.metrics, theme: themes };
-  const state = makeState(defaults, allowed, "", signal);
-  let printing = false;
-  const isDark = () => !printing && (state.get().theme === "dark" || (state.get().theme !== "light" && dark.matches));
-  const theme = button("", () => state.set({ theme: isDark() ? "light" : "dark" }), { class: "theme" });
-  const node = el("article", { class: "attnflow grid" }, headOf(grid, theme));
-  root.replaceChildren(node);
-  const followers = [],
-    follow = (follower) => followers.push(follower);
-  const page = { grid, state, follow, tip: makeTip(root), colours: () => PALETTES[isDark() ? "dark" : "light"] };
-  const metric = () => pick(page, "metric", "r", grid.metrics),
-    every = checks(page, "methods ranked", "a", [["1", "all methods"]]);
-  const sections = [
-    tableSection(page),
-    Object.keys(grid.curves).length && curvesSection(page),
-    picture(page, "ranks", "Who differs from whom", [every, metric()], ["r", "a"], ranksChart),
-    picture(page, "agreement", "Do methods agree?", [], ["r", "theme"], agreementChart),
-    Object.keys(grid.sanity).length && sanitySection(page),
-    picture(page, "cost", "Cost against quality", [metric()], ["r"], costChart),
-  ].filter(Boolean);
+  const drawable = { includes: (text) => listed(text).every((i) => String(Number(i)) === i && grid.names[i]) };
+  const allowed = { o: orders, d: grid.deletions, c: ["deleted", "kept"], m: drawable, r: grid.metrics };
   const foot = "Every test and every single value is in grid.json, grid.parquet and curves.parquet beside this page.";
-  node.append(...sections.map((section) => section.node), el("footer", {}, foot));
-  function update(changed) {
-    root.dataset.theme = isDark() ? "dark" : "light";
-    theme.textContent = isDark() ? "☀" : "☾";
-    theme.setAttribute("aria-label", isDark() ? "light theme" : "dark theme");
-    page.tip.hide();
-    followers.forEach((follower) => follower());
-    for (const { needs, draw } of sections) if (!changed || needs.some((name) => changed.has(name))) draw();
-    node.querySelectorAll(".scroll").forEach(tellMore);
-    node.dataset.settled = node.dataset.updated = String(Number(node.dataset.updated ?? 0) + 1);
-  }
-  state.listen(update);
-  const onscroll = ({ target }) => target.classList.contains("scroll") && tellMore(target);
-  node.addEventListener("scroll", onscroll, { capture: true, passive: true }); // does not bubble
-  dark.addEventListener("change", () => update());
-  for (const [name, flag] of Object.entries({ beforeprint: true, afterprint: false }))
-    addEventListener(name, () => {
-      printing = flag; // paper is white
-      update();
-    });
-  let width = node.clientWidth;
-  new ResizeObserver(() => {
-    if (Math.abs(node.clientWidth - width) < 8) return;
-    width = node.clientWidth;
-    update();
-  }).observe(node);
-  root.removeAttribute("aria-busy");
-  update();
+  const head = (theme) => headOf(grid, theme),
+    fill = (page) => ({ sections: sectionsOf(page), foot });
+  showPanels(root, { kind: "grid", held: { grid }, defaults, allowed, head, fill });
 }

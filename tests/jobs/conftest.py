@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import shutil
 import signal
 import subprocess
@@ -17,12 +18,13 @@ import pytest
 
 PART_TEXTS = 12
 ASKED = ["--part-texts", str(PART_TEXTS), "--method", "rollout,flow", "--query", "all", "--layer", "last"]
-WORDS = "the a key keys cabinet cabinets author authors of to near that who likes like book books is are old".split()
+WORDS = ("the", "a", "key", "keys", "cabinet", "cabinets", "author", "authors", "of", "to", "near", "that", "is", "are")
 CORES = 2
 
 
 def command(corpus: Path, output: Path, *more: str) -> list[str]:
-    return [sys.executable, "-c", "from attnflow.cli import main; main()", "corpus", str(corpus), str(output), *ASKED, *more]  # fmt: skip
+    run = "from attnflow.cli import main; main()"
+    return [sys.executable, "-c", run, "corpus", str(corpus), str(output), *ASKED, *more]
 
 
 def explain(corpus: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -79,9 +81,16 @@ def workers_of(root: int) -> set[int]:
 def ray_home() -> Iterator[Path]:
     """Where Ray keeps sockets and logs. The paths of sockets have to be short, so that pytest's own folder will not do."""
     home = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    (home / "token").write_text(secrets.token_hex(32))
+    (home / "token").chmod(0o600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(home))
+        patch.setenv("RAY_AUTH_MODE", "token")  # with a token of our own: by default Ray makes one in the user's home
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "token"))
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv(
+            "OMP_WAIT_POLICY", "passive"
+        )  # threads that spin take each other's cores where several processes run
         yield home
     shutil.rmtree(home, ignore_errors=True)
 
@@ -100,12 +109,10 @@ def cluster(ray_home: Path) -> Iterator[tuple[str, int]]:
         yield address.read_text().strip(), head.pid
     finally:
         started = below(head.pid)
-        head.send_signal(signal.SIGTERM)
-        try:
-            head.wait(30)
-        finally:
-            for pid in started.keys() & processes().keys():
-                os.kill(pid, signal.SIGKILL)
+        head.kill()  # asked to end, it would take half a minute
+        head.wait()
+        for pid in started.keys() & processes().keys():
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +127,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def one_machine(corpus: Path) -> dict[str, bytes]:
+def one_machine(corpus: Path, ray_home: Path) -> dict[str, bytes]:
     output = corpus.parent / "one"
     done = explain(corpus, output, "--device", "cpu")
     assert (done.returncode, done.stderr) == (3, "")
