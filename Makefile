@@ -14,13 +14,17 @@ SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
 TWO := -n 2 --dist loadfile
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
-.PHONY: demo test pages browser docs pictures lint fuzz sanitize bench models wheel clean help
+.PHONY: demo test jobs pages browser docs pictures lint fuzz sanitize bench models wheel clean help
 
 demo: $(VENV)/models.stamp
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest $(TWO)
+
+# Corpus jobs that are killed again and again, and jobs on a Ray cluster of this machine.
+jobs: $(VENV)/jobs.stamp
+	$(BIN)/python -m pytest tests/jobs
 
 # The page, the app and the documentation as a person uses them. They need Debian's chromium, and skip where it is missing.
 pages: $(VENV)/test.stamp $(VENV)/docs.stamp
@@ -67,7 +71,7 @@ clean:
 
 help:
 	@sed -n 's/^# //p' Makefile | head -3
-	@echo "make pages | browser | docs | pictures | lint | fuzz | sanitize | bench | models | wheel | clean"
+	@echo "make jobs | pages | browser | docs | pictures | lint | fuzz | sanitize | bench | models | wheel | clean"
 
 # Installing, in steps, each done once: a second run needs no network. Nothing but Python and a C++ compiler is needed
 # beforehand; cmake and ninja come from the package index.
@@ -92,7 +96,11 @@ $(VENV)/models.stamp: $(VENV)/package.stamp
 
 $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
 	$(PIP) pytest pytest-xdist hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum \
-	  fastapi uvicorn httpx playwright nbclient ipykernel
+	  fastapi uvicorn httpx playwright nbclient ipykernel pandas polars duckdb datasets
+	@touch $@
+
+$(VENV)/jobs.stamp: $(VENV)/test.stamp
+	$(PIP) 'ray[data]'
 	@touch $@
 
 $(VENV)/docs.stamp: $(VENV)/package.stamp

@@ -284,6 +284,27 @@ def test_what_is_there_is_never_overwritten_by_another_job(embedded: Any, tmp_pa
     )
 
 
+def test_an_output_inside_the_input_would_be_read(embedded: Any, tmp_path: Path) -> None:
+    write(tmp_path / "t.txt", TEXTS)
+    assert refused(tmp_path, tmp_path / "out", embedded) == (
+        f"the output {str(tmp_path / 'out')!r} lies in the input {str(tmp_path)!r}, and would be read as a part of it: give a folder outside"
+    )
+
+
+def test_a_first_line_that_is_half_there_is_written_again(embedded: Any, tmp_path: Path) -> None:
+    given = write(tmp_path / "t.txt", TEXTS)
+    explain_corpus(given, tmp_path / "out", embedded)
+    expected = contents(tmp_path / "out")
+    for size in (0, 5, 40):
+        (tmp_path / "out" / "_manifest.jsonl").write_bytes(expected["_manifest.jsonl"][:size])
+        explain_corpus(given, tmp_path / "out", embedded, resume=True)
+        assert contents(tmp_path / "out") == expected
+    damaged = expected["_manifest.jsonl"].replace(b'{"part"', b'{"p\xff\n', 1)
+    (tmp_path / "out" / "_manifest.jsonl").write_bytes(damaged)
+    explain_corpus(given, tmp_path / "out", embedded, resume=True)
+    assert contents(tmp_path / "out") == expected
+
+
 def test_two_jobs_do_not_write_to_one_folder(embedded: Any, tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
     explain_corpus(given, tmp_path / "out", embedded)

@@ -150,7 +150,9 @@ def test_a_refusal_of_a_worker(corpus: Path, cluster: Cluster, tmp_path: Path) -
 
 def test_more_workers_than_cores(corpus: Path, cluster: Cluster, tmp_path: Path) -> None:
     done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", cluster[0], "--workers", "99")
-    assert done.stderr == (f"attnflow: 99 workers: the cluster has {CORES} cores; expected at most one worker a core\n")
+    assert done.stderr == (
+        f"attnflow: 99 workers: the cluster has {CORES} cores for them; expected at most one worker a core\n"
+    )
     assert (done.returncode, done.stdout) == (2, "")
 
 

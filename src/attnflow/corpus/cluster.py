@@ -188,7 +188,7 @@ def run(folder: Folder, parts: Mapping[int, Part], spec: job.Spec, shown: Progre
             concurrency=min(spread.workers, len(items)),
             num_cpus=spread.cpus,
             num_gpus=spread.gpus or None,
-            max_task_retries=RETRIES,
+            ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
         )
         for row in rows.iter_rows():
             record = json.loads(row["record"])

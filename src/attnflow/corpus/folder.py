@@ -80,7 +80,7 @@ class Folder:
             raise InputError(f"cannot write {str(path / MANIFEST)!r}: {e.strerror or e}") from None
         try:
             _lock(self.file, path)
-            lines = _whole_lines(self.file)
+            lines = _whole_lines(self.file, path)
             for left in path.glob(BESIDE):  # of a run that was killed while it wrote
                 left.unlink(missing_ok=True)
             if lines:
@@ -131,7 +131,7 @@ class Folder:
             "errors": dict(sorted(errors.items())),
         }
         if not self.finished:
-            lines = _whole_lines(self.file)
+            lines = _whole_lines(self.file, self.path)
             content = "".join(map(_line, [lines[0], *records, last]))
             write_whole(self.path / MANIFEST, lambda beside: beside.write_text(content, encoding="ascii"), sync=True)
             self.finished = True
@@ -156,8 +156,8 @@ def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record) + "\n"
 
 
-def _whole_lines(file: int) -> list[Record]:
-    """The lines of a manifest. What a killed run left half written at its end is cut off."""
+def _whole_lines(file: int, path: Path) -> list[Record]:
+    """The lines of a manifest. What a killed run left half written at its end is cut off; what is none is left alone."""
     with os.fdopen(os.dup(file), "rb") as held:
         held.seek(0)
         data = held.read()
@@ -172,6 +172,9 @@ def _whole_lines(file: int) -> list[Record]:
             break
         found.append(one)
         good += len(line)
+    begins = _line({"format": FORMAT})[:-2].encode()  # of a first line, which may be half there
+    if not data.startswith(begins[: len(data)]):
+        raise InputError(f"{str(path / MANIFEST)!r} is no manifest of attnflow corpus: give another folder")
     if good < len(data):
         os.ftruncate(file, good)
     return found
@@ -179,8 +182,6 @@ def _whole_lines(file: int) -> list[Record]:
 
 def _agree(path: Path, held: Record, wanted: Mapping[str, Any]) -> None:
     """Refuses to go on with other settings than a job was begun with; where model and input lie may differ."""
-    if held.get("format") != FORMAT:
-        raise InputError(f"{str(path / MANIFEST)!r} is no manifest of attnflow corpus: give another folder")
     if held.get("version") != VERSION:
         raise InputError(f"{str(path)!r} was made by another version of attnflow: give another folder")
     differ = []

@@ -173,7 +173,7 @@ def run(
             shown.failed(sum(record["errors"].values()))
         return folder.finish()
     except InputError as e:
-        if "cannot write" not in str(e):
+        if not str(e).startswith("cannot write "):
             raise
         raise InputError(
             f"{e}; {len(folder.done)} of {len(parts)} parts are finished and stay valid: make room, and run the same "

@@ -85,6 +85,11 @@ def explain_corpus(
             + ("go on with it" if there == "begun" else "check it")
             + ", or another folder"
         )
+    if Path(source).is_dir() and output.resolve().is_relative_to(Path(source).resolve()):
+        raise InputError(
+            f"the output {str(output)!r} lies in the input {str(source)!r}, and would be read as a part of it: give a "
+            "folder outside"
+        )
     corpus = open_corpus(source, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
     import attnflow
     from attnflow.capture.model import Model
@@ -100,20 +105,20 @@ def explain_corpus(
                 raise InputError("on Ray each worker loads its own model: give a folder or a hub id")
             connected = stack.enter_context(cluster.connected(ray_address))
             spread = cluster.shape(connected, workers, loading.get("device"))
-            loading["device"] = loading.get("device") or ("cuda" if spread.gpus else "cpu")
+            loading["device"] = "cuda" if spread.gpus else "cpu"  # of which a worker sees only its own
         given = {**loading, "model": model}
         if isinstance(model, Model):
             loaded = model
         else:
             loaded = attnflow.load(**(given if spread is None else {**given, "device": "cpu"}))
-        device = loaded.device.type if spread is None else str(loading["device"]).partition(":")[0]
+        device = loaded.device.type if spread is None else loading["device"]
         count = explain.layer_count(explain.checked(loaded))
         wanted = explain.Wanted(
             methods, _layers(layers, count), query, residual, receptive_field, words, truncate,
             batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU),
         )  # fmt: skip
         parts = job.planned(corpus, wanted, loaded.limit(), part_texts, samples, shown.planned)
-        gguf = loading.get("gguf_file")
+        gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
         folder = Folder(output, job.settings(loaded, wanted, corpus, device, gguf, part_texts, samples), parts)
         stack.callback(folder.close)
         before = sum(record["texts"] for record in folder.done.values())
