@@ -205,6 +205,11 @@ def run(folder: Folder, parts: Mapping[int, Part], spec: job.Spec, shown: Progre
 
     try:
         return job.run(folder, parts, does, shown)
+    except ray.exceptions.RayActorError as e:
+        raise InputError(
+            f"the worker of a part died {RETRIES + 1} times, most often because memory ran out: give fewer workers or "
+            "fewer --batch-tokens, and run it again with --resume"
+        ) from e
     except ray.exceptions.RayError as e:
         raise InputError(_told(e)) from e
 
