@@ -86,7 +86,7 @@ def contents(output: Path) -> dict[str, bytes]:
         (bert, {}),
         (bert, {"query": "all"}),
         (bert, {"query": "the"}),
-        (bert, {"query": "2", "layers": [0]}),
+        (bert, {"query": 2, "layers": [0]}),
         (bert, {"words": True}),
         (bert, {"residual": 0.0}),
         (gpt2, {}),
@@ -96,7 +96,7 @@ def contents(output: Path) -> dict[str, bytes]:
 )
 def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any], tmp_path: Path) -> None:
     wrapped = model()
-    texts = TEXTS[:4] if model is t5 else TEXTS  # it writes 64 tokens of its own for each
+    texts = TEXTS[2:4] if model is t5 else TEXTS  # it writes 64 tokens of its own for each
     told = explain_corpus(
         write(tmp_path / "texts.txt", texts), tmp_path / "out", wrapped, truncate=True, part_texts=3,
         batch_tokens=40, **{"methods": METHODS, "layers": "all", **options},
@@ -134,7 +134,7 @@ def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any]
             np.testing.assert_allclose([p for _, p in top], [p for _, p in trace.prediction.top], atol=1e-5)
         told_of = json.loads(row["provenance"])
         assert told_of["model"] == wrapped.name and told_of["residual"] == options.get("residual", 0.5)
-    assert explained == len(texts) - sum(told["errors"].values()) >= 3
+    assert explained == len(texts) - sum(told["errors"].values()) >= (1 if model is t5 else 3)
 
 
 def test_a_text_that_fails_is_a_row_with_its_error(embedded: Any, tmp_path: Path) -> None:
@@ -284,6 +284,23 @@ def test_what_is_there_is_never_overwritten_by_another_job(embedded: Any, tmp_pa
     )
 
 
+def test_other_columns_are_another_job(embedded: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,name\nthe key,a\n")
+    explain_corpus(tmp_path / "t.csv", tmp_path / "out", embedded)
+    assert refused(tmp_path / "t.csv", tmp_path / "out", embedded, id="name", resume=True) == (
+        f"the folder {str(tmp_path / 'out')!r} holds a job of other settings (id None, now name): give the same, or another folder"
+    )
+    assert refused(["the key"], tmp_path / "out") == (
+        "the input is a list: expected the path of a file or folder with the texts"
+    )
+
+
+def test_a_first_part_of_failures_alone_is_said_at_once(embedded: Any, tmp_path: Path, capsys: Any) -> None:
+    given = write(tmp_path / "t.txt", TEXTS[:2] * 2)
+    explain_corpus(given, tmp_path / "out", embedded, query="zebra", part_texts=2)
+    assert capsys.readouterr().err == "all 2 texts of the first part failed (query): see its messages\n"
+
+
 def test_an_output_inside_the_input_would_be_read(embedded: Any, tmp_path: Path) -> None:
     write(tmp_path / "t.txt", TEXTS)
     assert refused(tmp_path, tmp_path / "out", embedded) == (
@@ -343,7 +360,7 @@ def test_a_full_disk_is_said_and_what_is_finished_stays(embedded: Any, tmp_path:
 
 def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
-    assert refused(given, given, embedded) == f"cannot make the folder {str(given)!r}: File exists"
+    assert refused(given, given, embedded) == f"the output {str(given)!r} is a file: give a folder"
     assert refused(given, given / "below", embedded).startswith(f"cannot make the folder {str(given / 'below')!r}: ")
 
 
@@ -356,6 +373,8 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "--workers goes with --ray: give that too"),
         ({"ray_address": "x"}, "--ray-address goes with --ray: give that too"),
+        ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
+        ({"methods": "flow,raws"}, "method 'raws': expected some of raw, rollout, flow, with commas between them"),
         ({"ray": True}, "on Ray each worker loads its own model: give a folder or a hub id"),
     ],
 )
@@ -374,15 +393,26 @@ def test_a_model_of_pictures_takes_no_texts(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
-    words = ["corpus", str(given), str(tmp_path / "out"), "--method", "rollout,flow", "--layer", "L1,last"]
+    words = [
+        "corpus",
+        str(given),
+        str(tmp_path / "out"),
+        "--method",
+        "rollout",
+        "--method",
+        "flow",
+        "--layer",
+        "L1,last",
+    ]
     done = CliRunner().invoke(app, [*words, "--progress", "json"])
     assert done.exit_code == 3  # some texts failed
-    assert done.stdout.splitlines()[:5] == [
-        f"8 texts, 40 tokens, 1 parts in {tmp_path / 'out'}",
+    assert done.stdout.splitlines()[:6] == [
+        f"8 texts, 40 tokens, 1 part in {tmp_path / 'out'}",
         "explained: 5",
         "error, empty: 1",
         "error, encoding: 1",
         "error, too long: 1",
+        "why, for each: the columns error and message of its row",
     ]
     last = json.loads(done.stderr.splitlines()[-1])
     assert (last["texts"], last["of"], last["tokens"], last["errors"], last["seconds_left"]) == (8, 8, 40, 3, 0.0)
@@ -437,7 +467,7 @@ def test_progress(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     shown = Progress("auto")
-    shown.start(1000, 200, 1)
+    shown.start(1000, 200, 5000, 1)
     now[0] = 10.0
     shown.failed(2)
     shown.seen(400, 8000)
@@ -477,3 +507,41 @@ def test_pairs(tmp_path: Path) -> None:
     assert first["tokens"] == list(trace.tokens)
     np.testing.assert_allclose(first[f"rollout_L{trace.layer_count}"], trace.rollout(layer=-1).values[0], atol=2e-6)
     assert second["error"] is None
+
+
+def test_flows_are_solved_while_the_model_runs_on(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """No flow is solved here before the model has begun with the last batch."""
+    last, waited, real, run = threading.Event(), [], explain.flow, embedded.run_batch
+    begun = 0
+
+    def flow(*args: Any, **options: Any) -> Any:
+        waited.append(last.wait(30))
+        return real(*args, **options)
+
+    def run_batch(*args: Any, **options: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == 3:
+            last.set()
+        return run(*args, **options)
+
+    monkeypatch.setattr(explain, "flow", flow)
+    monkeypatch.setattr(embedded, "run_batch", run_batch)
+    texts = ["the key", "the key to the cabinets", "the keys to the cabinets near the old house"]
+    explain_corpus(write(tmp_path / "t.txt", texts), tmp_path / "out", embedded, methods=["flow"], batch_tokens=1)
+    assert begun == 3 and waited == [True] * 3
+
+
+def test_the_benchmark(tmp_path: Path) -> None:
+    from attnflow.bench import corpus
+
+    model = bert()
+    model.unwrap().save_pretrained(tmp_path / "model")
+    model.tokenizer.save_pretrained(tmp_path / "model")
+    given = write(tmp_path / "t.txt", TEXTS[:3] * 4)
+    found = corpus.run(given, str(tmp_path / "model"), 12, 2, 1, "cpu", lambda line: None)
+    assert (
+        found["texts"] == 12 and found["times_forward"]["forward"] == 1.0 and found["times_by_hand"]["by hand"] == 1.0
+    )
+    assert set(found["texts_per_second"]) == {"forward", "by hand", *corpus.JOBS}
+    assert all(rate > 0 for rate in found["texts_per_second"].values()) and all(x > 0 for x in found["costs"].values())

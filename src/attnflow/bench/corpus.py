@@ -88,11 +88,12 @@ def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
     from attnflow.capture import inputs
     from attnflow.capture.encode import encode_texts
     from attnflow.corpus import explain
-    from attnflow.corpus.run import PART_TEXTS
+    from attnflow.corpus.run import PART_TEXTS, PART_TEXTS_GPU
 
     found = []
-    for start in range(0, len(texts), PART_TEXTS):
-        encoded = [e for e in encode_texts(model, texts[start : start + PART_TEXTS]) if not isinstance(e, InputError)]
+    part = PART_TEXTS if model.device.type == "cpu" else PART_TEXTS_GPU
+    for start in range(0, len(texts), part):
+        encoded = [e for e in encode_texts(model, texts[start : start + part]) if not isinstance(e, InputError)]
         sizes = [(i, len(e.tokens)) for i, e in enumerate(encoded)]
         for members in explain.batches(sizes, _budget(model)):
             batch = inputs.batched([encoded[i].tensors for i in members], model._pad_id())

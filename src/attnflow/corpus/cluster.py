@@ -20,6 +20,7 @@ from attnflow.corpus.folder import Folder, Record, part_path
 from attnflow.corpus.progress import Progress
 from attnflow.corpus.read import Part, Piece
 from attnflow.errors import InputError
+from attnflow.files import BESIDE
 from attnflow.flow import cores
 
 CORES = 2
@@ -161,11 +162,31 @@ class Actor:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         if self.worker is None:
             return {"record": [json.dumps({"failed": self.told})]}
-        parts = [_part(json.loads(held)) for held in batch["part"]]
+        (part,) = [_part(json.loads(held)) for held in batch["part"]]
         try:
-            return {"record": [json.dumps(record) for record in self.worker.do(parts)]}
+            with _tried(Path(self.worker.spec.folder), part.number):
+                return {"record": [json.dumps(record) for record in self.worker.do([part])]}
         except Exception as e:
             return {"record": [json.dumps({"failed": _told(e)})]}
+
+
+@contextmanager
+def _tried(folder: Path, number: int) -> Iterator[None]:
+    """Counts in a file how often a part was begun, because Ray tries for ever: who dies of it each time ends the job."""
+    path = folder / BESIDE.replace("*", f"tried-{number:06}")
+    before = path.stat().st_size if path.exists() else 0
+    if before > RETRIES:
+        path.unlink()
+        raise InputError(
+            f"the worker of part {number} died {before} times, most often because memory ran out: give fewer workers or "
+            "fewer --batch-tokens, and run it again with --resume"
+        )
+    with path.open("ab") as file:
+        file.write(b"x")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _part(held: dict[str, Any]) -> Part:
@@ -188,7 +209,6 @@ def run(folder: Folder, parts: Mapping[int, Part], spec: job.Spec, shown: Progre
             concurrency=min(spread.workers, len(items)),
             num_cpus=spread.cpus,
             num_gpus=spread.gpus or None,
-            ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
         )
         for row in rows.iter_rows():
             record = json.loads(row["record"])
@@ -205,11 +225,6 @@ def run(folder: Folder, parts: Mapping[int, Part], spec: job.Spec, shown: Progre
 
     try:
         return job.run(folder, parts, does, shown)
-    except ray.exceptions.RayActorError as e:
-        raise InputError(
-            f"the worker of a part died {RETRIES + 1} times, most often because memory ran out: give fewer workers or "
-            "fewer --batch-tokens, and run it again with --resume"
-        ) from e
     except ray.exceptions.RayError as e:
         raise InputError(_told(e)) from e
 

@@ -45,13 +45,16 @@ def run(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A file or folder (.txt, .csv, .tsv, .jsonl, also .gz, .xz; .parquet, .arrow), a saved Hugging Face "
+            help="A file or folder (.txt, .csv, .tsv, .jsonl, also .gz, .xz, .bz2; .parquet, .arrow), a saved Hugging Face "
             "dataset, or hf://datasets/OWNER/NAME.",
         ),
     ],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder for the Parquet dataset.")],
     model: ModelName = None,
-    method: Annotated[str, typer.Option(help="Some of raw, rollout, flow.")] = "rollout",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Some of raw, rollout, flow, with commas between them; rollout by default.", show_default=False),
+    ] = None,
     query: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +80,10 @@ def run(
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens that run together; 2,048 by default, and 65,536 on a GPU.")
     ] = None,
-    part_texts: Annotated[int, typer.Option(min=1, help="Texts in one part of the output, at most.")] = 4096,
+    part_texts: Annotated[
+        int | None,
+        typer.Option(min=1, help="Texts in one part of the output, at most; 1,024 by default, and 4,096 on a GPU."),
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
     ray_address: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster; every machine must see INPUT, OUTPUT and the model.")
@@ -103,27 +109,33 @@ def run(
     --resume. attnflow corpus report OUTPUT makes a page of what was found.
     """
     from attnflow.corpus import explain_corpus
+    from attnflow.corpus.folder import finished
 
     quiet()
     try:
         last = explain_corpus(
-            source, output, model, methods=method.split(","), layers=layer, query=query, residual=residual,
+            source, output, model, methods=",".join(method or ["rollout"]), layers=layer, query=query, residual=residual,
             receptive_field=receptive_field, words=words, truncate=truncate, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
             part_texts=part_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
             device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
         )  # fmt: skip
     except KeyboardInterrupt:
-        progress(f"stopped; the same command with --resume goes on from what is in {output}")
+        progress(
+            f"stopped; {finished(output):,} texts are finished in {output}, and the same command with --resume goes on"
+        )
         raise
     failed = sum(last["errors"].values())
     if as_json:
         print(json.dumps(last))
     else:
-        print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {last['parts']:,} parts in {output}")
+        parts = f"{last['parts']:,} part" + "s" * (last["parts"] != 1)
+        print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {parts} in {output}")
         print(f"explained: {last['texts'] - failed:,}")
         for kind, number in last["errors"].items():
             print(f"error, {kind}: {number:,}")
+        if failed:
+            print("why, for each: the columns error and message of its row")
         now = f"{last['texts'] - last['resumed']:,} of them now, " if last["resumed"] else ""
         print(f"{now}in {last['seconds']:.1f} s")
     if failed:

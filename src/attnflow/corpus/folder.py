@@ -213,6 +213,14 @@ def state(path: Path) -> str | None:
     return "finished" if last and b'"finished": true' in last[0] else "begun" if last else None
 
 
+def finished(path: Path) -> int:
+    """Texts in the parts that are done."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = map(json.loads, (path / MANIFEST).read_text().splitlines())
+        return sum(line["texts"] for line in lines if "part" in line)
+    return 0
+
+
 def _lock(file: int, path: Path) -> None:
     try:
         import fcntl

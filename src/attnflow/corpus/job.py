@@ -139,6 +139,7 @@ def settings(
         "weights": weights_hash(model),
         "configuration": fingerprint(model),
         "input": corpus.path,
+        **{name: getattr(corpus, name) for name in ("text", "id", "pair", "whole_files")},
         **asked,
         "part_texts": part_texts,
         "samples": samples,
@@ -165,12 +166,18 @@ def run(
     shown.start(
         sum(part.count for part in parts.values()),
         sum(record["texts"] for record in there),
+        sum(record["tokens"] for record in there),
         sum(sum(record["errors"].values()) for record in there),
     )
     try:
         for record in does(left):
+            failed = sum(record["errors"].values())
+            if not folder.done and failed == record["texts"]:
+                shown.say(
+                    f"all {failed:,} texts of the first part failed ({', '.join(record['errors'])}): see its messages"
+                )
             folder.add(record)
-            shown.failed(sum(record["errors"].values()))
+            shown.failed(failed)
         return folder.finish()
     except InputError as e:
         if not str(e).startswith("cannot write "):

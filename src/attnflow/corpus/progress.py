@@ -26,7 +26,7 @@ class Progress:
             raise InputError(f"progress {kind!r}: expected one of {', '.join(KINDS)}")
         self.kind = kind if kind != "auto" else "terminal" if sys.stderr.isatty() else "none"
         self.total: int | None = None
-        self.there = self.texts = self.tokens = self.errors = 0
+        self.there = self.texts = self.there_tokens = self.tokens = self.errors = 0
         self.begun = self.told = time.monotonic()
 
     def planned(self, texts: int) -> None:
@@ -34,9 +34,9 @@ class Progress:
         if self._due() and self.kind == "terminal":
             self._line(f"counting the texts: {texts:,}")
 
-    def start(self, total: int, there: int, errors: int) -> None:
-        """total: texts of the whole input; there, errors: of those done before, and how many of them failed."""
-        self.total, self.there, self.errors = total, there, errors
+    def start(self, total: int, there: int, tokens: int, errors: int) -> None:
+        """total: texts of the whole input; there: those done before, with their tokens, and how many of them failed."""
+        self.total, self.there, self.there_tokens, self.errors = total, there, tokens, errors
         self.begun = time.monotonic()
 
     def seen(self, texts: int, tokens: int) -> None:
@@ -71,13 +71,19 @@ class Progress:
         return {
             "texts": done,
             "of": self.total,
-            "tokens": self.tokens,
+            "tokens": self.there_tokens + self.tokens,
             "texts_per_second": round(rate, 2),
             "tokens_per_second": round(self.tokens / seconds, 1),
             "seconds": round(seconds, 2),
             "seconds_left": round(left / rate, 1) if rate else None,
             "errors": self.errors,
         }
+
+    def say(self, sentence: str) -> None:
+        """What must be known before the end."""
+        if self.kind == "terminal":
+            self._line("")
+        say(json.dumps({"warning": sentence}) if self.kind == "json" else sentence)
 
     def close(self) -> None:
         """The last state, and an end to the line."""

@@ -13,6 +13,7 @@ from attnflow.command import layer_given
 from attnflow.corpus.folder import Folder, state
 from attnflow.corpus.inputs import open_corpus
 from attnflow.corpus.progress import Progress
+from attnflow.corpus.read import plan
 from attnflow.errors import InputError
 from attnflow.graph import check_residual
 from attnflow.receptive import check_mode
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from attnflow.capture import Model
 
 METHODS = ("raw", "rollout", "flow")
-PART_TEXTS = 4096
+PART_TEXTS = 1024
+PART_TEXTS_GPU = 4096
+"""Of a part, at most: a few seconds of work, which is what a kill loses."""
 
 
 def explain_corpus(
@@ -31,7 +34,7 @@ def explain_corpus(
     *,
     methods: Sequence[str] = ("rollout",),
     layers: str | int | Iterable[int] = "last",
-    query: str | None = None,
+    query: str | int | None = None,
     residual: float = 0.5,
     receptive_field: str | None = None,
     words: bool = False,
@@ -44,7 +47,7 @@ def explain_corpus(
     samples: int | None = None,
     resume: bool = False,
     batch_tokens: int | None = None,
-    part_texts: int = PART_TEXTS,
+    part_texts: int | None = None,
     ray: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
@@ -61,7 +64,8 @@ def explain_corpus(
     residual, receptive_field, words, truncate: as for `Trace.rollout`, `Trace.words` and `Model.trace`.
     text, pair, id: columns. whole_files: each .txt file is one text. split: of a dataset. samples: the first so many.
     resume: go on where a job with the same settings was cut off; the result is the same to the byte.
-    batch_tokens: how many tokens run together. part_texts: texts of a part of the output, at most.
+    batch_tokens: how many tokens run together. part_texts: texts of a part of the output, at most; what is in work when a
+        job is killed is done again. By default 1,024, and 4,096 on a GPU.
     ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
     progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
 
@@ -70,7 +74,11 @@ def explain_corpus(
     """
     shown = Progress(progress) if isinstance(progress, str) else progress
     output = Path(output)
-    methods = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))
+    methods = tuple(dict.fromkeys(methods.split(",") if isinstance(methods, str) else methods))
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"the input is a {type(source).__name__}: expected the path of a file or folder with the texts"
+        )
     for name in methods or ("",):
         if name not in METHODS:
             raise InputError(f"method {name!r}: expected some of {', '.join(METHODS)}, with commas between them")
@@ -78,6 +86,8 @@ def explain_corpus(
     check_mode(receptive_field)
     if (ray_address is not None or workers is not None) and not ray:
         raise InputError(f"--{'workers' if ray_address is None else 'ray-address'} goes with --ray: give that too")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"the output {str(output)!r} is a file: give a folder")
     there = state(output)
     if there is not None and not resume:
         raise InputError(
@@ -91,6 +101,7 @@ def explain_corpus(
             "folder outside"
         )
     corpus = open_corpus(source, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
+    next(plan(corpus, 1, 1, lambda size: 1, samples=1))  # columns and formats, before a model is loaded
     import attnflow
     from attnflow.capture.model import Model
     from attnflow.corpus import explain, job
@@ -108,15 +119,21 @@ def explain_corpus(
             loading["device"] = "cuda" if spread.gpus else "cpu"  # of which a worker sees only its own
         given = {**loading, "model": model}
         if isinstance(model, Model):
+            if loading:
+                raise InputError(
+                    f"{next(iter(loading))}: expected nothing of the kind with a model that is loaded already"
+                )
             loaded = model
         else:
             loaded = attnflow.load(**(given if spread is None else {**given, "device": "cpu"}))
         device = loaded.device.type if spread is None else loading["device"]
         count = explain.layer_count(explain.checked(loaded))
+        asked = None if query is None else str(query)
         wanted = explain.Wanted(
-            methods, _layers(layers, count), query, residual, receptive_field, words, truncate,
+            methods, _layers(layers, count), asked, residual, receptive_field, words, truncate,
             batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU),
         )  # fmt: skip
+        part_texts = part_texts or (PART_TEXTS if device == "cpu" else PART_TEXTS_GPU)
         parts = job.planned(corpus, wanted, loaded.limit(), part_texts, samples, shown.planned)
         gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
         folder = Folder(output, job.settings(loaded, wanted, corpus, device, gguf, part_texts, samples), parts)
