@@ -301,6 +301,42 @@ def test_a_first_part_of_failures_alone_is_said_at_once(embedded: Any, tmp_path:
     assert capsys.readouterr().err == "all 2 texts of the first part failed (query): see its messages\n"
 
 
+def test_nothing_of_others_is_written_over_or_taken_over(embedded: Any, tmp_path: Path) -> None:
+    given = tmp_path / "data" / "part-000000.parquet"
+    given.parent.mkdir()
+    pq.write_table(pa.table({"text": TEXTS[:3]}), given)
+    before = given.read_bytes()
+    assert refused(given, given.parent, embedded) == (
+        f"the input 'part-000000.parquet' lies in the output {str(given.parent)!r}, which would write over it: give another folder"
+    )
+    text = write(tmp_path / "t.txt", TEXTS)
+    told = f"the folder {str(given.parent)!r} holds part-000000.parquet, which is not of this job: give another folder, or remove it"
+    assert refused(text, given.parent, embedded) == told and given.read_bytes() == before
+    explain_corpus(text, tmp_path / "out", embedded)
+    shutil.copy(given, tmp_path / "out" / "part-000007.parquet")
+    assert "holds part-000007.parquet, which is not of this job" in refused(
+        text, tmp_path / "out", embedded, resume=True
+    )
+    pipe = tmp_path / "pipe"
+    pipe.mkdir()
+    os.mkfifo(pipe / "_manifest.jsonl")
+    assert refused(text, pipe, embedded) == f"{str(pipe / '_manifest.jsonl')!r} is no file: give another folder"
+
+
+@pytest.mark.parametrize("options", [{}, {"methods": METHODS}, {"words": True}])
+def test_attention_that_is_not_finite_is_an_error_of_its_text(options: dict[str, Any], tmp_path: Path) -> None:
+    model = bert()
+    explain.checked(model)
+    with torch.no_grad():
+        model.model.bert.embeddings.word_embeddings.weight[model.tokenizer.convert_tokens_to_ids("nobody")] = np.nan
+    explain_corpus(write(tmp_path / "t.txt", TEXTS[:3]), tmp_path / "out", model, **options)
+    assert [(row["error"], row["message"]) for row in rows(tmp_path / "out")] == [
+        (None, None),
+        ("model", "the model's attention is not finite on this text: another dtype may help"),
+        (None, None),
+    ]
+
+
 def test_an_output_inside_the_input_would_be_read(embedded: Any, tmp_path: Path) -> None:
     write(tmp_path / "t.txt", TEXTS)
     assert refused(tmp_path, tmp_path / "out", embedded) == (
@@ -313,6 +349,7 @@ def test_a_first_line_that_is_half_there_is_written_again(embedded: Any, tmp_pat
     explain_corpus(given, tmp_path / "out", embedded)
     expected = contents(tmp_path / "out")
     for size in (0, 5, 40):
+        (tmp_path / "out" / "part-000000.parquet").unlink()  # there is none before that line is on the disk
         (tmp_path / "out" / "_manifest.jsonl").write_bytes(expected["_manifest.jsonl"][:size])
         explain_corpus(given, tmp_path / "out", embedded, resume=True)
         assert contents(tmp_path / "out") == expected
@@ -459,6 +496,8 @@ def test_parts_hold_fewer_texts_where_these_are_long(tmp_path: Path) -> None:
     assert len(job.planned(given, one, None, 4096)) == 1
     every = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5), query="all")
     assert len(job.planned(given, every, None, 4096)) == 40
+    token = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5), query="the")
+    assert len(job.planned(given, token, None, 4096)) == 40
     assert len(job.planned(given, every, 128, 4096)) == 1  # of which the model takes no more
 
 

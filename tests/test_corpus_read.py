@@ -216,6 +216,7 @@ def test_broken_bytes_are_kept_and_harm_their_own_row(tmp_path: Path) -> None:
 
 def test_rows_with_a_problem(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b'id,text\n1,"two\nlines"\n2\n3,a,b\n4,good\n')
+    write(tmp_path / "a2.csv", b"text,id,n\na, b,5,1\nc\nd,7\n")
     write(tmp_path / "b.tsv", b'text\n"\na\tb\n')
     deep = b"[" * 100_000
     write(
@@ -228,28 +229,59 @@ def test_rows_with_a_problem(tmp_path: Path) -> None:
     digits = "Exceeds the limit (4300 digits) for integer string conversion: value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit"
     assert texts_of(tmp_path) == [
         Text("1", "two\nlines"),
-        Text("a.csv:2", None, None, "a.csv, line 4: fewer cells than the 2 columns of the first line"),
-        Text("a.csv:3", None, None, "a.csv, line 5: more cells than the 2 columns of the first line"),
+        Text("2", None, None, "a.csv, row 2 (line 4): fewer cells than the 2 columns of the first line"),
+        Text("3", None, None, "a.csv, row 3 (line 5): more cells than the 2 columns of the first line"),
         Text("4", "good"),
+        # " b" is no id: the comma before it stands in the text
+        Text("a2.csv:1", None, None, "a2.csv, row 1 (line 2): more cells than the 3 columns of the first line"),
+        Text("a2.csv:2", None, None, "a2.csv, row 2 (line 3): fewer cells than the 3 columns of the first line"),
+        Text("7", None, None, "a2.csv, row 3 (line 4): fewer cells than the 3 columns of the first line"),
         Text("b.tsv:1", '"'),
-        Text("b.tsv:2", None, None, "b.tsv, line 3: more cells than the 1 columns of the first line"),
+        Text("b.tsv:2", None, None, "b.tsv, row 2 (line 3): more cells than the 1 columns of the first line"),
         Text("7", "a"),
         Text(
-            "c.jsonl:2", None, None, "c.jsonl, line 3: not JSON (Expecting ':' delimiter); expected one object a line"
+            "c.jsonl:2", None, None, "c.jsonl, row 2 (line 3): not JSON (Expecting ':' delimiter); expected one object a line"
         ),
-        Text("c.jsonl:3", None, None, "c.jsonl, line 4: not JSON (Expecting value); expected one object a line"),
-        Text("c.jsonl:4", None, None, 'c.jsonl, line 5: expected an object such as {"text": …}'),
-        Text("x", None, None, "c.jsonl, line 6: the column 'text' holds 3; expected text"),
+        Text("c.jsonl:3", None, None, "c.jsonl, row 3 (line 4): not JSON (Expecting value); expected one object a line"),
+        Text("c.jsonl:4", None, None, 'c.jsonl, row 4 (line 5): expected an object such as {"text": …}'),
+        Text("x", None, None, "c.jsonl, row 5 (line 6): the column 'text' holds 3; expected text"),
         Text('[1, "ä"]', None),
         Text("c.jsonl:7", None),
-        Text("c.jsonl:8", None, None, "c.jsonl, line 9: not JSON (nested too deeply); expected one object a line"),
-        Text("c.jsonl:9", None, None, f"c.jsonl, line 10: not JSON ({digits}); expected one object a line"),
-        Text("c.jsonl:10", None, None, f"c.jsonl, line 11: the column 'text' holds ['{'y' * 38}; expected text"),
+        Text("c.jsonl:8", None, None, "c.jsonl, row 8 (line 9): not JSON (nested too deeply); expected one object a line"),
+        Text("c.jsonl:9", None, None, f"c.jsonl, row 9 (line 10): not JSON ({digits}); expected one object a line"),
+        Text("c.jsonl:10", None, None, f"c.jsonl, row 10 (line 11): the column 'text' holds ['{'y' * 38}; expected text"),
     ]
     write(tmp_path / "d" / "a.jsonl", b'{"text": "a", "with": 1}\n')
     assert texts_of(tmp_path / "d", pair="with") == [
         Text("a.jsonl:1", None, None, "a.jsonl, line 1: the column 'with' holds 1; expected text")
     ]
+
+
+def unclosed(last: int) -> str:
+    return (
+        f"a quotation mark is never closed, so that all up to the end of the file, line {last}, is this row; close it, or "
+        "write it twice"
+    )
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_quotation_mark_that_is_never_closed(tmp_path: Path, end: str) -> None:
+    """What it swallows is no text; one at the beginning of a text alone is a mark, and one in the middle is a sign."""
+    for name, data, id, line in (
+        ("in the text", '3,"c\n4,d\n5,e', "3", 6),
+        ("in the id", '"3,c\n4,d', "in the id.csv:3", 5),
+        ("nothing else", '3,"', "3", 4),
+    ):
+        path = write(tmp_path / f"{name}.csv", f'id,text\n1,"a"\n2,5" b"\n{data}{end}'.encode())
+        assert texts_of(path) == [
+            Text("1", "a"),
+            Text("2", '5" b"'),
+            Text(id, None, None, f"{name}.csv, row 3 (line 4): {unclosed(line)}"),
+        ]
+    path = write(tmp_path / "names.csv", f'id,"text\n1,a\n2,b{end}'.encode())
+    with pytest.raises(InputError) as e:
+        texts_of(path)
+    assert str(e.value) == f"{str(path)!r}: a quotation mark in the names of the columns is never closed; mend it"
 
 
 def test_what_is_too_long_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,13 +305,13 @@ def test_what_is_too_long_becomes_a_row(tmp_path: Path, monkeypatch: pytest.Monk
         Text("a.txt:1", None, None, f"a.txt, line 1: {told}"),
         Text("a.txt:2", "y" * 1000),
         Text("a.txt:3", None, None, f"a.txt, line 3: {told}"),
-        Text("b.csv:1", None, None, f"b.csv, line 2: {told}"),
+        Text("b.csv:1", None, None, f"b.csv, row 1 (line 2): {told}"),
         Text("b.csv:2", "x" * 900),
-        Text("b.csv:3", None, None, f"b.csv, line 4: {told}"),
+        Text("b.csv:3", None, None, f"b.csv, row 3 (line 4): {told}"),
         Text("b.csv:4", "end"),
-        Text("c.csv:1", None, None, "c.csv, line 2: not csv (field larger than field limit (1000))"),
+        Text("c.csv:1", None, None, "c.csv, row 1 (line 2): not csv (field larger than field limit (1000))"),
         Text("c.csv:2", "q" * 300),  # after a field without end, reading goes on at the next line
-        Text("c.csv:3", "\nend\n"),
+        Text("c.csv:3", None, None, f"c.csv, row 3 (line 7): {unclosed(8)}"),
         Text("d.jsonl:1", None, None, f"d.jsonl, line 1: {told}"),
         Text("d.jsonl:2", "end"),
     ]
@@ -394,11 +426,14 @@ def test_datasets_that_were_saved(tmp_path: Path) -> None:
     saved(tmp_path / "two" / "test", list("de"))
     splits = tmp_path / "two" / "dataset_dict.json"
     splits.write_text('{"splits": ["train", "test"]}')
-    assert [t.text for t in texts_of(tmp_path / "one")] == list("acebd")
+    whole = [Text(f"train[{n}]", text) for n, text in enumerate("acebd")]
+    assert texts_of(tmp_path / "one") == whole  # as the dataset counts, through both files
+    saved(tmp_path / "none", list("abc"), _split=None)
+    assert [t.id for t in texts_of(tmp_path / "none")] == ["dataset[0]", "dataset[1]", "dataset[2]"]
     assert texts_of(tmp_path / "one", split="train") == texts_of(tmp_path / "one")
     assert texts_of(tmp_path / "two", split="test") == [
-        Text("test/data-00000-of-00002.arrow:1", "d"),
-        Text("test/data-00001-of-00002.arrow:1", "e"),
+        Text("test[0]", "d"),
+        Text("test[1]", "e"),
     ]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "state.json").write_text("{}")  # somebody's own, in a folder of texts
@@ -417,6 +452,11 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
     )
     assert texts_of(tmp_path / "d", split="train") == [Text(str(n), text) for n, text in enumerate("abcdef")]
     assert texts_of(tmp_path / "d", split="odd") == [Text("1", "b"), Text("3", "d"), Text("5", "f")]
+    rows.remove_columns("id").save_to_disk(tmp_path / "bare", num_shards=4)
+    again = datasets.load_from_disk(tmp_path / "bare")
+    found = texts_of(tmp_path / "bare")
+    assert [t.id for t in found] == [f"dataset[{n}]" for n in range(6)]
+    assert [t.text for t in found] == [again[int(t.id[8:-1])]["text"] for t in found]
 
 
 def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,12 +467,12 @@ def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     write(tmp_path / "data" / "test.csv", b"text,label\nthree,3\n")
     data = str(tmp_path / "data")
 
-    def texts(split: str | None) -> list[str | None]:
+    def texts(split: str | None) -> list[tuple[str, str | None]]:
         corpus = Corpus("hf://datasets/a/b", inputs.loaded("hf://datasets/a/b", data, None, None, split))
         with closing(Reader(corpus)) as reader:
-            return [text.text for part in parts_of(corpus) for text in reader.texts(part)]
+            return [(text.id, text.text) for part in parts_of(corpus) for text in reader.texts(part)]
 
-    assert texts("train") == ["one", "two"] and texts("test") == ["three"]
+    assert texts("train") == [("train[0]", "one"), ("train[1]", "two")] and texts("test") == [("test[0]", "three")]
     for split, message in {
         None: "'hf://datasets/a/b' has 2 splits: choose one with --split, of 'train', 'test'",
         "dev": "'hf://datasets/a/b' cannot be loaded: Unknown split \"dev\". Should be one of ['train', 'test'].",
@@ -461,10 +501,10 @@ def test_what_is_asked_of_the_hub(
     def load_dataset(*args: Any, **options: Any) -> Any:
         asked.append((args, options))
         files = sorted((tmp_path / "one").glob("*.arrow"))
-        return type("Held", (list,), {"cache_files": [{"filename": str(file)} for file in files]})("abc")
+        return type("Held", (list,), {"cache_files": [{"filename": str(file)} for file in files], "split": "train"})("abc")
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    assert [t.text for t in texts_of(path, split="train")] == ["a", "c", "b"]
+    assert texts_of(path, split="train") == [Text(f"train[{n}]", text) for n, text in enumerate("acb")]
     assert asked == [((name, config), {"revision": revision, "split": "train"})]
 
 
@@ -672,11 +712,15 @@ def test_refusals_of_saved_datasets(tmp_path: Path) -> None:
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.txt", b"x\n")
     write(tmp_path / "b.parquet", b"")
+    saved(tmp_path / "d", list("ab"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert texts_of(tmp_path / "a.txt") == [Text("a.txt:1", "x")]
     with pytest.raises(InputError) as e:
         texts_of(tmp_path)
     assert str(e.value) == "parquet needs pyarrow: pip install 'attnflow[corpus]'"
+    with pytest.raises(InputError) as e:
+        open_corpus(tmp_path / "d")
+    assert str(e.value) == "arrow needs pyarrow: pip install 'attnflow[corpus]'"
 
 
 def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,8 @@ CHUNK = 8
 
 BATCH_TOKENS = 2048
 BATCH_TOKENS_GPU = 65536
+
+NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
 
 Solved = tuple[list[int], list[Explained]]
 
@@ -218,6 +221,10 @@ class Explainer:
                 column: x[number, rows[number] if whole else [0], :n]
                 for column, x in zip(wanted.columns, (x for layers in held.values() for x in layers), strict=False)
             }
+            if not all(np.isfinite(x).all() for x in scores.values()) or not all(
+                np.isfinite(g[number, :n, :n]).all() for g in capacities
+            ):
+                return _failed(InputError(NOT_FINITE))
             if capacities:
                 graph = [g[number, :n, :n] for g in capacities]
                 solved = flow(graph, queries=rows[number], layers=wanted.layers, threads=1)
@@ -251,6 +258,8 @@ class Explainer:
 
         def scored(number: int) -> Explained:
             one, trace = encoded[number], traces[number]
+            if not all(bool(step.weights.isfinite().all()) for step in trace.steps):
+                return _failed(InputError(NOT_FINITE))
             try:
                 return _explained(trace.words() if wanted.words else trace, one, wanted)
             except InputError as e:

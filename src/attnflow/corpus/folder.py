@@ -20,6 +20,8 @@ MANIFEST = "_manifest.jsonl"
 FORMAT = "attnflow.corpus"
 VERSION = 1
 
+FIELDS = {"part", "row", "texts", "tokens", "errors", "digest", "bytes", "sha256"}
+
 Record = dict[str, Any]
 """A line of the manifest: a part that is done."""
 
@@ -81,8 +83,16 @@ class Folder:
         try:
             _lock(self.file, path)
             lines = _whole_lines(self.file, path)
+            own = {part_path(path, number) for number in parts} if lines else set()
+            for other in path.glob("part-*.parquet"):
+                if other not in own:
+                    raise InputError(
+                        f"the folder {str(path)!r} holds {other.name}, which is not of this job: give another folder, or "
+                        "remove it"
+                    )
             for left in path.glob(BESIDE):  # of a run that was killed while it wrote
-                left.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    left.unlink()
             if lines:
                 _agree(path, lines[0], first)
             else:
@@ -97,7 +107,9 @@ class Folder:
             if "finished" in line:
                 self.finished = True
                 continue
-            number = line.get("part")
+            if set(line) != FIELDS:
+                continue
+            number = line["part"]
             part = parts.get(number) if isinstance(number, int) else None
             if part is None or (part.row, part.count, part.digest) != tuple(
                 line.get(k) for k in ("row", "texts", "digest")
@@ -166,7 +178,7 @@ def _whole_lines(file: int, path: Path) -> list[Record]:
     for line in data.splitlines(keepends=True):
         try:
             one = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not line.endswith(b"\n") or not isinstance(one, dict):
             break
@@ -203,6 +215,8 @@ def _shown(value: Any) -> str:
 
 def state(path: Path) -> str | None:
     """Of a folder, before anything is loaded: None, "begun" or "finished"."""
+    if (path / MANIFEST).exists() and not (path / MANIFEST).is_file():
+        raise InputError(f"{str(path / MANIFEST)!r} is no file: give another folder")
     try:
         with (path / MANIFEST).open("rb") as file:
             last = file.readlines()[-1:]

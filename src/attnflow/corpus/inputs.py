@@ -11,7 +11,8 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, cast
 
@@ -46,12 +47,18 @@ Found = tuple[int, int, Text]
 
 @dataclass(frozen=True)
 class File:
-    """path: absolute, since workers may run elsewhere. name: in ids and sentences. packed: .gz, .xz, .bz2 or nothing."""
+    """path: absolute, since workers may run elsewhere. name: in ids and sentences. packed: .gz, .xz, .bz2 or nothing.
+
+    split: of a file of a Hugging Face dataset. Its rows then have ids as the dataset counts them, from 0 through all of its
+    files, `train[17]`; `dataset[17]` where it has no splits. before: rows of the dataset in the files before this one.
+    """
 
     path: str
     name: str
     kind: str
     packed: str = ""
+    split: str = ""
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,13 +174,22 @@ def _saved(folder: Path, split: str | None) -> tuple[File, ...]:
             f"{str(folder)!r} is no dataset that can be read ({type(e).__name__}: {first_line(e)}): save it again with "
             "save_to_disk"
         ) from None
+    its = below[:-1] or state.get("_split") or ""
     if not below and split is not None:
-        _split([state["_split"]] if state.get("_split") else [], split, str(folder))
+        _split([its] if its else [], split, str(folder))
     if state.get("_indices_data_files"):
         raise InputError(
             f"{str(folder)!r} is a selection of rows, which is kept beside them: call flatten_indices() before save_to_disk"
         )
-    return tuple(File(str((top / below / name).absolute()), plain(below + name), "arrow") for name in files)
+    return _numbered([File(str((top / below / name).absolute()), plain(below + name), "arrow") for name in files], its)
+
+
+def _numbered(files: Sequence[File], split: str) -> tuple[File, ...]:
+    """The files of a dataset, which numbers its rows through all of them."""
+    befores = accumulate(map(_rows_of, files[:-1]), initial=0)
+    return tuple(
+        replace(file, split=plain(split or "dataset"), before=n) for file, n in zip(files, befores, strict=False)
+    )
 
 
 def _split(names: Sequence[str], split: str | None, path: str) -> str:
@@ -211,8 +227,8 @@ def loaded(path: str, name: str, config: str | None, revision: str | None, split
     if isinstance(held, dict):
         held = held[_split([str(name) for name in held], None, path)]
     paths = [Path(entry["filename"]) for entry in held.cache_files]
-    files = tuple(File(str(path.absolute()), plain(path.name), "arrow") for path in paths)
-    rows = sum(map(_rows_of, files))
+    files = _numbered([File(str(path.absolute()), plain(path.name), "arrow") for path in paths], str(held.split or ""))
+    rows = files[-1].before + _rows_of(files[-1]) if files else 0
     if rows != len(held):
         raise InputError(
             f"{path!r} with the split {split!r} has {len(held):,} of the {rows:,} rows in its files: expected a whole "
@@ -222,9 +238,11 @@ def loaded(path: str, name: str, config: str | None, revision: str | None, split
 
 
 def _rows_of(file: File) -> int:
-    import pyarrow as pa
-
-    with reading(file), pa.memory_map(file.path) as held:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise InputError("arrow needs pyarrow: pip install 'attnflow[corpus]'") from None
+    with reading(file), pa.memory_map(checked(file)) as held:
         return sum(batch.num_rows for batch in pa.ipc.open_stream(held))
 
 

@@ -103,11 +103,12 @@ def planned(
     limit: of tokens that the model takes. counted: is told how many texts there are, as far as that is known.
     """
     columns = len(wanted.columns)
+    many = wanted.query is not None and not wanted.query.lstrip("-").isdecimal()  # all, or a token wherever it stands
 
     def cells(size: int) -> int:
         tokens = size // BYTES_A_TOKEN + 2
         tokens = tokens if limit is None else min(tokens, limit)
-        return columns * tokens * (tokens if wanted.query == "all" else 1)
+        return columns * tokens * (tokens if many else 1)
 
     found = {}
     for part in plan(corpus, part_texts, PART_CELLS, cells, samples):

@@ -68,7 +68,9 @@ class Lines:
                 yield from {"txt": self._txt, "jsonl": self._jsonl}.get(self.file.kind, self._csv)(offset, row, line)
 
     def _problem(self, row: int, line: int, told: str, id: Any = None) -> Text:
-        return Text(self._id(id, row), None, None, plain(f"{self.file.name}, line {line}: {told}"))
+        # the number that its id has comes first; in a csv, lines count others
+        where = f"line {line}" if line == row + 1 else f"row {row + 1} (line {line})"
+        return Text(self._id(id, row), None, None, plain(f"{self.file.name}, {where}: {told}"))
 
     def _id(self, given: Any, row: int) -> str:
         if given is None or given == "":
@@ -150,6 +152,10 @@ class Lines:
             raise InputError(
                 f"{self.file.path!r}: the first line is {_too_long()}; expected the names of its columns and a line end"
             )
+        if feed.ended:
+            raise InputError(
+                f"{self.file.path!r}: a quotation mark in the names of the columns is never closed; mend it"
+            )
         found = columns(names, self.corpus, self.file)
         self.width = len(names)
         places = {name: place for place, name in enumerate(names)}
@@ -160,6 +166,7 @@ class Lines:
         feed = _Feed(self.stream, offset, line)
         rows = csv.reader(feed.lines(), **self.dialect)
         at_text, at_pair, at_id = cast("int", self.at_text), self.at_pair, self.at_id
+        first = min(at_text, at_text if at_pair is None else at_pair)
         while True:
             offset, line, feed.cut = feed.offset, feed.line, False
             told = None
@@ -174,11 +181,19 @@ class Lines:
                 told = _too_long()
             elif told is None and not cells:
                 continue
+            elif told is None and feed.ended:  # the reader asks for more lines inside of quotation marks alone
+                told = (
+                    f"a quotation mark is never closed, so that all up to the end of the file, line {feed.line - 1}, is "
+                    "this row; close it, or write it twice"
+                )
+                cells = cells[:-1]
             elif told is None and len(cells) != self.width:
                 more = "more" if len(cells) > self.width else "fewer"
                 told = f"{more} cells than the {self.width} columns of the first line"
             if told is not None:
-                yield offset, line, self._problem(row, line, told)
+                # a stray comma in a text moves what stands after it, and an id is kept only where it surely is one
+                kept = at_id is not None and at_id < len(cells) and (at_id < first or len(cells) < self.width)
+                yield offset, line, self._problem(row, line, told, cells[at_id] if kept else None)
             else:
                 id = self._id(None if at_id is None else cells[at_id], row)
                 yield offset, line, Text(id, cells[at_text], None if at_pair is None else cells[at_pair])
@@ -206,10 +221,13 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 class _Feed:
-    """Lines for csv.reader, which pulls no more than it needs. offset, line: of the next one. cut: one was too long."""
+    """Lines for csv.reader, which pulls no more than it needs.
+
+    offset, line: of the next one. cut: one was too long. ended: one was asked for after the last.
+    """
 
     def __init__(self, stream: IO[bytes], offset: int, line: int) -> None:
-        self.stream, self.offset, self.line, self.cut = stream, offset, line, False
+        self.stream, self.offset, self.line, self.cut, self.ended = stream, offset, line, False, False
         stream.seek(offset)
 
     def lines(self) -> Iterator[str]:
@@ -221,6 +239,7 @@ class _Feed:
                 yield decoded(piece)
             self.offset, self.line = self.offset + size - len(raw) + len(pieces[-1]), self.line + 1
             yield decoded(pieces[-1])
+        self.ended = True
 
 
 def _object(raw: bytes) -> Any:

@@ -71,6 +71,7 @@ def plan(
         for file, offset, here, line, text in islice(walk, samples):
             bytes_ = _size(text.text) + _size(text.pair)
             price = cost(bytes_)
+            bytes_ += _size(text.id) + _size(text.problem)
             if texts and (len(texts) == most_texts or spent + price > most_cost or size + bytes_ > PART_BYTES):
                 yield part()
                 number, row, spent, size = number + 1, row + len(texts), 0, 0

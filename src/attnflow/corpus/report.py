@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
@@ -16,11 +17,24 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow.command import make_folder
 from attnflow.corpus.folder import FORMAT, MANIFEST
 from attnflow.corpus.schema import arrow
-from attnflow.corpus.tally import BINS, PLACES, SPELLINGS, Agreement, Batch, Floats, Ints, Positions, Tokens, Worst
+from attnflow.corpus.tally import (
+    BINS,
+    PLACES,
+    SPELLINGS,
+    Agreement,
+    Batch,
+    Floats,
+    Ints,
+    Positions,
+    Spread,
+    Tokens,
+    Worst,
+)
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import wilson
 from attnflow.files import write_whole
@@ -37,10 +51,11 @@ BATCH = 1024
 """Rows that are read at a time, and fewer where they would take more than `BYTES` in memory."""
 BYTES = 32 << 20
 
-WEIGHTY = 6
-"""Tokens, special ones not counted, without which a low correlation means too little to show the text."""
+WEIGHTY = (8, 6)
+"""Tokens, special ones not counted, without which a low correlation means too little to show the text; and where there are
+too few such texts, of which the next is true."""
 LISTED = 100
-"""Tokens in a list: so many by lift and so many by share, for each view and layer."""
+"""Tokens in a list: so many by lift, with special tokens and without, and so many by share, for each view and layer."""
 SPECIAL = 20
 EXAMPLES = 10
 LABELS = 20
@@ -77,9 +92,11 @@ def summarize(
     shape = (len(views), len(layers))
     columns = [[f"{view}_L{n}" for n in layers] for view in views]
     divided = [name for view, names in zip(views, columns, strict=True) if view in _divided(settings) for name in names]
+    signed = np.array([view != "raw" and settings.get("receptive_field") == "difference" for view in views])
     pairs = tuple(combinations(range(len(views)), 2))
     tokens, positions, agreement = Tokens(shape), Positions(shape), Agreement(pairs, len(layers))
-    worst = Worst(len(pairs), texts)
+    spread = Spread(shape)
+    worsts = [Worst(len(pairs), texts) for _ in WEIGHTY]
     lengths: Counter[int] = Counter()
     labels: dict[tuple[str, str], list[float]] = {}
     errors: dict[str, dict[str, Any]] = {}
@@ -87,7 +104,7 @@ def summarize(
     rows = truncated = several = 0
     for table in _batches(paths, [*LABELLED, *chain.from_iterable(columns)], say):
         rows += table.num_rows
-        batch, broken = _scored(table, columns, divided, str(folder))
+        batch, broken = _scored(table, columns, divided, signed, str(folder))
         _count_errors(table, broken, errors)
         if not len(batch.rows):
             continue
@@ -100,14 +117,16 @@ def summarize(
         _count_labels(held, labels)
         tokens.add(batch, held.column("tokens").flatten())
         positions.add(batch)
-        found, plain = agreement.add(batch)
+        spread.add(batch)
+        found = agreement.add(batch)
         if pairs:
-            told = np.where(plain >= WEIGHTY, found[:, at], np.nan)
 
             def entry(k: int, held: Any = held, batch: Batch = batch, found: Floats = found) -> dict[str, Any]:
                 return _entry(held.slice(k, 1).to_pylist()[0], batch, k, at, views, found[:, at, k])
 
-            worst.add(told, held.column("row").to_numpy(), entry)
+            for least, worst in zip(WEIGHTY, worsts, strict=True):
+                told = np.where(batch.plain >= least, found[:, at], np.nan)
+                worst.add(told, held.column("row").to_numpy(), entry)
     if not lengths:
         kinds = ", ".join(f"{kind}: {told['count']:,}" for kind, told in errors.items())
         raise InputError(
@@ -116,6 +135,10 @@ def summarize(
         )
     source = max(sources, key=lambda text: sources[text])
     names = [f"L{n}" for n in layers]
+    full = [all(len(found) == texts for found in worst.found) for worst in worsts]
+    chosen = full.index(True) if any(full) else -1
+    least, worst = WEIGHTY[chosen], worsts[chosen]
+    ratios = np.where(signed[:, None], np.nan, spread.median())
     return {
         "format": "attnflow-corpus-report",
         "folder": folder.resolve().name,
@@ -136,10 +159,13 @@ def summarize(
         "layers": names,
         **_told_tokens(tokens, views, names, sum(lengths.values())),
         "positions": _told_positions(positions, views, names),
+        "ratio": {
+            view: dict(zip(names, _numbers(row), strict=True)) for view, row in zip(views, ratios, strict=True)
+        },
         "agreement": _told_agreement(agreement, views, names),
         "disagreement": {
             "layer": names[at],
-            "least": WEIGHTY,
+            "least": least,
             "eligible": worst.eligible,
             "pairs": [
                 {"views": [views[a], views[b]], "texts": [{"row": row, "correlation": value} for value, row in found]}
@@ -204,9 +230,7 @@ def _text_pages(
             made[row] = _text_page(model, text, summary["provenance"], folder / f"{row}.html")
         except InputError as e:
             reasons.append(f"{text['id']}: {e}")
-        if monotonic() - before > 5:
-            before = monotonic()
-            say(f"pages: {done + 1} of {len(entries)} texts")
+        before = _now_and_then(before, f"pages: {done + 1} of {len(entries)} texts", say)
     if not reasons:
         return made, None
     count = f"{len(reasons)} of {len(entries)} texts have" if len(entries) > 1 else "The text has"
@@ -333,9 +357,16 @@ def _batches(paths: Sequence[Path], columns: list[str], say: Say) -> Iterator[An
             raise
         except (OSError, ValueError) as e:
             raise _damaged(path, e) from None
-        if monotonic() - before > 5:
-            before = monotonic()
-            say(f"report: {done + 1:,} of {len(paths):,} parts")
+        before = _now_and_then(before, f"report: {done + 1:,} of {len(paths):,} parts", say)
+
+
+def _now_and_then(before: float, line: str, say: Say) -> float:
+    """When something was said last: somebody who waits at a terminal is told every five seconds, and a log is not."""
+    now = monotonic()
+    if now - before <= 5 or not sys.stderr.isatty():
+        return before
+    say(line)
+    return now
 
 
 def _damaged(path: Path, error: BaseException) -> InputError:
@@ -345,20 +376,29 @@ def _damaged(path: Path, error: BaseException) -> InputError:
     )
 
 
-def _scored(table: Any, columns: Sequence[Sequence[str]], divided: Sequence[str], folder: str) -> tuple[Batch, Ints]:
+def _scored(
+    table: Any, columns: Sequence[Sequence[str]], divided: Sequence[str], signed: NDArray[np.bool_], folder: str
+) -> tuple[Batch, Ints]:
     """The texts that have scores, and the rows of those whose scores are no numbers."""
     sizes = table.column("tokens").value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(table.column("error").is_null().to_numpy(zero_copy_only=False) & (sizes > 0))
-    batch = _flat(table, rows, columns, divided, folder)
+    batch = _flat(table, rows, columns, divided, signed, folder)
     if not len(rows):
         return batch, rows
     finite = np.isfinite(np.add.reduceat(batch.shares.sum((0, 1)), batch.starts))
     if finite.all():
         return batch, rows[:0]
-    return _flat(table, rows[finite], columns, divided, folder), rows[~finite]
+    return _flat(table, rows[finite], columns, divided, signed, folder), rows[~finite]
 
 
-def _flat(table: Any, rows: Ints, columns: Sequence[Sequence[str]], divided: Sequence[str], folder: str) -> Batch:
+def _flat(
+    table: Any,
+    rows: Ints,
+    columns: Sequence[Sequence[str]],
+    divided: Sequence[str],
+    signed: NDArray[np.bool_],
+    folder: str,
+) -> Batch:
     held = table.take(rows)
     sizes = held.column("tokens").value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
     given = held.column("token_ids")
@@ -376,7 +416,7 @@ def _flat(table: Any, rows: Ints, columns: Sequence[Sequence[str]], divided: Seq
                     "writes them"
                 )
             shares[v, k] = found
-    return Batch(rows, sizes, ids, special.astype(bool), shares)
+    return Batch(rows, sizes, ids, special.astype(bool), shares, signed)
 
 
 def _shares(column: Any, sizes: Ints, divide: bool) -> Floats | None:
@@ -452,6 +492,7 @@ def _told_tokens(tokens: Tokens, views: Sequence[str], layers: Sequence[str], te
     least = max(2, min(10, texts // 20), texts // 1000)
     n = len(tokens.ids)
     counts, marked = tokens.counts[:n], 2 * tokens.special[:n] > tokens.counts[:n]
+    alone = np.where(counts > tokens.special[:n], counts - tokens.special[:n], np.nan)
     plain = np.flatnonzero((counts >= least) & ~marked)
     ids = np.array(tokens.ids)
     lists: dict[str, dict[str, list[list[Any]]]] = {view: {} for view in views}
@@ -460,6 +501,7 @@ def _told_tokens(tokens: Tokens, views: Sequence[str], layers: Sequence[str], te
     for v, view in enumerate(views):
         for k, layer in enumerate(layers):
             sums, lifts = tokens.sums[v, k, :n], tokens.lifts[v, k, :n] / counts
+            lone = tokens.plain[v, k, :n] / alone
             share = sums / (np.abs(sums).sum() or 1)
             apart[view][layer] = _numbers([share[marked].sum()])[0]
 
@@ -467,10 +509,10 @@ def _told_tokens(tokens: Tokens, views: Sequence[str], layers: Sequence[str], te
             def best(some: Ints, by: Floats, most: int) -> list[int]:
                 return some[np.lexsort((ids[some], -by[some]))][:most].tolist()  # type: ignore[no-any-return]
 
-            chosen = [*best(plain, lifts, LISTED), *best(plain, share, LISTED)]
+            chosen = [*best(plain, lone, LISTED), *best(plain, lifts, LISTED), *best(plain, share, LISTED)]
             chosen += best(np.flatnonzero(marked), share, SPECIAL)
             lists[view][layer] = [
-                [listed.setdefault(i, len(listed)), *_numbers([sums[i] / counts[i], share[i], lifts[i]])]
+                [listed.setdefault(i, len(listed)), *_numbers([sums[i] / counts[i], share[i], lifts[i], lone[i]])]
                 for i in dict.fromkeys(chosen)
             ]
     return {
@@ -488,7 +530,7 @@ def _told_tokens(tokens: Tokens, views: Sequence[str], layers: Sequence[str], te
                 for i in listed
             ],
         },
-        "received": {"fields": ["type", "mean", "share", "lift"], **lists},
+        "received": {"fields": ["type", "mean", "share", "lift", "plain"], **lists},
         "special_share": apart,
     }  # fmt: skip
 

@@ -101,6 +101,12 @@ def explain_corpus(
             "folder outside"
         )
     corpus = open_corpus(source, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
+    inside = [file for file in corpus.files if Path(file.path).resolve().is_relative_to(output.resolve())]
+    if inside:
+        raise InputError(
+            f"the input {inside[0].name!r} lies in the output {str(output)!r}, which would write over it: give another "
+            "folder"
+        )
     next(plan(corpus, 1, 1, lambda size: 1, samples=1))  # columns and formats, before a model is loaded
     import attnflow
     from attnflow.capture.model import Model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,7 +136,8 @@ def readable(text: str) -> str:
 def _plain(said: Prediction | None) -> dict[str, Any] | None:
     if said is None:
         return None
-    return {"kind": said.kind, "top": [{"label": label, "probability": p} for label, p in said.top]}
+    top = [{"label": label, "probability": p if isfinite(p) else None} for label, p in said.top]
+    return {"kind": said.kind, "top": top}
 
 
 def _nested(matrices: Sequence[Any]) -> Any:

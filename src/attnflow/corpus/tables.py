@@ -82,11 +82,16 @@ class Table:
         none = [None] * rows.num_rows
         pairs = none if pair is None else [value or "" for value in self._strings(pair)]
         ids = none if id is None else self._strings(id)
-        name = self.file.name
         return [
-            Text(plain(i) if i else f"{name}:{row + number}", t, p)
-            for number, (i, t, p) in enumerate(zip(ids, self._strings(text), pairs, strict=True), 1)
+            Text(plain(i) if i else self._place(row + number), t, p)
+            for number, (i, t, p) in enumerate(zip(ids, self._strings(text), pairs, strict=True))
         ]
+
+    def _place(self, row: int) -> str:
+        """The id of a row that has none."""
+        if self.file.split:
+            return f"{self.file.split}[{self.file.before + row}]"
+        return f"{self.file.name}:{row + 1}"
 
     def _strings(self, values: Any) -> list[str | None]:
         """Each decoded by itself, so that broken bytes harm their own row alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ FEWEST = 3
 SPELLINGS = 16
 """Texts that are told apart for one token id: an unknown word may stand as any text at all."""
 
+RATIOS = np.geomspace(1e-5, 20.0, 512)
+"""Bounds of logarithms of ratios that are told apart, each 3 % above the one before: 1.040 times from 1.041 times."""
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -32,6 +36,7 @@ class Batch:
 
     rows: where they stand in the batch that was read. sizes: tokens of each. ids, special: of each token; words have no id.
     shares: scores [view, layer, token], the mean over the queries of a text; rows of flow are divided by their sums before.
+    signed: for each view, whether its scores are differences, which are no parts of a whole.
     """
 
     rows: Ints
@@ -39,16 +44,40 @@ class Batch:
     ids: Ints | None
     special: NDArray[np.bool_]
     shares: Floats
+    signed: NDArray[np.bool_]
 
     @property
     def starts(self) -> Ints:
         return np.cumsum(self.sizes) - self.sizes
+
+    @cached_property
+    def text(self) -> Ints:
+        """Of each token."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @cached_property
+    def plain(self) -> Ints:
+        """How many tokens of each text are not special."""
+        return np.bincount(self.text[~self.special], minlength=len(self.sizes))
+
+    @cached_property
+    def scale(self) -> Floats:
+        """What makes of scores parts of what the tokens of a text have that are not special, [view, layer, text]."""
+        found = np.ones((*self.shares.shape[:2], len(self.sizes)))
+        kept = ~self.special
+        for v, k in np.ndindex(*found.shape[:2]):
+            if not self.signed[v]:
+                sums = np.bincount(self.text[kept], self.shares[v, k, kept], len(self.sizes))
+                found[v, k] = np.divide(1, sums, out=np.zeros(len(sums)), where=sums > 0)
+        return found
 
 
 @dataclass
 class Tokens:
     """What each token id received; each word, where tokens are words.
 
+    sums: of scores. lifts: of scores times the number of tokens of their texts. plain: the same, where special tokens neither
+        count nor have a part of the scores.
     slots: the place of an id in the other arrays, -1 where it has none yet. words: what stands for the ids of words.
     """
 
@@ -61,10 +90,10 @@ class Tokens:
     special: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     sums: Floats = field(init=False)
     lifts: Floats = field(init=False)
+    plain: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sums = np.zeros((*self.shape, 0))
-        self.lifts = np.zeros((*self.shape, 0))
+        self.sums, self.lifts, self.plain = (np.zeros((*self.shape, 0)) for _ in range(3))
 
     def add(self, batch: Batch, texts: Any) -> None:
         """texts: what stands for each token, an Arrow array."""
@@ -77,10 +106,13 @@ class Tokens:
         at = self._places(ids)
         self.counts[at] += counts
         self.special[at] += np.bincount(inverse, batch.special, len(ids)).astype(np.int64)
-        many = np.repeat(batch.sizes, batch.sizes).astype(np.float64)
+        many = batch.sizes[batch.text].astype(np.float64)
         for place in np.ndindex(*self.shape):
-            self.sums[*place, at] += np.bincount(inverse, batch.shares[place], len(ids))
-            self.lifts[*place, at] += np.bincount(inverse, batch.shares[place] * many, len(ids))
+            shares = batch.shares[place]
+            alone = np.where(batch.special, 0, shares * (batch.scale[place] * batch.plain)[batch.text])
+            self.sums[*place, at] += np.bincount(inverse, shares, len(ids))
+            self.lifts[*place, at] += np.bincount(inverse, shares * many, len(ids))
+            self.plain[*place, at] += np.bincount(inverse, alone, len(ids))
         pairs, firsts, each = np.unique(inverse * len(words) + codes, return_index=True, return_counts=True)
         # in the order of the texts, so that the spellings kept are the same however the rows are cut into batches
         for k in np.argsort(firsts, kind="stable").tolist():
@@ -98,16 +130,19 @@ class Tokens:
             self.names += [Counter() for _ in new]
             room = len(self.ids) + len(self.ids) // 4 - len(self.counts)  # a quarter more, to grow seldom
             if len(self.ids) > len(self.counts):
-                self.counts, self.special, self.sums, self.lifts = (
+                self.counts, self.special, self.sums, self.lifts, self.plain = (
                     np.concatenate([x, np.zeros((*x.shape[:-1], room), x.dtype)], -1)
-                    for x in (self.counts, self.special, self.sums, self.lifts)
+                    for x in (self.counts, self.special, self.sums, self.lifts, self.plain)
                 )
         return self.slots[ids]
 
 
 @dataclass
 class Positions:
-    """Sums of shares by position, [from the start or from the end, all tokens or none special, …, position]."""
+    """Sums of shares by position, [from the start or from the end, all tokens or none special, …, position].
+
+    Where none is special, shares are parts of what those tokens have, and uniform is one by their number.
+    """
 
     shape: tuple[int, int]
     counts: Floats = field(default_factory=lambda: np.zeros((2, 2, PLACES + 1)))
@@ -125,9 +160,43 @@ class Positions:
                 kept = ~batch.special if plain else np.ones(len(many), bool)
                 at = np.minimum(place[kept], PLACES)
                 self.counts[end, plain] += np.bincount(at, minlength=PLACES + 1)
-                self.uniform[end, plain] += np.bincount(at, 1 / many[kept], PLACES + 1)
+                text = batch.text[kept]
+                of = batch.plain if plain else batch.sizes
+                self.uniform[end, plain] += np.bincount(at, 1 / of[text], PLACES + 1)
                 for k in np.ndindex(*self.shape):
-                    self.sums[end, plain, *k] += np.bincount(at, batch.shares[k][kept], PLACES + 1)
+                    shares = batch.shares[k][kept] * (batch.scale[k][text] if plain else 1)
+                    self.sums[end, plain, *k] += np.bincount(at, shares, PLACES + 1)
+
+
+@dataclass
+class Spread:
+    """How far scores tell the tokens of a text apart that are not special: texts by the logarithm of the ratio of the largest
+    to the smallest, [view, layer, bin]. The last bin has those whose smallest is 0, or below."""
+
+    shape: tuple[int, int]
+    bins: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bins = np.zeros((*self.shape, len(RATIOS) + 1), np.int64)
+
+    def add(self, batch: Batch) -> None:
+        sizes = batch.plain[batch.plain >= FEWEST]
+        if not len(sizes):
+            return
+        kept = np.flatnonzero(~batch.special & (batch.plain >= FEWEST)[batch.text])
+        starts = np.cumsum(sizes) - sizes
+        for k in np.ndindex(*self.shape):
+            shares = batch.shares[k][kept]
+            low, high = np.minimum.reduceat(shares, starts), np.maximum.reduceat(shares, starts)
+            ratio = np.divide(high, low, out=np.full(len(low), np.inf), where=low > 0)
+            self.bins[k] += np.bincount(np.searchsorted(RATIOS, np.log(ratio)), minlength=len(RATIOS) + 1)
+
+    def median(self) -> Floats:
+        """The ratio of a typical text, [view, layer]; NaN where there is no text or no ratio."""
+        many = self.bins.sum(-1)
+        at = (2 * self.bins.cumsum(-1) >= many[..., None]).argmax(-1)
+        found = np.exp(np.append(RATIOS / np.sqrt(RATIOS[1] / RATIOS[0]), np.nan)[at])
+        return np.where(many > 0, found, np.nan)
 
 
 @dataclass
@@ -149,12 +218,11 @@ class Agreement:
         self.n, self.flat, self.sums, self.squares, self.first = (np.zeros(shape) for _ in range(5))
         self.bins = np.zeros((*shape, BINS))
 
-    def add(self, batch: Batch) -> tuple[Floats, Ints]:
-        """The correlations over tokens that are not special, [pair, layer, text], and how many tokens that are."""
+    def add(self, batch: Batch) -> Floats:
+        """The correlations over tokens that are not special, [pair, layer, text]."""
         for plain in (0, 1):
             kept = np.flatnonzero(~batch.special) if plain else np.arange(len(batch.special))
-            text = np.repeat(np.arange(len(batch.sizes)), batch.sizes)[kept]
-            sizes = np.bincount(text, minlength=len(batch.sizes))
+            sizes = batch.plain if plain else batch.sizes
             found, same = _correlations(batch.shares, kept, sizes, self.pairs)
             told = np.isfinite(found)
             filled = np.where(told, found, 0)
@@ -168,7 +236,7 @@ class Agreement:
             at = np.clip(np.floor(np.round((filled + 1) * BINS / 2, 6)).astype(int), 0, BINS - 1)
             for k in np.ndindex(len(self.pairs), self.layers):
                 self.bins[plain, *k] += np.bincount(at[k][told[k]], minlength=BINS)
-        return found, sizes
+        return found
 
 
 def _correlations(
