@@ -240,16 +240,25 @@ def test_rows_with_a_problem(tmp_path: Path) -> None:
         Text("b.tsv:2", None, None, "b.tsv, row 2 (line 3): more cells than the 1 columns of the first line"),
         Text("7", "a"),
         Text(
-            "c.jsonl:2", None, None, "c.jsonl, row 2 (line 3): not JSON (Expecting ':' delimiter); expected one object a line"
+            "c.jsonl:2",
+            None,
+            None,
+            "c.jsonl, row 2 (line 3): not JSON (Expecting ':' delimiter); expected one object a line",
         ),
-        Text("c.jsonl:3", None, None, "c.jsonl, row 3 (line 4): not JSON (Expecting value); expected one object a line"),
+        Text(
+            "c.jsonl:3", None, None, "c.jsonl, row 3 (line 4): not JSON (Expecting value); expected one object a line"
+        ),
         Text("c.jsonl:4", None, None, 'c.jsonl, row 4 (line 5): expected an object such as {"text": …}'),
         Text("x", None, None, "c.jsonl, row 5 (line 6): the column 'text' holds 3; expected text"),
         Text('[1, "ä"]', None),
         Text("c.jsonl:7", None),
-        Text("c.jsonl:8", None, None, "c.jsonl, row 8 (line 9): not JSON (nested too deeply); expected one object a line"),
+        Text(
+            "c.jsonl:8", None, None, "c.jsonl, row 8 (line 9): not JSON (nested too deeply); expected one object a line"
+        ),
         Text("c.jsonl:9", None, None, f"c.jsonl, row 9 (line 10): not JSON ({digits}); expected one object a line"),
-        Text("c.jsonl:10", None, None, f"c.jsonl, row 10 (line 11): the column 'text' holds ['{'y' * 38}; expected text"),
+        Text(
+            "c.jsonl:10", None, None, f"c.jsonl, row 10 (line 11): the column 'text' holds ['{'y' * 38}; expected text"
+        ),
     ]
     write(tmp_path / "d" / "a.jsonl", b'{"text": "a", "with": 1}\n')
     assert texts_of(tmp_path / "d", pair="with") == [
@@ -501,7 +510,9 @@ def test_what_is_asked_of_the_hub(
     def load_dataset(*args: Any, **options: Any) -> Any:
         asked.append((args, options))
         files = sorted((tmp_path / "one").glob("*.arrow"))
-        return type("Held", (list,), {"cache_files": [{"filename": str(file)} for file in files], "split": "train"})("abc")
+        return type("Held", (list,), {"cache_files": [{"filename": str(file)} for file in files], "split": "train"})(
+            "abc"
+        )
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     assert texts_of(path, split="train") == [Text(f"train[{n}]", text) for n, text in enumerate("acb")]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -253,22 +254,32 @@ def test_which_tokens_receive_attention(summary: dict[str, Any], scored: list[di
         for layer in summary["layers"]:
             received: dict[int, list[float]] = {}
             lifts: dict[int, list[float]] = {}
+            alone: dict[int, list[float]] = {}
             for row in scored:
-                for number, share in zip(row["token_ids"], shares(row, f"{view}_{layer}"), strict=True):
+                its = shares(row, f"{view}_{layer}")
+                plain = [i for i, special in enumerate(row["special"]) if not special]
+                for i, (number, share) in enumerate(zip(row["token_ids"], its, strict=True)):
                     received.setdefault(number, []).append(share)
                     lifts.setdefault(number, []).append(share * len(row["tokens"]))
+                    alone.setdefault(number, []).extend([share / its[plain].sum() * len(plain)] * (i in plain))
             mass = sum(map(sum, received.values()))
             close(mass, len(scored))
             close(summary["special_share"][view][layer], sum(sum(received[number]) for number in (101, 102)) / mass)
-            for kind, mean, share, lift in summary["received"][view][layer]:
+            for kind, mean, share, lift, lone in summary["received"][view][layer]:
                 number = types[kind]["id"]
                 close(
                     [mean, share, lift],
                     [np.mean(received[number]), sum(received[number]) / mass, np.mean(lifts[number])],
                 )
+                if number > 100:
+                    assert lone is None and alone[number] == []
+                else:
+                    close(lone, np.mean(alone[number]))
             order = [types[row[0]]["id"] for row in summary["received"][view][layer]]
-            plain = [number for number in order if number < 100]
-            assert plain == sorted(plain, key=lambda number: -np.mean(lifts[number])) and len(order) == 18
+            listed = [number for number in order if number < 100]
+            assert listed == sorted(listed, key=lambda number: -np.mean(alone[number])) and len(order) == 18
+            # 1 is what they have on average, whatever special tokens take
+            assert np.mean(list(chain.from_iterable(alone.values()))) == pytest.approx(1)
 
 
 def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -291,7 +302,7 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
             named = {row[0]: row[1:] for row in whole["received"][view][layer]}
             ids = [row[0] for row in whole["types"]["rows"]]
             plain = [kind for kind in named if ids[kind] < 100]
-            best = {ids[k] for at in (1, 2) for k in sorted(plain, key=lambda kind: -named[kind][at])[:2]}
+            best = {ids[k] for at in (1, 2, 3) for k in sorted(plain, key=lambda kind: -named[kind][at])[:2]}
             marked = max((kind for kind in named if ids[kind] > 100), key=lambda kind: named[kind][1])
             listed = [short["types"]["rows"][row[0]][0] for row in short["received"][view][layer]]
             assert set(listed) == best | {ids[marked]} and len(listed) == len(set(listed))
@@ -313,10 +324,11 @@ def test_positions(summary: dict[str, Any], scored: list[dict[str, Any]]) -> Non
                 n = len(row["tokens"])
                 kept = [i for i in range(n) if kind == "all" or not row["special"][i]]
                 places += [min(i if end == "start" else n - 1 - i, 64) for i in kept]
-                uniform += [1 / n] * len(kept)
+                uniform += [1 / len(kept)] * len(kept)
                 for view in summary["views"]:
                     for layer in summary["layers"]:
-                        values.setdefault((view, layer), []).extend(shares(row, f"{view}_{layer}")[kept])
+                        its = shares(row, f"{view}_{layer}")[kept]  # parts of what is counted
+                        values.setdefault((view, layer), []).extend(its / its.sum())
             counts = np.bincount(places, minlength=65)
             assert told["counts"] == counts.tolist() and len(told["counts"]) == 65
             assert (counts[64] > 1) and (kind == "all" or counts[0] == 0)
@@ -352,8 +364,8 @@ def test_where_views_disagree_the_most(
     summary: dict[str, Any], scored: list[dict[str, Any]], plain: Plain, folder: Path, tmp_path: Path
 ) -> None:
     held = summary["disagreement"]
-    assert (held["layer"], held["least"]) == ("L2", 6)
-    long = [row for row in scored if sum(not x for x in row["special"]) >= 6]
+    assert (held["layer"], held["least"]) == ("L2", 8)
+    long = [row for row in scored if sum(not x for x in row["special"]) >= 8]
     assert held["eligible"] == len(long) - any(row["row"] == 10 for row in long)
 
     def lowest(layer: str, views: Sequence[str]) -> list[tuple[float, int]]:
@@ -384,6 +396,47 @@ def test_where_views_disagree_the_most(
     assert none["texts"] == {} and [one["texts"] for one in none["pairs"]] == [[], [], []]
     alone = report.summarize(stored(tmp_path / "alone", *made_up(12, ("rollout",), (3,))))
     assert alone["agreement"] == [] and alone["disagreement"]["texts"] == {} and alone["layers"] == ["L3"]
+
+
+def test_shorter_texts_where_there_are_too_few_long_ones(folder: Path, scored: list[dict[str, Any]]) -> None:
+    sizes = [sum(not x for x in row["special"]) for row in scored if row["row"] != 10]
+    many = {least: sum(size >= least for size in sizes) for least in (6, 8)}
+    assert 5 < many[8] < many[6]
+    for texts, least in ((5, 8), (many[8], 8), (many[8] + 1, 6), (many[6] + 1, 6)):
+        held = report.summarize(folder, texts=texts)["disagreement"]
+        assert (held["least"], held["eligible"]) == (least, many[least])
+        assert {len(one["texts"]) for one in held["pairs"]} == {min(texts, many[least])}
+
+
+def test_how_far_views_tell_tokens_apart(summary: dict[str, Any], scored: list[dict[str, Any]]) -> None:
+    for view in summary["views"]:
+        for layer in summary["layers"]:
+            logs = []
+            for row in scored:
+                its = shares(row, f"{view}_{layer}")[~np.array(row["special"])]
+                logs += [np.log(its.max() / its.min())] * (len(its) >= 3)
+            found = np.log(summary["ratio"][view][layer])
+            assert found == pytest.approx(np.median(logs), rel=0.05) and found > 0.5
+
+
+@pytest.mark.parametrize("above", [0.0, 1e-3, 0.04, 0.19, 0.21, 3.0, 1e5, None])
+def test_the_ratio_of_a_typical_text(above: float | None, tmp_path: Path) -> None:
+    """What special tokens and two texts of forty have does not matter; where the smallest is 0 there is no ratio."""
+    rows, columns = made_up(40, ("raw",), (1,))
+    rows = [row for row in rows if "error" not in row and len(row["tokens"]) >= 5]
+    for number, row in enumerate(rows):
+        n = len(row["tokens"])
+        scores = np.ones(n) if number > 1 else np.geomspace(1, 1e6, n)
+        scores[0] = 1e9
+        if number > 1:
+            scores[n // 2] = 1e-12 if above is None else 1 + above
+            scores[1] = 0 if above is None else 1
+        row["raw_L1"] = [scores.tolist()]
+    (found,) = report.summarize(stored(tmp_path / "out", rows, columns))["ratio"]["raw"].values()
+    if above is None:
+        assert found is None
+    else:
+        assert np.log(found) == pytest.approx(np.log1p(above), rel=0.002, abs=1.1e-5)
 
 
 def test_long_texts_are_shown_in_part(folder: Path) -> None:
@@ -451,7 +504,18 @@ def test_differences_from_a_receptive_field_are_no_shares(tmp_path: Path) -> Non
     told = np.array(found["positions"]["start"]["all"]["counts"])
     mean = np.array([x or 0 for x in found["positions"]["start"]["all"]["shares"]["flow"]["L2"]])
     assert (told * mean).sum() == pytest.approx(values.sum(), rel=1e-4)
-    assert all(abs(share) <= 1 for view in ("raw", "flow") for _, _, share, _ in found["received"][view]["L1"])
+    assert all(abs(share) <= 1 for view in ("raw", "flow") for _, _, share, *_ in found["received"][view]["L1"])
+    assert set(found["ratio"]["flow"].values()) == {None}
+    of = {row[0]: number for number, row in enumerate(found["types"]["rows"])}
+    lifts = [
+        np.array(row["flow_L2"]).mean(0)[i] * (len(row["tokens"]) - 2)  # not divided by a sum, which may be 0
+        for row in rows
+        if "error" not in row
+        for i, token in enumerate(row["token_ids"])
+        if token == 7
+    ]
+    (lone,) = [row[4] for row in found["received"]["flow"]["L2"] if row[0] == of[7]]
+    assert lone == pytest.approx(np.mean(lifts), rel=1e-4)
 
 
 def test_ratios_to_a_receptive_field_are_divided_by_their_sums(tmp_path: Path) -> None:
@@ -555,6 +619,19 @@ def test_pages(real: Path, tmp_path: Path) -> None:
     index, *pages = report.write(real, texts=1)
     assert index == real / "_report" / "index.html" and pages
     assert report.summarize(real)["texts"] == 12  # the pages are no part of the corpus
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_for_terminals(real: Path, terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 6))
+    monkeypatch.setattr(report, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    said: list[str] = []
+    _, *pages = report.write(real, tmp_path / "page", texts=1, say=said.append)
+    parts = [f"report: {n} of 2 parts" for n in (1, 2)]
+    assert said == (
+        [*parts, *(f"pages: {n} of {len(pages)} texts" for n in range(1, len(pages) + 1))] if terminal else []
+    )
 
 
 def embedded(path: Path) -> dict[str, Any]:

@@ -77,16 +77,25 @@ def listed(page: Any, name: str) -> list[list[str]]:
     return [[line.strip() for line in one.locator("li").all_text_contents()] for one in lists]
 
 
-def ranked(summary: dict[str, Any], view: str, layer: str, by: str, special: bool) -> list[list[Any]]:
-    """The rows of a list as the page should have them: text, lift, share, count."""
+def ranked(
+    summary: dict[str, Any], view: str, layer: str, by: str, special: bool, counted: bool = False
+) -> list[list[Any]]:
+    """The rows of a list as the page should have them: text, lift, share, count. counted: whether special tokens are."""
     kinds = [dict(zip(summary["types"]["fields"], row, strict=True)) for row in summary["types"]["rows"]]
-    rows = [(kinds[kind], mean, share, lift) for kind, mean, share, lift in summary["received"][view][layer]]
+    rows = [
+        (kinds[kind], mean, share, lift if counted else plain)
+        for kind, mean, share, lift, plain in summary["received"][view][layer]
+    ]
     rows = sorted((row for row in rows if row[0]["special"] == special), key=lambda row: -row[3 if by == "lift" else 2])
     return [[kind["text"], lift, share, kind["count"]] for kind, _, share, lift in rows]
 
 
 def number(text: str) -> float:
     return float(text.replace("−", "-").rstrip("×% ").replace(",", ""))
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.{2 if ratio < 2 else 1 if ratio < 10 else 0}f}"
 
 
 def plain(text: str) -> str:
@@ -106,8 +115,8 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
         assert page.title() == "corpus · attnflow"
         assert page.locator(".told-model").inner_text() == "small <model> · 0123456789ab · float32"
         assert page.locator(".prediction").inner_text() == (
-            "texts.txt: 288 texts explained by raw, rollout, flow at 2 layers; 12 of 300 failed. 1 text was cut. Where several "
-            "positions of a text were explained (1 text), its scores are their mean."
+            "texts.txt: 288 texts explained by raw, rollout, flow at 2 layers; 12 of 300 failed (empty 4, too long 4, encoding "
+            "4). 1 text was cut. Where several positions of a text were explained (1 text), its scores are their mean."
         )
         means = {
             " – ".join(one["views"]): one["correlation"]["mean"]
@@ -146,6 +155,7 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             same(found, ranked(summary, view, "L2", "lift", False)[:20])
             head = page.locator(f'.received[data-view="{view}"] h3').inner_text()
             assert number(head.split()[1]) == pytest.approx(100 * summary["special_share"][view]["L2"], abs=0.06)
+            assert head.endswith(f" · largest {times(summary['ratio'][view]['L2'])}× smallest")
             lifts = [row[1] for row in ranked(summary, view, "L2", "lift", False)[:20]]
             most = max(1, *lifts)  # bars reach to the highest of their own list, and a line stands at 1×
             assert bars(page, view, "--part") == pytest.approx([100 * lift / most for lift in lifts], abs=0.06)
@@ -158,8 +168,8 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
         settle(page)
         for view in VIEWS:
             found = received(page, view)
-            same(found[:2], ranked(summary, view, "L1", "share", True))
-            same(found[2:], ranked(summary, view, "L1", "share", False))
+            same(found[:2], ranked(summary, view, "L1", "share", True, counted=True))
+            same(found[2:], ranked(summary, view, "L1", "share", False, counted=True))
             assert len(found) == 30 and [row[0] for row in found[:3]] == ["", "", "1"]
             assert max(bars(page, view, "--part")) == 100 and set(bars(page, view, "--even")) == {-1}  # none
         page.wait_for_function("() => location.hash.includes('l=L1')")
@@ -267,6 +277,12 @@ def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any])
                 ]
                 views = case.locator(".row").evaluate_all("rows => rows.map(row => row.dataset.view)")
                 assert views[:2] == pair.split(" – ") and set(views) == set(VIEWS)
+                for view in VIEWS:
+                    own = [x for x, special in zip(text["shares"][view], text["special"], strict=True) if not special]
+                    told = case.locator(f'.row[data-view="{view}"] .range').inner_text()
+                    low, high, ratio = map(number, re.fullmatch(r"(\S+) – (\S+) · (\S+)×", told).groups())  # type: ignore[union-attr]
+                    assert [low, high] == pytest.approx([min(own), max(own)], abs=6e-4) and low < high
+                    assert ratio == pytest.approx(max(own) / min(own), abs=0.51 if ratio >= 10 else 0.051)
                 shown = [token for token, special in zip(text["tokens"], text["special"], strict=True) if not special]
                 assert case.locator(".row").first.locator(".tok").all_inner_texts() == list(map(plain, shown))
         assert page.locator(".case a").count() == 0
@@ -326,7 +342,7 @@ def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str
         rows = sorted(map(int, summary["disagreement"]["texts"]))
         held = {**summary, "receptive_field": field, "pages": rows, "words": True}
         with opened(browser, saved(tmp_path / "field.html", held)) as page:
-            assert told in panel(page, "tokens").locator(".hint").inner_text()
+            assert told in panel(page, "tokens").locator(".how").text_content()
             href = page.locator(".case a").first.get_attribute("href")
             row = page.locator(".case").first.get_attribute("data-row")
             assert href == f"texts/{row}.html#l=2&s=0{left}&u=words"
@@ -345,8 +361,58 @@ def test_what_the_scores_are_of(
     browser: Any, tmp_path: Path, summary: dict[str, Any], query: str | None, told: str
 ) -> None:
     with opened(browser, saved(tmp_path / "query.html", {**summary, "query": query})) as page:
-        hint = panel(page, "tokens").locator(".hint").inner_text()
-        assert hint.startswith(f"The score of a token says how much of it a view finds in {told}. Lift is")
+        how = panel(page, "tokens").locator(".how")
+        assert how.locator("p").first.is_hidden()
+        how.locator("summary").click()
+        first, lift, share, ratio, last = how.locator("p").all_inner_texts()
+        assert first.startswith(f"The score of a token says how much of it a view finds in {told}. Scores by flow")
+        assert lift.endswith("Special tokens neither count in that nor have a part, unless they are asked for.")
+        assert "with what special tokens have" in share and "the largest score by the smallest" in ratio
+        assert f"at least {summary['least']} times in the corpus" in last
+        assert panel(page, "tokens").locator(".hint").inner_text() == (
+            "Lift is how many times the even share of its text a token has: 1×, the thin line, where all have the same. Share "
+            "is its part of all score in the corpus."
+        )
+
+
+def test_scores_that_hardly_differ(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
+    """It is said wherever one would read something from their order, at the layers where it is so."""
+    ratio = {**summary["ratio"], "flow": {"L1": 3.5, "L2": 1.0412}, "raw": {"L1": None, "L2": 1.2}}
+    told = "low hardly tells tokens apart {}: the largest score is 1.04 times the smallest of a typical text"
+    with opened(browser, saved(tmp_path / "weak.html", {**summary, "ratio": ratio})) as page:
+        assert page.locator(".weak").all_inner_texts() == [
+            f"f{told.format('here')}.",
+            f"f{told.format('at L2')}, so that its order, and how far others agree with it, says little.",
+        ]
+        assert page.locator('.received[data-view="flow"] .weak').count() == 1
+        assert page.locator(".ahead").inner_text().endswith(f". F{told.format('there')}.")
+        heads = page.locator(".received h3 small").all_inner_texts()
+        assert ["largest" in head for head in heads] == [True, True, False]
+        assert heads[0].endswith("largest 1.20× smallest")
+        page.get_by_role("group", name="layer").get_by_role("button", name="L1").click()
+        settle(page)
+        assert page.locator(".weak").count() == 0
+        heads = page.locator(".received h3 small").all_inner_texts()
+        assert ["largest" in head for head in heads] == [False, True, True]
+
+
+def test_the_head_leads_to_what_failed(browser: Any, path: Path, tmp_path: Path, summary: dict[str, Any]) -> None:
+    with opened(browser, path, "#l=L1") as page:
+        assert page.locator(".failures li").first.is_hidden()
+        page.get_by_role("button", name="12 of 300 failed").click()
+        assert page.locator(".failures li").first.is_visible()
+        top = page.evaluate("document.activeElement.getBoundingClientRect().top")
+        assert page.evaluate("document.activeElement.textContent") == "empty: 4 texts"
+        assert 0 < top < page.viewport_size["height"]
+        assert page.evaluate("location.hash") == "#l=L1"
+    whole = {**summary, "texts": summary["scored"], "errors": []}
+    with opened(browser, saved(tmp_path / "whole.html", whole)) as page:
+        assert (
+            page.locator(".prediction")
+            .inner_text()
+            .startswith("texts.txt: 288 texts explained by raw, rollout, flow at 2 layers. 1 text")
+        )
+        assert page.locator(".lead").count() == 0
 
 
 def test_the_texts(browser: Any, path: Path, summary: dict[str, Any]) -> None:

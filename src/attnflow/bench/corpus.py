@@ -213,7 +213,7 @@ def on_ray(text: Path, model: str, count: int, workers: Sequence[int], say: Say)
         with tempfile.TemporaryDirectory() as folder:
             told = explain_corpus(
                 text, Path(folder) / "out", model, samples=count, methods=["rollout", "flow"], layers="all", ray=True,
-                workers=number, part_texts=max(1, count // 40), progress=clock,
+                workers=number, part_texts=max(1, count // 32), progress=clock,
             )  # fmt: skip
         (first, early), (last, _) = clock.marks[number - 1], clock.marks[-1]
         early = sum(texts for _, texts in clock.marks[:number])

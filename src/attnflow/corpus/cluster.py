@@ -32,8 +32,11 @@ PATIENCE = 5.0
 RETRIES = 5
 """Of a part whose worker dies: one that is killed each time, for want of memory, ends the job."""
 
+TOGETHER = 4
+"""Parts that a worker takes at once, to read one while it works on another, as long as all workers have enough."""
+
 BLOCKS = 10_000
-"""Ray plans one task a block; above so many parts, a task takes several."""
+"""Ray plans one task a block: at most so many."""
 
 
 @dataclass(frozen=True)
@@ -162,23 +165,23 @@ class Actor:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         if self.worker is None:
             return {"record": [json.dumps({"failed": self.told})]}
-        (part,) = [_part(json.loads(held)) for held in batch["part"]]
+        parts = [_part(json.loads(held)) for held in batch["part"]]
         try:
-            with _tried(Path(self.worker.spec.folder), part.number):
-                return {"record": [json.dumps(record) for record in self.worker.do([part])]}
+            with _tried(Path(self.worker.spec.folder), parts[0].number):
+                return {"record": [json.dumps(record) for record in self.worker.do(parts)]}
         except Exception as e:
             return {"record": [json.dumps({"failed": _told(e)})]}
 
 
 @contextmanager
 def _tried(folder: Path, number: int) -> Iterator[None]:
-    """Counts in a file how often a part was begun, because Ray tries for ever: who dies of it each time ends the job."""
+    """Counts in a file how often a task was begun, because Ray tries for ever: who dies of it each time ends the job."""
     path = folder / BESIDE.replace("*", f"tried-{number:06}")
     before = path.stat().st_size if path.exists() else 0
     if before > RETRIES:
         path.unlink()
         raise InputError(
-            f"the worker of part {number} died {before} times, most often because memory ran out: give fewer workers or "
+            f"the worker at part {number} died {before} times, most often because memory ran out: give fewer workers or "
             "fewer --batch-tokens, and run it again with --resume"
         )
     with path.open("ab") as file:
@@ -202,10 +205,11 @@ def run(folder: Folder, parts: Mapping[int, Part], spec: job.Spec, shown: Progre
         if not left:
             return
         items = [{"part": json.dumps(asdict(part))} for part in left]
-        rows = ray.data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
+        blocks = min(max(-(-len(items) // TOGETHER), min(len(items), TOGETHER * spread.workers)), BLOCKS)
+        rows = ray.data.from_items(items, override_num_blocks=blocks).map_batches(
             Actor,
             fn_constructor_args=(spec, spread.cpus),
-            batch_size=1,
+            batch_size=TOGETHER,
             concurrency=min(spread.workers, len(items)),
             num_cpus=spread.cpus,
             num_gpus=spread.gpus or None,

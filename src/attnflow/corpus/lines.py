@@ -192,8 +192,8 @@ class Lines:
                 told = f"{more} cells than the {self.width} columns of the first line"
             if told is not None:
                 # a stray comma in a text moves what stands after it, and an id is kept only where it surely is one
-                kept = at_id is not None and at_id < len(cells) and (at_id < first or len(cells) < self.width)
-                yield offset, line, self._problem(row, line, told, cells[at_id] if kept else None)
+                known = at_id is not None and at_id < len(cells) and (at_id < first or len(cells) < self.width)
+                yield offset, line, self._problem(row, line, told, cells[cast("int", at_id)] if known else None)
             else:
                 id = self._id(None if at_id is None else cells[at_id], row)
                 yield offset, line, Text(id, cells[at_text], None if at_pair is None else cells[at_pair])

@@ -159,9 +159,7 @@ def summarize(
         "layers": names,
         **_told_tokens(tokens, views, names, sum(lengths.values())),
         "positions": _told_positions(positions, views, names),
-        "ratio": {
-            view: dict(zip(names, _numbers(row), strict=True)) for view, row in zip(views, ratios, strict=True)
-        },
+        "ratio": {view: dict(zip(names, _numbers(row), strict=True)) for view, row in zip(views, ratios, strict=True)},
         "agreement": _told_agreement(agreement, views, names),
         "disagreement": {
             "layer": names[at],

@@ -5,16 +5,17 @@ import { many, topOf, panel, wideTable, pick, switched, checks, showPanels } fro
 
 const FIRST = 20; // tokens in a list, unless all are asked for
 const DASHES = ["2 4", "8 4", null];
+const WEAK = 1.2; // the largest score by the smallest, below which their order says little
 
 const TOLD = {
   tokens: (held) =>
-    `The score of a ${unit(held)} says how much of it a view finds in ${explained(held)}. Lift is its mean, times the number of ${unit(held)}s in the text: 1×, the thin line, is what it would be if all ${unit(held)}s of a text had the same. Share is the part of all score in the corpus that goes to it. Bars reach to the highest of a list, which holds what stands at least ${held.least} times in the corpus${held.types.special ? "; special tokens stand apart, where they are asked for" : ""}.${divided(held)} The one pointed at lights up in every list.`,
+    `Lift is how many times the even share of its text a ${unit(held)} has: 1×, the thin line, where all have the same. Share is its part of all score in the corpus.`,
   positions: (held) =>
-    `The mean score by position in the text${held.types.special ? ", at which special tokens count too: the first other one mostly stands at 2" : ""}. ${held.positions.start.all.counts.at(-1) < held.least ? "" : `${held.positions.places + 1}+ is the mean of all positions from there on. `}The line “all the same” is what a ${unit(held)} would have if all of its text had the same score. Positions at which fewer than ${held.least} ${unit(held)}s stand are left out.`,
+    `The mean score by position in the text${held.types.special ? ", at which special tokens count too: the first other one mostly stands at 2. Unless they are asked for, scores are parts of what the others have" : ""}. ${held.positions.start.all.counts.at(-1) < held.least ? "" : `${held.positions.places + 1}+ is the mean of all positions from there on. `}The line “all the same” is what a ${unit(held)} would have if all of its text had the same score. Positions at which fewer than ${held.least} ${unit(held)}s stand are left out.`,
   agreement: (held) =>
     `How alike two views order the ${unit(held)}s of a text by their scores, as Spearman's rank correlation ρ: 1 is the same order, 0 unrelated, −1 the reverse. The table has its mean over texts, and in how many of them both have the same ${unit(held)} first, with 95 % intervals. Texts with fewer than three ${unit(held)}s${held.types.special ? ", special ones not counted unless they are asked for," : ""} have no rank correlation, nor have those whose scores are all the same.`,
   disagreement: ({ disagreement: { layer, least, eligible } }) =>
-    `The texts with the lowest rank correlation of two views at ${layer}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row.`,
+    `The texts with the lowest rank correlation of two views at ${layer}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row, which stand at its end with their ratio.`,
   texts: ({ errors, predictions, words }) => {
     const said = predictions.top.length && "what the model said of them",
       failed = errors.length && "which could not be explained";
@@ -22,9 +23,34 @@ const TOLD = {
   },
 };
 
+/** What need not be known at first. */
+const HOW = {
+  tokens: (held) => {
+    const special = held.types.special > 0,
+      one = unit(held);
+    return [
+      `The score of a ${one} says how much of it a view finds in ${explained(held)}.${divided(held)}`,
+      `Lift is the mean of a ${one}'s scores, each times the number of ${one}s in its text${special && held.receptive_field !== "difference" ? " and divided by the sum of theirs. Special tokens neither count in that nor have a part, unless they are asked for" : ""}.`,
+      special
+        ? "Share is the part of all score, with what special tokens have, which the head of a list tells. They stand apart, where they are asked for."
+        : "",
+      `The head of a list also tells by how much a view tells the ${one}s of a text apart${special ? ", special ones aside" : ""}: the largest score by the smallest, in the median text.`,
+      `Bars reach to the highest of a list, which holds what stands at least ${held.least} times in the corpus. The one pointed at lights up in every list.`,
+    ].filter(Boolean);
+  },
+};
+
 const percent = (x, digits = 1) => (Number.isFinite(x) ? `${decimals(100 * x, digits)} %` : "–");
 
 const unit = ({ words }) => (words ? "word" : "token");
+
+const times = (x) => decimals(x, x < 2 ? 2 : x < 10 ? 1 : 0);
+
+/** Whether a view gives nearly the same to all of a text. */
+const isWeak = ({ ratio }, view, layer) => ratio[view][layer] !== null && ratio[view][layer] < WEAK;
+
+const weakly = (held, view, layer, where) =>
+  `${view} hardly tells ${unit(held)}s apart ${where}: the largest score is ${times(held.ratio[view][layer])} times the smallest of a typical text`;
 
 /** The position that the scores are of. */
 function explained({ query }) {
@@ -51,8 +77,10 @@ function divided(held) {
 /** The corpus with what its panels ask of it. */
 function readCorpus(held) {
   const types = held.types.rows.map((row) => Object.fromEntries(held.types.fields.map((name, i) => [name, row[i]])));
-  const listOf = (view, layer) =>
-    held.received[view][layer].map(([type, mean, share, lift]) => ({ ...types[type], type, mean, share, lift }));
+  const listOf = (view, layer, special) =>
+    held.received[view][layer].map(([type, mean, share, lift, plain]) => {
+      return { ...types[type], type, mean, share, lift: special ? lift : plain };
+    });
   const pairs = held.disagreement.pairs.map(({ views }) => views.join(" – "));
   const cell = (pair, layer, special) =>
     held.agreement.find((one) => one.views.join(" – ") === pair && one.layer === layer && one.special === !!special);
@@ -61,8 +89,16 @@ function readCorpus(held) {
 
 function section(page, name, title, controls, needs, draw) {
   const box = el("div", { class: "body" });
+  const how =
+    HOW[name] &&
+    el(
+      "details",
+      { class: "how" },
+      el("summary", {}, "how to read this"),
+      HOW[name](page.held).map((text) => el("p", {}, text)),
+    );
   return {
-    node: panel(name, title, TOLD[name](page.held), controls, box),
+    node: panel(name, title, TOLD[name](page.held), controls, ...[how, box].filter(Boolean)),
     needs,
     draw: () => box.replaceChildren(...draw(page, Math.max(280, box.clientWidth)).flat()),
   };
@@ -77,7 +113,7 @@ function barred(text, value, most, even) {
 function tokenTables(page) {
   const { held, state } = page,
     { l, s, o, n } = state.get();
-  const lists = held.views.map((view) => held.listOf(view, l).sort((a, b) => b[o] - a[o]));
+  const lists = held.views.map((view) => held.listOf(view, l, s).sort((a, b) => b[o] - a[o]));
   const shown = lists.map((list) => list.filter(({ special }) => !special).slice(0, n ? 100 : FIRST));
   const marks = lists.map((list) => (s ? list.filter(({ special }) => special) : []));
   const even = o === "lift" ? 1 : 0;
@@ -109,9 +145,12 @@ function tokenTables(page) {
     const heads = ["", held.words ? "word" : "token", "lift", "share", "count"];
     const most = Math.max(even, ...[...shown[v], ...marks[v]].map((one) => one[o])) || 1;
     const parts = [marks[v].map((one) => rowOf(one, 0, most)), shown[v].map((one, i) => rowOf(one, i + 1, most))];
-    const taken = held.types.special
-      ? el("small", {}, ` ${percent(held.special_share[view][l])} to special tokens`)
-      : "";
+    const ratio = held.ratio[view][l],
+      weak = isWeak(held, view, l);
+    const told = [
+      held.types.special && `${percent(held.special_share[view][l])} to special tokens`,
+      ratio !== null && !weak && `largest ${times(ratio)}× smallest`,
+    ].filter(Boolean);
     const head = el(
       "tr",
       {},
@@ -120,7 +159,8 @@ function tokenTables(page) {
     return el(
       "div",
       { class: "received", "data-view": view },
-      el("h3", {}, view, taken),
+      el("h3", {}, view, told.length ? el("small", {}, ` ${told.join(" · ")}`) : ""),
+      weak ? el("p", { class: "weak" }, `${weakly(held, view, l, "here")}.`) : null,
       el(
         "table",
         { "aria-label": `${view}: what receives attention` },
@@ -325,7 +365,15 @@ function agreementParts(page, width) {
     );
   });
   const table = tableOf({ "aria-label": "agreement of views" }, heads, rows);
+  const weak = held.views.filter((view) => isWeak(held, view, l));
   return [
+    weak.map((view) =>
+      el(
+        "p",
+        { class: "weak" },
+        `${weakly(held, view, l, `at ${l}`)}, so that its order, and how far others agree with it, says little.`,
+      ),
+    ),
     wideTable("agreement of views", table),
     el("div", { class: "beside" }, histograms),
     held.layers.length > 1 ? overLayers(page, width) : [],
@@ -379,7 +427,15 @@ function textRow(page, text, view, kept, kind = "row") {
     { class: kind, "data-view": view },
     el("div", { class: "name" }, view, el("span", { class: "sr" }, `: highest ${highest.join(", ")}`)),
     el("div", { class: "text" }, nodes.filter(Boolean)),
+    el("div", { class: "range", title: "lowest – highest score, and their ratio" }, rangeOf(values)),
   );
+}
+
+/** The lowest and the highest, with as many decimals as tell them apart. */
+function rangeOf(values) {
+  const [low, high] = extent([values], true);
+  const digits = high > low ? between(3, Math.ceil(-Math.log10(high - low)) + 1, 6) : 3;
+  return `${decimals(low, digits)} – ${decimals(high, digits)}${low > 0 ? ` · ${times(high / low)}×` : ""}`;
 }
 
 /** The fragment of a text's page that shows what is shown here. */
@@ -503,6 +559,14 @@ function textsParts(page, width) {
   return [el("div", { class: "beside" }, parts)];
 }
 
+/** Leads to what failed, and opens it. */
+function showFailures() {
+  const kinds = [...document.querySelectorAll(".corpus .failures details")];
+  kinds.forEach((one) => (one.open = true));
+  kinds[0].querySelector("summary").focus();
+  kinds[0].scrollIntoView({ block: "center" });
+}
+
 /** What was read, and what came out in a sentence. */
 function corpusHead(held, theme) {
   const failed = held.texts - held.scored,
@@ -510,7 +574,13 @@ function corpusHead(held, theme) {
   const layers = held.layers.length > 1 ? `${held.layers.length} layers` : held.layers[0];
   const lines = [
     `${name}: ${many(held.scored, "text")} explained by ${held.views.join(", ")} at ${layers}`,
-    failed ? `; ${failed.toLocaleString("en")} of ${held.texts.toLocaleString("en")} failed.` : ".",
+    failed ? "; " : ".",
+    failed
+      ? button(`${failed.toLocaleString("en")} of ${held.texts.toLocaleString("en")} failed`, showFailures, {
+          class: "lead",
+        })
+      : "",
+    failed ? ` (${held.errors.map(({ kind, count }) => `${kind} ${count.toLocaleString("en")}`).join(", ")}).` : "",
     held.truncated ? ` ${many(held.truncated, "text")} ${held.truncated === 1 ? "was" : "were"} cut.` : "",
     held.several_queries
       ? ` Where several positions of a text were explained (${many(held.several_queries, "text")}), its scores are their mean.`
@@ -520,11 +590,12 @@ function corpusHead(held, theme) {
       : "",
   ];
   const last = held.layers.at(-1),
+    weak = held.views.filter((view) => isWeak(held, view, last)),
     found = held.pairs.map((pair) => [pair, held.cell(pair, last, "").correlation.mean]);
   const agree = found.map(([pair, mean]) => el("span", {}, `${pair} ${correlation(mean)}`));
   return [
     topOf(held.provenance, theme),
-    el("p", { class: "prediction" }, lines.join("")),
+    el("p", { class: "prediction" }, lines),
     agree.length
       ? el(
           "p",
@@ -536,6 +607,7 @@ function corpusHead(held, theme) {
             agree.flatMap((one, i) => (i ? [", ", one] : [one])),
           ),
           ".",
+          weak.map((view) => ` ${weakly(held, view, last, "there")}.`.replace(/[a-z]/, (sign) => sign.toUpperCase())),
         )
       : "",
     held.finished
