@@ -627,9 +627,23 @@ def test_the_type_of_a_column(tmp_path: Path) -> None:
         assert str(e.value) == message
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
+@pytest.mark.parametrize(
+    "end", [b"a\rb", b"a\rb\r", b"a\rb\n", b"a\r\nb\r\n", b"a\r\r\nb", b"the cat\r" * 19 + b"a\rb"]
+)
+def test_lines_that_end_in_a_carriage_return_alone(name: str, end: bytes, tmp_path: Path) -> None:
+    found = [text.text for text in texts_of(write(tmp_path / name, b"text\n" + end))]
+    assert found == ["the cat"] * end.count(b"cat") + ["a", "b"]
+
+
 def test_a_first_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LONGEST", 1000)
     path = write(tmp_path / "a.csv", b"text\r" + b"x\r" * 1000)
+    assert [text.text for text in texts_of(path)] == ["x"] * 1000  # lines that end as on old Macs
+    write(path, b"text\r" + b"x\r" * 500 + b"y" * 3000 + b"\rz\r" * 2)
+    found = texts_of(path)
+    assert [text.text for text in found] == ["x"] * 500 + [None, "z", "z"]
+    write(path, b'x,"' + b"y" * 2000)
     with pytest.raises(InputError) as e:
         texts_of(path)
     assert str(e.value) == (

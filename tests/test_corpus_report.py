@@ -713,3 +713,21 @@ def test_how_rows_were_made(tmp_path: Path) -> None:
         row["provenance"] = json.dumps({**PROVENANCE, **more})
     found = report.summarize(stored(tmp_path / "out", rows, columns, parts=1))
     assert found["differing"] == ["device", "heads"] and found["provenance"] == PROVENANCE
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("provenance", "not json", "JSONDecodeError: Expecting value"),
+        ("token_ids", [-1], "ValueError: token ids from -1 to "),
+    ],
+)
+def test_what_no_job_writes(column: str, value: Any, told: str, tmp_path: Path) -> None:
+    rows, columns = made_up(20)
+    row = next(row for row in rows if row["error"] is None)
+    row[column] = value * len(row["tokens"]) if isinstance(value, list) else value
+    stored(tmp_path / "out", rows, columns)
+    with pytest.raises(InputError) as e:
+        report.summarize(tmp_path / "out")
+    start = f"{str(tmp_path / 'out')!r} holds what attnflow corpus does not write ({told}"
+    assert str(e.value).startswith(start) and str(e.value).endswith("): run it again into another folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Generator, Iterator
 from itertools import islice
 from pathlib import Path
@@ -231,15 +232,31 @@ class _Feed:
         stream.seek(offset)
 
     def lines(self) -> Iterator[str]:
-        for raw, size in _lines(self.stream):
-            self.cut = self.cut or size != len(raw)
-            pieces = raw.splitlines(keepends=True) if b"\r" in raw[:-2] else [raw]  # a lone \r ends a line of csv
-            for piece in pieces[:-1]:
-                self.offset, self.line = self.offset + len(piece), self.line + 1
+        while raw := self.stream.readline(LONGEST + 2):
+            inside = raw.removesuffix(b"\n").removesuffix(b"\r")
+            pieces = raw.splitlines(keepends=True) if b"\r" in inside else [raw]  # a lone \r ends a line of csv
+            if len(raw) > LONGEST and len(pieces) > 1:
+                self.stream.seek(-len(pieces.pop()), os.SEEK_CUR)  # of which the end was not read
+            skipped = self._skipped() if len(pieces[-1]) > LONGEST else 0
+            self.cut = self.cut or skipped > 0
+            for number, piece in enumerate(pieces, 1):
+                self.offset += len(piece) + (skipped if number == len(pieces) else 0)
+                self.line += 1
                 yield decoded(piece)
-            self.offset, self.line = self.offset + size - len(raw) + len(pieces[-1]), self.line + 1
-            yield decoded(pieces[-1])
         self.ended = True
+
+    def _skipped(self) -> int:
+        """Bytes up to the end of a line that was too long."""
+        size = 0
+        while more := self.stream.readline(1 << 16):
+            end = more.find(b"\r") + 1
+            if end and more[end : end + 1] != b"\n":
+                self.stream.seek(end - len(more), os.SEEK_CUR)
+                return size + end
+            size += len(more)
+            if more.endswith(b"\n"):
+                break
+        return size
 
 
 def _object(raw: bytes) -> Any:

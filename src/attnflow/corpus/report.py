@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from attnflow.command import make_folder
 from attnflow.corpus.folder import FORMAT, MANIFEST
+from attnflow.corpus.inputs import first_line
 from attnflow.corpus.schema import arrow
 from attnflow.corpus.tally import (
     BINS,
@@ -80,6 +81,26 @@ def summarize(
     if texts < 0:
         raise InputError(f"texts={texts}: expected how many to show for each pair of views, 0 or more")
     folder = Path(folder)
+    try:
+        return _summarized(folder, layer, texts, say)
+    except InputError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as e:
+        raise InputError(
+            f"{str(folder)!r} holds what attnflow corpus does not write ({type(e).__name__}: {first_line(e):.80}): run it "
+            "again into another folder"
+        ) from e
+
+
+def _summarized(folder: Path, layer: int | None, texts: int, say: Say) -> dict[str, Any]:
     settings, finished = _manifest(folder)
     paths = sorted(folder.glob("part-*.parquet"))
     if not paths:
@@ -450,7 +471,7 @@ def _count_errors(table: Any, broken: Ints, errors: dict[str, dict[str, Any]]) -
 
 def _count_labels(held: Any, labels: dict[tuple[str, str], list[float]]) -> None:
     for said in held.column("prediction").to_pylist():
-        if said and said["top"]:
+        if said and said["top"] and said["top"][0]["probability"] is not None:
             best = said["top"][0]
             told = labels.setdefault((said["kind"], best["label"]), [0, 0.0])
             told[0] += 1
@@ -479,7 +500,9 @@ def _entry(
         "parts": held["parts"] and held["parts"][:SHOWN],
         "truncated": bool(held["truncated"]),
         "queries": held["queries"],
-        "prediction": {"kind": said["kind"], **said["top"][0]} if said and said["top"] else None,
+        "prediction": {"kind": said["kind"], **said["top"][0]}
+        if said and said["top"] and said["top"][0]["probability"] is not None
+        else None,
         "shares": {view: _numbers(row) for view, row in zip(views, shares, strict=True)},
         "correlations": _numbers(found),
     }

@@ -29,6 +29,9 @@ RATIOS = np.geomspace(1e-5, 20.0, 4096)
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+VOCABULARY = 1 << 24
+"""No model has more tokens: sums are kept for each."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -100,6 +103,8 @@ class Tokens:
         spelled = texts.dictionary_encode()
         words, codes = spelled.dictionary.to_pylist(), spelled.indices.to_numpy()
         given = batch.ids
+        if given is not None and len(given) and not 0 <= given.min() <= given.max() < VOCABULARY:
+            raise ValueError(f"token ids from {given.min()} to {given.max()}")
         if given is None:
             given = np.array([self.words.setdefault(word, len(self.words)) for word in words])[codes]
         ids, inverse, counts = np.unique(given, return_inverse=True, return_counts=True)
