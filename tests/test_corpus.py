@@ -28,7 +28,7 @@ from typer.testing import CliRunner  # noqa: E402
 from attnflow import files  # noqa: E402
 from attnflow.cli import app  # noqa: E402
 from attnflow.corpus import explain, explain_corpus, folder, job  # noqa: E402
-from attnflow.corpus.inputs import open_corpus  # noqa: E402
+from attnflow.corpus.inputs import Text, open_corpus  # noqa: E402
 from attnflow.corpus.progress import Progress, duration  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from small_tokenizers import sentencepiece  # noqa: E402
@@ -87,6 +87,7 @@ def contents(output: Path) -> dict[str, bytes]:
         (bert, {"query": "all"}),
         (bert, {"query": "the"}),
         (bert, {"query": 2, "layers": [0]}),
+        (bert, {"methods": ("flow", "rollout")}),
         (bert, {"words": True}),
         (bert, {"residual": 0.0}),
         (gpt2, {}),
@@ -172,6 +173,22 @@ def test_a_model_that_fails_on_a_text_harms_no_other(tmp_path: Path, monkeypatch
     found = rows(tmp_path / "out")
     assert [row["error"] for row in found] == [None, "model", None]
     assert found[1]["message"].startswith("the model does not run on this input (RuntimeError: out of memory)")
+
+
+@pytest.mark.parametrize("methods", [("rollout", "raw"), ("flow", "raw", "rollout"), ("flow", "rollout")])
+def test_scores_stand_under_their_own_names(methods: tuple[str, ...]) -> None:
+    """In whatever order the methods are asked for."""
+    model = bert()
+    explainer = explain.Explainer(model, explain.Wanted(methods, (0, 1)), 1)
+    encoded = explain.prepared(model, [Text("a", TEXTS[0]), Text("b", TEXTS[2])], False)
+    found = explainer.explain(encoded, lambda texts, tokens: None)()
+    explainer.close()
+    for text, one in zip((TEXTS[0], TEXTS[2]), found, strict=True):
+        trace = model.trace(text)
+        assert set(one.scores) == {f"{method}_L{layer}" for method in methods for layer in (1, 2)}
+        for method in methods:
+            for layer, values in enumerate(getattr(trace, method)().values, 1):
+                np.testing.assert_allclose(one.scores[f"{method}_L{layer}"], values, atol=2e-6)
 
 
 def test_batches_hold_texts_of_one_length_and_no_more_than_fits() -> None:

@@ -209,7 +209,11 @@ class Explainer:
             values["raw"] = [_rows(weights[l], at) for l in wanted.layers]
         if "rollout" in wanted.methods:
             values["rollout"] = _rolled([g.double() for g in graphs], wanted.layers, at)
-        held = {name: [x.float().cpu().numpy() for x in layers] for name, layers in values.items()}
+        held = {
+            column: x.float().cpu().numpy()
+            for name, layers in values.items()
+            for column, x in zip(score_columns([name], wanted.layers), layers, strict=True)
+        }
         capacities = [to_numpy(g) for g in graphs] if "flow" in wanted.methods else []
 
         def scored(number: int) -> Explained:
@@ -217,10 +221,7 @@ class Explainer:
                 return failed[number]
             one = encoded[number]
             n = len(one.tokens)
-            scores = {
-                column: x[number, rows[number] if whole else [0], :n]
-                for column, x in zip(wanted.columns, (x for layers in held.values() for x in layers), strict=False)
-            }
+            scores = {column: x[number, rows[number] if whole else [0], :n] for column, x in held.items()}
             if not all(np.isfinite(x).all() for x in scores.values()) or not all(
                 np.isfinite(g[number, :n, :n]).all() for g in capacities
             ):

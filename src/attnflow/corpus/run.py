@@ -74,14 +74,15 @@ def explain_corpus(
     """
     shown = Progress(progress) if isinstance(progress, str) else progress
     output = Path(output)
-    methods = tuple(dict.fromkeys(methods.split(",") if isinstance(methods, str) else methods))
+    asked_for = methods.split(",") if isinstance(methods, str) else list(methods)
     if not isinstance(source, str | Path):
         raise InputError(
             f"the input is a {type(source).__name__}: expected the path of a file or folder with the texts"
         )
-    for name in methods or ("",):
+    for name in asked_for or ("",):
         if name not in METHODS:
             raise InputError(f"method {name!r}: expected some of {', '.join(METHODS)}, with commas between them")
+    methods = tuple(name for name in METHODS if name in asked_for)
     check_residual(residual)
     check_mode(receptive_field)
     if (ray_address is not None or workers is not None) and not ray:
