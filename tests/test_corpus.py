@@ -286,6 +286,7 @@ def test_what_is_there_is_never_overwritten_by_another_job(embedded: Any, tmp_pa
         f"the folder {str(out)!r} holds a job of other settings (methods rollout, now flow; residual 0.5, now 0.25): "
         "give the same, or another folder"
     )
+    assert "(part_texts 1024, now 2)" in refused(given, out, embedded, part_texts=2, resume=True)
     assert refused(given, out, bert(), resume=True).startswith(
         f"the folder {str(out)!r} holds a job of other settings (class "
     )
@@ -329,6 +330,7 @@ def test_nothing_of_others_is_written_over_or_taken_over(embedded: Any, tmp_path
     text = write(tmp_path / "t.txt", TEXTS)
     told = f"the folder {str(given.parent)!r} holds part-000000.parquet, which is not of this job: give another folder, or remove it"
     assert refused(text, given.parent, embedded) == told and given.read_bytes() == before
+    assert [path.name for path in given.parent.iterdir()] == [given.name]
     explain_corpus(text, tmp_path / "out", embedded)
     shutil.copy(given, tmp_path / "out" / "part-000007.parquet")
     assert "holds part-000007.parquet, which is not of this job" in refused(

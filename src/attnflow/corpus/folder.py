@@ -83,9 +83,13 @@ class Folder:
         try:
             _lock(self.file, path)
             lines = _whole_lines(self.file, path)
+            if lines:
+                _agree(path, lines[0], first)
             own = {part_path(path, number) for number in parts} if lines else set()
             for other in path.glob("part-*.parquet"):
                 if other not in own:
+                    if not lines:
+                        (path / MANIFEST).unlink()  # which was made above
                     raise InputError(
                         f"the folder {str(path)!r} holds {other.name}, which is not of this job: give another folder, or "
                         "remove it"
@@ -93,9 +97,7 @@ class Folder:
             for left in path.glob(BESIDE):  # of a run that was killed while it wrote
                 with contextlib.suppress(OSError):
                     left.unlink()
-            if lines:
-                _agree(path, lines[0], first)
-            else:
+            if not lines:
                 self._append(first)
             self._read(lines[1:], parts)
         except BaseException:
