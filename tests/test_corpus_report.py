@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.corpus import report, tally
+from attnflow.corpus import lists, report, tally, text_pages
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import spearman
 
@@ -293,8 +293,8 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
     assert found["types"]["seen"] == 19 and found["types"]["counted"] == 16
     assert 4000 not in [row[0] for row in found["types"]["rows"]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "LISTED", 2)
-        patch.setattr(report, "SPECIAL", 1)
+        patch.setattr(lists, "LISTED", 2)
+        patch.setattr(lists, "SPECIAL", 1)
         short = report.summarize(folder)
     whole = report.summarize(folder)
     for view in whole["views"]:
@@ -310,7 +310,7 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
 
 @pytest.mark.parametrize(("texts", "least"), [(12, 2), (100, 5), (300, 10), (9000, 10), (40000, 40)])
 def test_how_often_a_token_must_stand(texts: int, least: int) -> None:
-    told = report._told_tokens(report.Tokens((1, 1)), ["raw"], ["L1"], texts)
+    told = lists.told_tokens(tally.Tokens((1, 1)), ["raw"], ["L1"], texts)
     assert told["least"] == least
 
 
@@ -624,7 +624,8 @@ def test_pages(real: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress_is_for_terminals(real: Path, terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 6))
-    monkeypatch.setattr(report, "monotonic", lambda: float(next(clock)))
+    for module in (report, text_pages):
+        monkeypatch.setattr(module, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     said: list[str] = []
     _, *pages = report.write(real, tmp_path / "page", texts=1, say=said.append)

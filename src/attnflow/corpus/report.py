@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from pathlib import Path
 from time import monotonic
@@ -22,11 +21,9 @@ from numpy.typing import NDArray
 from attnflow.command import make_folder
 from attnflow.corpus.folder import FORMAT, MANIFEST
 from attnflow.corpus.inputs import first_line
+from attnflow.corpus.lists import numbers, told_agreement, told_labels, told_lengths, told_positions, told_tokens
 from attnflow.corpus.schema import arrow
 from attnflow.corpus.tally import (
-    BINS,
-    PLACES,
-    SPELLINGS,
     Agreement,
     Batch,
     Floats,
@@ -36,8 +33,8 @@ from attnflow.corpus.tally import (
     Tokens,
     Worst,
 )
+from attnflow.corpus.text_pages import SHOWN, Say, now_and_then, remove_others, text_pages
 from attnflow.errors import InputError
-from attnflow.evaluate.statistics import wilson
 from attnflow.files import write_whole
 
 REPORT = "_report"
@@ -55,17 +52,7 @@ BYTES = 32 << 20
 WEIGHTY = (8, 6)
 """Tokens, special ones not counted, without which a low correlation means too little to show the text; and where there are
 too few such texts, of which the next is true."""
-LISTED = 100
-"""Tokens in a list: so many by lift, with special tokens and without, and so many by share, for each view and layer."""
-SPECIAL = 20
 EXAMPLES = 10
-LABELS = 20
-SHOWN = 256
-"""Tokens of a text that the report shows; the text's own page has all."""
-BLANKED = 128
-"""Tokens up to which a text's page has blank-out, which costs a pass of the model for each."""
-
-Say = Callable[[str], None]
 
 
 def summarize(
@@ -178,10 +165,10 @@ def _summarized(folder: Path, layer: int | None, texts: int, say: Say) -> dict[s
         "receptive_field": settings.get("receptive_field"),
         "views": list(views),
         "layers": names,
-        **_told_tokens(tokens, views, names, sum(lengths.values())),
-        "positions": _told_positions(positions, views, names),
-        "ratio": {view: dict(zip(names, _numbers(row), strict=True)) for view, row in zip(views, ratios, strict=True)},
-        "agreement": _told_agreement(agreement, views, names),
+        **told_tokens(tokens, views, names, sum(lengths.values())),
+        "positions": told_positions(positions, views, names),
+        "ratio": {view: dict(zip(names, numbers(row), strict=True)) for view, row in zip(views, ratios, strict=True)},
+        "agreement": told_agreement(agreement, views, names),
         "disagreement": {
             "layer": names[at],
             "least": least,
@@ -193,8 +180,8 @@ def _summarized(folder: Path, layer: int | None, texts: int, say: Say) -> dict[s
             "texts": {str(row): worst.texts[row] for row in sorted(worst.texts)},
         },
         "errors": [{"kind": kind, **told} for kind, told in sorted(errors.items(), key=lambda e: -e[1]["count"])],
-        "lengths": _told_lengths(lengths),
-        "predictions": _told_labels(labels),
+        "lengths": told_lengths(lengths),
+        "predictions": told_labels(labels),
     }
 
 
@@ -219,86 +206,13 @@ def write(
     summary = summarize(folder, layer=layer, texts=texts, say=say)
     target = Path(folder) / REPORT if output is None else Path(output)
     make_folder(target)
-    pages, missing = _text_pages(summary, model, target / "texts", say)
+    pages, missing = text_pages(summary, model, target / "texts", say)
     if missing is not None:
         say(missing)
     page = html_of({**summary, "pages": sorted(pages), "missing": missing})
     write_whole(target / "index.html", lambda path: path.write_text(page, encoding="utf-8"))
-    _remove_others(target / "texts", pages)
+    remove_others(target / "texts", pages)
     return [target / "index.html", *(pages[row] for row in sorted(pages))]
-
-
-def _text_pages(
-    summary: Mapping[str, Any], name: str | None, folder: Path, say: Say
-) -> tuple[dict[int, Path], str | None]:
-    """The pages by row, and a sentence on those that could not be made."""
-    entries = {int(row): text for row, text in summary["disagreement"]["texts"].items()}
-    if not entries:
-        return {}, None
-    try:
-        model = _model(summary, name)
-    except InputError as e:
-        hint = "" if name else "; -m MODEL says where the model is"
-        return {}, f"No text has a page of its own: {e}{hint}."
-    make_folder(folder)
-    made: dict[int, Path] = {}
-    reasons: list[str] = []
-    before = monotonic()
-    for done, (row, text) in enumerate(entries.items()):
-        try:
-            made[row] = _text_page(model, text, summary["provenance"], folder / f"{row}.html")
-        except InputError as e:
-            reasons.append(f"{text['id']}: {e}")
-        before = _now_and_then(before, f"pages: {done + 1} of {len(entries)} texts", say)
-    if not reasons:
-        return made, None
-    count = f"{len(reasons)} of {len(entries)} texts have" if len(entries) > 1 else "The text has"
-    return made, f"{count} no page of {'their' if len(entries) > 1 else 'its'} own ({reasons[0]})."
-
-
-def _remove_others(folder: Path, pages: Mapping[int, Path]) -> None:
-    """Texts that an earlier report showed, and this one does not."""
-    for path in folder.glob("*.html"):
-        if re.fullmatch("[0-9]+", path.stem) and path not in pages.values():
-            path.unlink(missing_ok=True)
-
-
-def _model(summary: Mapping[str, Any], name: str | None) -> Any:
-    """The model of the rows, as it was loaded for them; or the one named."""
-    import attnflow
-    from attnflow.capture.hub import DTYPES, EMBEDDED
-
-    provenance, gguf = summary["provenance"], summary["gguf_file"]
-    told, revision = provenance.get("model"), provenance.get("revision")
-    dtype = next((name for name in DTYPES if name == provenance.get("dtype")), "auto")
-    if name is not None:
-        held = gguf and (Path(name) / gguf).is_file()
-        return attnflow.load(name, dtype=dtype, gguf_file=gguf if held else None)
-    if not told:
-        raise InputError("the rows do not say which model explained them")
-    if told == EMBEDDED and str(revision).startswith("attnflow "):
-        return attnflow.load(dtype=dtype)
-    revision = None if Path(told).exists() else revision
-    return attnflow.load(told, revision=revision, dtype=dtype, gguf_file=gguf)
-
-
-def _text_page(model: Any, text: Mapping[str, Any], provenance: Mapping[str, Any], path: Path) -> Path:
-    given = text["text"] if text["pair"] is None else (text["text"], text["pair"])
-    page = model.explain(
-        given,
-        query=None if text["words"] else text["queries"],  # which then count words, and tokens here
-        truncate=bool(text["truncated"]),
-        residual=provenance.get("residual", 0.5),
-        importance=("gradient", "blank-out") if text["size"] <= BLANKED else ("gradient",),
-    )
-    units = page.document["units"]
-    read = units.get("words" if text["words"] else "subwords", units["subwords"])["tokens"]
-    if (len(read), list(read[:SHOWN])) != (text["size"], text["tokens"]):
-        raise InputError(
-            "the model reads other tokens than those in the corpus: give the one that explained it with -m"
-        )
-    page.save(path)
-    return path
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
@@ -376,16 +290,7 @@ def _batches(paths: Sequence[Path], columns: list[str], say: Say) -> Iterator[An
             raise
         except (OSError, ValueError) as e:
             raise _damaged(path, e) from None
-        before = _now_and_then(before, f"report: {done + 1:,} of {len(paths):,} parts", say)
-
-
-def _now_and_then(before: float, line: str, say: Say) -> float:
-    """When something was said last: somebody who waits at a terminal is told every five seconds, and a log is not."""
-    now = monotonic()
-    if now - before <= 5 or not sys.stderr.isatty():
-        return before
-    say(line)
-    return now
+        before = now_and_then(before, f"report: {done + 1:,} of {len(paths):,} parts", say)
 
 
 def _damaged(path: Path, error: BaseException) -> InputError:
@@ -503,154 +408,6 @@ def _entry(
         "prediction": {"kind": said["kind"], **said["top"][0]}
         if said and said["top"] and said["top"][0]["probability"] is not None
         else None,
-        "shares": {view: _numbers(row) for view, row in zip(views, shares, strict=True)},
-        "correlations": _numbers(found),
+        "shares": {view: numbers(row) for view, row in zip(views, shares, strict=True)},
+        "correlations": numbers(found),
     }
-
-
-def _told_tokens(tokens: Tokens, views: Sequence[str], layers: Sequence[str], texts: int) -> dict[str, Any]:
-    """Which tokens received most: types, and for each view and layer rows of their numbers."""
-    least = max(2, min(10, texts // 20), texts // 1000)
-    n = len(tokens.ids)
-    counts, marked = tokens.counts[:n], 2 * tokens.special[:n] > tokens.counts[:n]
-    alone = np.where(counts > tokens.special[:n], counts - tokens.special[:n], np.nan)
-    plain = np.flatnonzero((counts >= least) & ~marked)
-    ids = np.array(tokens.ids)
-    lists: dict[str, dict[str, list[list[Any]]]] = {view: {} for view in views}
-    apart: dict[str, dict[str, Any]] = {view: {} for view in views}
-    listed: dict[int, int] = {}
-    for v, view in enumerate(views):
-        for k, layer in enumerate(layers):
-            sums, lifts = tokens.sums[v, k, :n], tokens.lifts[v, k, :n] / counts
-            lone = tokens.plain[v, k, :n] / alone
-            share = sums / (np.abs(sums).sum() or 1)
-            apart[view][layer] = _numbers([share[marked].sum()])[0]
-
-            # ties by id, so that neither batches nor the order of texts choose
-            def best(some: Ints, by: Floats, most: int) -> list[int]:
-                return some[np.lexsort((ids[some], -by[some]))][:most].tolist()  # type: ignore[no-any-return]
-
-            chosen = [*best(plain, lone, LISTED), *best(plain, lifts, LISTED), *best(plain, share, LISTED)]
-            chosen += best(np.flatnonzero(marked), share, SPECIAL)
-            lists[view][layer] = [
-                [listed.setdefault(i, len(listed)), *_numbers([sums[i] / counts[i], share[i], lifts[i], lone[i]])]
-                for i in dict.fromkeys(chosen)
-            ]
-    return {
-        "least": least,
-        "types": {
-            "seen": n,
-            "special": int(marked.sum()),
-            "counted": len(plain),
-            "fields": ["id", "text", "others", "spellings", "special", "count"],
-            "spellings": SPELLINGS,
-            "rows": [
-                [
-                    None if tokens.words else tokens.ids[i], *_spelled(tokens.names[i]), bool(marked[i]), int(counts[i]),
-                ]
-                for i in listed
-            ],
-        },
-        "received": {"fields": ["type", "mean", "share", "lift", "plain"], **lists},
-        "special_share": apart,
-    }  # fmt: skip
-
-
-def _spelled(names: Counter[str]) -> tuple[str, list[str], int]:
-    """The most frequent text of a token, some others, and how many there are."""
-    first, *others = sorted(names, key=lambda name: (-names[name], name))
-    return first, others[:3], len(names)
-
-
-def _told_positions(positions: Positions, views: Sequence[str], layers: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"places": PLACES}
-    for end, name in enumerate(("start", "end")):
-        found[name] = {}
-        for plain, kind in enumerate(("all", "plain")):
-            counts = positions.counts[end, plain]
-            many = np.where(counts > 0, counts, np.nan)
-            found[name][kind] = {
-                "counts": counts.astype(int).tolist(),
-                "uniform": _numbers(positions.uniform[end, plain] / many),
-                "shares": {
-                    view: {
-                        layer: _numbers(positions.sums[end, plain, v, k] / many) for k, layer in enumerate(layers)
-                    }
-                    for v, view in enumerate(views)
-                },
-            }  # fmt: skip
-    return found
-
-
-def _told_agreement(agreement: Agreement, views: Sequence[str], layers: Sequence[str]) -> list[dict[str, Any]]:
-    found = []
-    for p, (a, b) in enumerate(agreement.pairs):
-        for k, layer in enumerate(layers):
-            for plain in (0, 1):
-                at = (plain, p, k)
-                n = int(agreement.n[at])
-                mean = agreement.sums[at] / n if n else np.nan
-                variance = max(0.0, agreement.squares[at] - n * mean**2) / (n - 1) if n > 1 else np.nan
-                half = 1.959963984540054 * np.sqrt(variance / max(n, 1))
-                low, high = wilson(int(agreement.first[at]), n)
-                correlation = _numbers([mean, mean - half, mean + half])
-                first = _numbers([agreement.first[at] / n, low, high] if n else [np.nan] * 3)
-                found.append(
-                    {
-                        "views": [views[a], views[b]],
-                        "layer": layer,
-                        "special": not plain,
-                        "texts": n,
-                        "few": int(agreement.few[plain]),
-                        "flat": int(agreement.flat[at]),
-                        "correlation": dict(zip(("mean", "low", "high"), correlation, strict=True)),
-                        "first": dict(zip(("share", "low", "high"), first, strict=True)),
-                        "histogram": agreement.bins[at].astype(int).tolist(),
-                    }
-                )
-    return found
-
-
-def _told_lengths(lengths: Counter[int]) -> dict[str, Any]:
-    """Tokens a text, in bins of whole numbers: `counts[i]` is how many texts have from 1 + i·width to (i + 1)·width."""
-    longest, many = max(lengths), sum(lengths.values())
-    width = -(-longest // BINS)
-    counts = [0] * -(-longest // width)
-    for n, count in lengths.items():
-        counts[(n - 1) // width] += count
-    seen, median = 0, 0
-    for n in sorted(lengths):
-        seen += lengths[n]
-        if 2 * seen >= many:
-            median = n
-            break
-    return {
-        "width": width,
-        "counts": counts,
-        "mean": _numbers([sum(n * count for n, count in lengths.items()) / many])[0],
-        "median": median,
-        "shortest": min(lengths),
-        "longest": longest,
-    }
-
-
-def _told_labels(labels: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Any]:
-    order = sorted(labels, key=lambda name: (-labels[name][0], name))
-    return {
-        "labels": len(order),
-        "texts": int(sum(count for count, _ in labels.values())),
-        "top": [
-            {
-                "kind": kind,
-                "label": label,
-                "count": int(labels[kind, label][0]),
-                "mean": _numbers([labels[kind, label][1] / labels[kind, label][0]])[0],
-            }
-            for kind, label in order[:LABELS]
-        ],
-    }
-
-
-def _numbers(values: Iterable[float]) -> list[Any]:
-    """Five digits, which is more than a page shows; None for what is no number."""
-    return [float(f"{x:.5g}") if np.isfinite(x) else None for x in values]
