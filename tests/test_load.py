@@ -110,9 +110,10 @@ def test_a_tokenizer_without_offsets() -> None:
         model_input_names = ("input_ids", "attention_mask")
         pieces = ("▁The", "▁key", "s", ",", "▁un", "seen", "</s>")
 
-        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+        def __call__(self, text: list[str], **options: Any) -> dict[str, list[list[int]]]:
             n = len(self.pieces)
-            return {"input_ids": list(range(n)), "attention_mask": [1] * n, "special_tokens_mask": [0] * (n - 1) + [1]}
+            found = {"input_ids": [*range(n)], "attention_mask": [1] * n, "special_tokens_mask": [0] * (n - 1) + [1]}
+            return {name: [values] * len(text) for name, values in found.items()}
 
         def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
             return [self.pieces[i] for i in ids]
