@@ -52,7 +52,8 @@ def test_a_local_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: C
     assert (stderr, job.returncode) == ("", 3)
     assert re.sub("in [0-9.]+ s", "in … s", stdout) == (
         f"300 texts, {tokens(one_machine):,} tokens, {PARTS} parts in {output}\n"
-        "explained: 297\nerror, empty: 1\nerror, encoding: 1\nerror, too long: 1\nin … s\n"
+        "explained: 297\nerror, empty: 1\nerror, encoding: 1\nerror, too long: 1\n"
+        "why, for each: the columns error and message of its row\nin … s\n"
     )
     assert content(output) == one_machine
     rows = pq.read_table(output, columns=["row", "error"]).to_pylist()

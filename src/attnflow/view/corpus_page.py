@@ -7,7 +7,7 @@ from typing import Any
 
 from attnflow.view.page import STYLES, file_of
 
-MODULES = ("colour.js", "draw.js", "state.js", "plots.js", "frame.js", "corpus.js")
+MODULES = ("colour.js", "draw.js", "state.js", "plots.js", "frame.js", "charts.js", "corpus.js")
 """The modules of the script, each after those that it imports from."""
 
 
