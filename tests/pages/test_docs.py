@@ -271,7 +271,7 @@ def test_recipes(
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 48, 3)).astype(np.uint8)).save(tmp_path / "cat.png")
     load, named = af.load, re.findall(r'^model = af\.load\("([^"]+)"', source, re.MULTILINE)
     assert set(named) <= set(SMALL)
-    monkeypatch.setattr(af, "load", lambda name=None: SMALL[name]() if name in SMALL else load(name))
+    monkeypatch.setattr(af, "load", lambda model=None: SMALL[model]() if model in SMALL else load(model))
     if "SERVER" in source:
         with server() as address:
             run_program(source.replace("http://127.0.0.1:8421", address), tmp_path)
@@ -288,7 +288,8 @@ def test_there_is_a_recipe_for_every_kind() -> None:
         "An encoder-decoder",
         "A model in plain PyTorch",
     ]
-    assert list(dict.fromkeys(heading for heading, _ in RECIPES)) == [*kinds, "Arrays only", "The server from a script"]
+    others = ["Arrays only", "A whole corpus", "The server from a script"]
+    assert list(dict.fromkeys(heading for heading, _ in RECIPES)) == [*kinds, *others]
 
 
 COMMANDS = [block.partition("\n") for _, block in fences("start.md", "console")]
