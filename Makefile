@@ -1,5 +1,5 @@
 # make demo   a virtual environment, the package, and a first look at what it does
-# make test   the same, and the whole test suite
+# make test   the same, and the quick tests
 # make help   everything else
 
 PYTHON ?= python3

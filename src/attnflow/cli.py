@@ -15,11 +15,14 @@ from attnflow.command import (
     AsJson,
     Device,
     Dtype,
+    Gguf,
     Given,
     ModelName,
+    Revision,
     Special,
     Target,
     Truncate,
+    TrustRemoteCode,
     Words,
     layer_given,
     progress,
@@ -116,13 +119,11 @@ def show(
     ] = None,
     target: Target = None,
     truncate: Truncate = False,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")] = None,
+    revision: Revision = None,
+    gguf: Gguf = None,
     device: Device = None,
     dtype: Dtype = "auto",
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -27,6 +27,9 @@ Residual = Annotated[float, typer.Option(min=0, max=1, help="Weight of the resid
 Target = Annotated[str | None, typer.Option(help="For encoder-decoders: what the decoder writes.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
+Gguf = Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")]
+TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
 
 

@@ -68,7 +68,7 @@ def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: s
         "times_forward": {name: rate / found["forward"] for name, rate in found.items()},
         "times_by_hand": {name: rate / found["by hand"] for name, rate in found.items()} if by_hand else {},
         "rounds": times,
-        "costs": costs(loaded, texts[:COSTED]),
+        "costs": {**costs(loaded, texts[:COSTED]), "first pass over the input, ms": _first_pass(text, count)},
     }
 
 
@@ -81,6 +81,13 @@ def read(path: Path, count: int) -> list[str]:
         found += [text.text for text in reader.texts(part) if text.text and text.text.strip()]
     reader.close()
     return found
+
+
+def _first_pass(path: Path, count: int) -> float:
+    """Milliseconds a text that cutting the input into parts takes."""
+    begun = time.perf_counter()
+    found = sum(part.count for part in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
+    return (time.perf_counter() - begun) / found * 1000
 
 
 def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:

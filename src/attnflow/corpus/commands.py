@@ -13,9 +13,12 @@ from attnflow.command import (
     AsJson,
     Device,
     Dtype,
+    Gguf,
     ModelName,
     Residual,
+    Revision,
     Truncate,
+    TrustRemoteCode,
     Words,
     progress,
     quiet,
@@ -91,13 +94,11 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="With --ray: workers, each with a model; one a GPU or two cores, by default.")
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")] = None,
+    revision: Revision = None,
+    gguf: Gguf = None,
     device: Device = None,
     dtype: Dtype = "auto",
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     show: Annotated[
         str, typer.Option("--progress", help="auto: a line in a terminal; json: a line of JSON a second; none.")
     ] = "auto",
