@@ -14,7 +14,7 @@ SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
 TWO := -n 2 --dist loadfile
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
-.PHONY: demo test jobs pages browser docs pictures lint fuzz sanitize bench models wheel clean help
+.PHONY: demo test jobs pages browser node docs pictures web lint fuzz sanitize bench models wheel clean help
 
 demo: $(VENV)/models.stamp
 	$(BIN)/python examples/demo.py
@@ -30,9 +30,12 @@ jobs: $(VENV)/jobs.stamp
 pages: $(VENV)/test.stamp $(VENV)/docs.stamp
 	$(BIN)/python -m pytest $(TWO) tests/pages
 
-# Installs that browser: for CI, and whoever has the right to.
+# Installs that browser, or Node, which `make web` and `make lint` need: for CI, and whoever has the right to.
 browser:
 	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; }
+
+node:
+	@command -v npm >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends nodejs npm; }
 
 # The documentation's pictures, from the page itself.
 pictures: $(VENV)/test.stamp
@@ -42,10 +45,15 @@ pictures: $(VENV)/test.stamp
 docs: $(VENV)/docs.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-lint: $(VENV)/lint.stamp
+# The scripts and styles of the pages, from their sources in web/. What it writes is committed: users need no Node.
+web: web/node_modules/.stamp
+	npm run --silent --prefix web build
+
+lint: $(VENV)/lint.stamp web/node_modules/.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	npm run --silent --prefix web lint
 
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python tests/fuzz.py --graphs 100000
@@ -67,11 +75,11 @@ wheel: $(VENV)/package.stamp
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) .venv-sanitize build dist
+	rm -rf $(VENV) .venv-sanitize build dist web/node_modules
 
 help:
 	@sed -n 's/^# //p' Makefile | head -3
-	@echo "make jobs | pages | browser | docs | pictures | lint | fuzz | sanitize | bench | models | wheel | clean"
+	@echo "make jobs | pages | browser | node | docs | pictures | web | lint | fuzz | sanitize | bench | models | wheel | clean"
 
 # Installing, in steps, each done once: a second run needs no network. Nothing but Python and a C++ compiler is needed
 # beforehand; cmake and ninja come from the package index.
@@ -119,6 +127,12 @@ $(VENV)/lint.stamp: $(VENV)/tools.stamp
 
 $(VENV)/bench.stamp: $(VENV)/package.stamp $(VENV)/checkpoints.stamp
 	$(PIP) scipy networkx igraph ortools torch transformers gguf accelerate
+	@touch $@
+
+web/node_modules/.stamp: web/package-lock.json
+	@command -v npm >/dev/null || \
+	  { echo "The sources of the pages need Node 18 or newer, with npm, to be checked and built (Debian: make node, or apt install nodejs npm)" >&2; exit 2; }
+	npm ci --silent --no-fund --no-audit --prefix web
 	@touch $@
 
 .venv-sanitize/package.stamp: constraints.txt $(NATIVE)

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 import attnflow as af
 from attnflow import cli
 from attnflow.capture.trace import Step
-from attnflow.view import corpus_page, document, grid_page, page
+from attnflow.view import document, page
 from attnflow.view.explain import explain, traced
 from small_tokenizers import wordpiece
 
@@ -268,23 +268,6 @@ def test_the_file_stands_by_itself_and_holds_no_markup_of_the_text(tmp_path: Pat
     assert f"script-src 'sha256-{digest}'" in policy[1] and "connect-src 'none'" in policy[1]
     assert set(re.findall(r"https?://[\w./]+", file)) == {"http://www.w3.org/2000/svg"}
     assert "connect-src 'self'" in page.application([{"name": "m"}])
-
-
-@pytest.mark.parametrize("modules", [page.MODULES, grid_page.MODULES, corpus_page.MODULES])
-def test_every_module_is_in_the_script_once_and_no_name_twice(modules: tuple[str, ...]) -> None:
-    assert {*page.MODULES, *grid_page.MODULES, *corpus_page.MODULES} == {path.name for path in page.WEB.glob("*.js")}
-    named: list[str] = []
-    for name in modules:
-        source = (page.WEB / name).read_text(encoding="utf-8")
-        named += re.findall(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", source, re.MULTILINE)
-        for listed, other in re.findall(r'^import \{([^}]*)\} from "\./(\w+\.js)";$', source, re.MULTILINE):
-            assert modules.index(other) < modules.index(name)
-            text = (page.WEB / other).read_text(encoding="utf-8")
-            for one in map(str.strip, listed.split(",")):
-                assert re.search(rf"^export (?:async )?(?:function|const) {one}\b", text, re.MULTILINE), (name, one)
-                assert len(re.findall(rf"\b{one}\b", source)) > 1, f"{name} imports {one} and does not use it"
-    assert len(named) == len(set(named))
-    assert "import " not in page._script(modules) and "\nexport " not in page._script(modules)
 
 
 def test_notebooks_show_pages_in_frames(model: Any, trace: Any) -> None:

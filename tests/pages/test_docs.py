@@ -181,7 +181,7 @@ def test_quoted_figures_are_those_of_the_measurements() -> None:
 
 
 def test_the_keys_of_the_page_are_all_told() -> None:
-    script = (Path(af.__file__).parent / "view" / "web" / "keys.js").read_text(encoding="utf-8")
+    script = (Path(__file__).parents[2] / "web" / "src" / "keys.js").read_text(encoding="utf-8")
     keys = re.findall(r'\["([^"]+)", "([^"]+)"\]', script.split("const KEYS = ")[1].split("];")[0])
     assert len(keys) > 5
     told = re.findall(r"^\| (<kbd>.*</kbd>) \| (.*) \|$", markdown("reading.md"), re.MULTILINE)

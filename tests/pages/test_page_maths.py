@@ -19,7 +19,7 @@ from attnflow.flow import CutEdge
 from families import FAMILIES, attention, dyadic, widths
 from validator import check_certificate
 
-MODULE = Path(af.__file__).parent / "view" / "web" / "maths.js"
+MODULE = Path(__file__).parents[2] / "web" / "src" / "maths.js"
 LOAD = """async (source) => {
     const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     window.maths = await import(address);

@@ -398,7 +398,7 @@ def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
 
 
 def test_numbers_are_written_as_people_read_them(browser: Any) -> None:
-    source = (Path(af.__file__).parent / "view" / "web" / "draw.js").read_text(encoding="utf-8")
+    source = (Path(__file__).parents[2] / "web" / "src" / "draw.js").read_text(encoding="utf-8")
     context = browser.new_context()
     written = context.new_page().evaluate(
         """async source => {

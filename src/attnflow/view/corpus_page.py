@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attnflow.view.page import STYLES, file_of
-
-MODULES = ("colour.js", "draw.js", "state.js", "plots.js", "frame.js", "charts.js", "corpus.js")
-"""The modules of the script, each after those that it imports from."""
+from attnflow.view.page import file_of
 
 
 def html_of(summary: Mapping[str, Any]) -> str:
@@ -22,6 +19,6 @@ def html_of(summary: Mapping[str, Any]) -> str:
         row: {name: value for name, value in text.items() if name not in ("text", "pair")}
         for row, text in summary["disagreement"]["texts"].items()
     }
-    held = {**summary, "disagreement": {**summary["disagreement"], "texts": texts}}
+    shown = {**summary, "disagreement": {**summary["disagreement"], "texts": texts}}
     title = f"{summary['folder']} · attnflow"
-    return file_of(title, held, modules=MODULES, styles=(*STYLES, "grid.css", "corpus.css"), start="showCorpus")
+    return file_of(title, shown, "corpus")

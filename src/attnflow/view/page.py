@@ -1,4 +1,4 @@
-"""The interactive page: one file of HTML with its document, style and script, which asks nobody for anything."""
+"""The interactive page: one self-contained file of HTML with its document, style and script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 import html
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,14 +18,7 @@ from attnflow.files import write_whole
 from attnflow.view import document
 
 WEB = Path(__file__).parent / "web"
-
-MODULES = (
-    "maths.js", "data.js", "colour.js", "draw.js", "state.js", "keep.js", "patches.js", "notes.js", "query.js", "keys.js",
-    "compare.js", "layers.js", "graph.js", "paths.js", "heads.js", "page.js", "app.js",
-)  # fmt: skip
-"""The modules of the script, each after those that it imports from."""
-
-STYLES = ("page.css",)
+"""A script and a style for each kind of page, which `make web` bundles of the sources in web/ beside src/."""
 
 HEIGHT = 760
 """Of the page in a notebook's cell; its corner can be drawn down."""
@@ -145,29 +137,23 @@ def of_weights(
 
 def application(models: Sequence[Mapping[str, Any]]) -> str:
     """The page of the app: a form for texts and models, whose answers come from the server that sent it."""
-    return file_of("attnflow", {"format": "attnflow-app", "models": list(models)}, connect=True)
+    return file_of("attnflow", {"format": "attnflow-app", "models": list(models)}, "app", connect="'self'")
 
 
-def file_of(
-    title: str,
-    held: Mapping[str, Any],
-    *,
-    connect: bool = False,
-    modules: tuple[str, ...] = MODULES,
-    styles: Sequence[str] = STYLES,
-    start: str = "boot",
-) -> str:
-    """One file of HTML that holds a document and what shows it: `start` is the function of the modules that does."""
-    script = _script(modules, start)
-    style = "".join((WEB / name).read_text(encoding="utf-8") for name in styles)
+def file_of(title: str, content: Mapping[str, Any], kind: str = "page", connect: str = "'none'") -> str:
+    """One self-contained file of HTML.
+
+    content: what the page shows, which its script reads as JSON. kind: the bundle that shows it, of those in `WEB`.
+    connect: what the script may reach, as a source of Content-Security-Policy.
+    """
+    script, style = _bundle(kind)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    reach = "'self'" if connect else "'none'"
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"connect-src {reach}; base-uri 'none'; form-action 'none'"
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
     # "<" cannot end the script element that holds it, whatever the tokens are; JSON reads it back
-    data = json.dumps(held, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -181,11 +167,6 @@ def file_of(
 
 
 @cache
-def _script(modules: tuple[str, ...] = MODULES, start: str = "boot") -> str:
-    """The modules one after another, as one: what they import from each other is there already."""
-    parts = []
-    for name in modules:
-        source = (WEB / name).read_text(encoding="utf-8")
-        source = re.sub(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', "", source, flags=re.MULTILINE)
-        parts.append(re.sub(r"^export (?=const|let|function|async|class)", "", source, flags=re.MULTILINE))
-    return "\n".join([*parts, f'{start}(document.getElementById("attnflow"));\n'])
+def _bundle(kind: str) -> tuple[str, str]:
+    script, style = ((WEB / f"{kind}.min.{suffix}").read_text(encoding="utf-8") for suffix in ("js", "css"))
+    return script, style

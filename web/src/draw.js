@@ -76,7 +76,7 @@ export function textWidth(text, size = 11, weight = "") {
 export const FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif";
 
 /** The frame of a figure, on screen and in a file alike. */
-export function figure(width, height, colours, label) {
+export function figure(width, height, colours, title) {
   const style = `font-family:${FONT};font-variant-numeric:tabular-nums`;
   return svg(
     "svg",
@@ -86,7 +86,7 @@ export function figure(width, height, colours, label) {
       width,
       height,
       role: "img",
-      "aria-label": label,
+      "aria-label": title,
       "font-size": 11,
       fill: colours.ink,
       style,

@@ -186,9 +186,9 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     /** A state by its token; where the model has merged its positions, by its number. */
     stateName(level, position, most = 24) {
       const { tokens } = now(),
-        width = level ? data.widths[level - 1] : tokens.length;
+        size = level ? data.widths[level - 1] : tokens.length;
       const name = plainToken(
-        !data.queries || width === tokens.length ? (tokens[position] ?? String(position)) : String(position),
+        !data.queries || size === tokens.length ? (tokens[position] ?? String(position)) : String(position),
         most,
       );
       // a script that runs from right to left must not turn the line around it

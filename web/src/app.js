@@ -1,19 +1,7 @@
+import { boot } from "./boot.js";
 import { el, button } from "./draw.js";
 import { read } from "./data.js";
 import { mount } from "./page.js";
-
-/** Starts the page: of one document, or of the app that makes them. */
-export async function boot(root) {
-  try {
-    const held = JSON.parse(document.getElementById("attnflow-document").textContent);
-    if (held.format === "attnflow-app") application(root, held.models);
-    else mount(root, await read(held));
-  } catch (error) {
-    root.removeAttribute("aria-busy");
-    root.replaceChildren(el("p", { class: "failed", role: "alert" }, `This page could not be shown: ${error.message}`));
-    throw error;
-  }
-}
 
 async function ask(method, path, body) {
   let answer;
@@ -339,3 +327,5 @@ async function base64(file) {
   for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
   return btoa(text);
 }
+
+boot((root, { models }) => application(root, models));

@@ -47,9 +47,9 @@ export function heatMap({
   const limits = stretch ? rows.map((row) => extent([row], true)) : rows.map(() => null);
   const one = extent(rows, false);
   const shareOf = (value, r) => {
-    const [low, high] = limits[r] ?? one;
-    if (low < 0) return value / (Math.max(-low, high) || 1);
-    return high > low ? (value - low) / (high - low) : value > 0 ? 0.5 : 0;
+    const [least, most] = limits[r] ?? one;
+    if (least < 0) return value / (Math.max(-least, most) || 1);
+    return most > least ? (value - least) / (most - least) : value > 0 ? 0.5 : 0;
   };
   let under = null;
   const y = (r) => top + (down ? r : count - 1 - r) * h;

@@ -1,3 +1,4 @@
+import { boot } from "./boot.js";
 import { el, button } from "./draw.js";
 import { KINDS, listed, decimals, interval, passes } from "./plots.js";
 import { many, topOf, panel, sideways, wideTable, pick, switched, checks, showPanels } from "./frame.js";
@@ -267,8 +268,8 @@ function sectionsOf(page) {
 }
 
 /** Puts the grid of the document into an element. */
-export function showGrid(root) {
-  const grid = readGrid(JSON.parse(document.getElementById("attnflow-document").textContent));
+function showGrid(root, held) {
+  const grid = readGrid(held);
   const [column] = grid.columns;
   const defaults = {
     o: `${column}.${grid.way(column) === "higher" ? "down" : "up"}`,
@@ -287,3 +288,5 @@ export function showGrid(root) {
     fill = (page) => ({ sections: sectionsOf(page), foot });
   showPanels(root, { kind: "grid", held: { grid }, defaults, allowed, head, fill });
 }
+
+boot(showGrid);

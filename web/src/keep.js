@@ -95,7 +95,7 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
     high = 20;
   const against = methods.find((method) => method.correlations)?.correlations.map((c) => `ρ ${c.name}`) ?? [];
   const columns = against.map((name) => textWidth(name, small) + 16),
-    right = columns.reduce((sum, x) => sum + x, 0);
+    right = columns.reduce((sum, own) => sum + own, 0);
   const left = Math.max(...methods.map((method) => textWidth(method.title, size))) + 12;
   const place = [];
   let x = left,
@@ -108,7 +108,7 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
       x = left;
       line++;
     } else if (i && !joins[i]) x += gap;
-    place.push({ text, x, line, own });
+    place.push({ text, left: x, line, own });
     x += own;
     wide = Math.max(wide, x);
   });
@@ -123,7 +123,7 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
   );
   found.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
   found.append(label(0, 12, title, { "font-size": size, "font-weight": 600 }));
-  const column = (i) => wide + columns.slice(0, i + 1).reduce((sum, x) => sum + x, 0);
+  const column = (i) => wide + columns.slice(0, i + 1).reduce((sum, own) => sum + own, 0);
   against.forEach((name, i) =>
     found.append(label(column(i), 32, name, { "text-anchor": "end", "font-size": small, fill: colours.faint })),
   );
@@ -132,14 +132,14 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
     found.append(label(0, y + high / 2, method.title, { "font-size": size }));
     if (!method.shares)
       found.append(label(left, y + high / 2, method.reason ?? "", { fill: colours.faint, "font-size": small }));
-    place.forEach(({ text, x, line, own }, i) => {
+    place.forEach((token, i) => {
       if (!method.shares) return;
-      const at = y + line * (high + 3);
+      const at = y + token.line * (high + 3);
       found.append(
         svg("rect", {
-          x,
+          x: token.left,
           y: at,
-          width: own,
+          width: token.own,
           height: high,
           fill: shade(colours, method.shares[i]),
           stroke: colours.line,
@@ -147,7 +147,7 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
         }),
       );
       found.append(
-        label(x + own / 2, at + high / 2 + 0.5, text, {
+        label(token.left + token.own / 2, at + high / 2 + 0.5, token.text, {
           "text-anchor": "middle",
           "font-size": size,
           fill: inkOn(colours, method.shares[i]),

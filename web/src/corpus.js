@@ -1,3 +1,4 @@
+import { boot } from "./boot.js";
 import { shade, inkOn, shares, extent } from "./colour.js";
 import { el, button, correlation, tokenNodes, plainToken } from "./draw.js";
 import { between, decimals } from "./plots.js";
@@ -357,8 +358,8 @@ function corpusSections(page) {
 }
 
 /** Puts the corpus of the document into an element. */
-export function showCorpus(root) {
-  const held = readCorpus(JSON.parse(document.getElementById("attnflow-document").textContent));
+function showCorpus(root, summary) {
+  const held = readCorpus(summary);
   const defaults = { l: held.layers.at(-1), s: "", o: "lift", n: "", e: "start", p: "0" };
   const allowed = {
     l: held.layers,
@@ -374,3 +375,5 @@ export function showCorpus(root) {
     fill = (page) => ({ above: [corpusPickers(page)], sections: corpusSections(page), foot });
   showPanels(root, { kind: "grid corpus", held: { held }, defaults, allowed, head, fill });
 }
+
+boot(showCorpus);

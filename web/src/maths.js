@@ -475,10 +475,10 @@ function widestPath(layers, sizes, query, token) {
 
 /** The product of the weights along a path, from the top of step `end` down: what rollout sends along it. */
 export function alongPaths(graph, end, positions) {
-  let product = 1;
+  let share = 1;
   for (let i = 0; i <= end; i++) {
     const { cols, values } = graph[end - i];
-    product *= values[positions[i] * cols + positions[i + 1]];
+    share *= values[positions[i] * cols + positions[i + 1]];
   }
-  return product;
+  return share;
 }

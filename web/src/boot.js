@@ -1,0 +1,13 @@
+import { el } from "./draw.js";
+
+/** Hands the document that stands in this file to what shows it, and says so where that cannot. */
+export async function boot(show) {
+  const root = document.getElementById("attnflow");
+  try {
+    await show(root, JSON.parse(document.getElementById("attnflow-document").textContent));
+  } catch (error) {
+    root.removeAttribute("aria-busy");
+    root.replaceChildren(el("p", { class: "failed", role: "alert" }, `This page could not be shown: ${error.message}`));
+    throw error;
+  }
+}

@@ -1,0 +1,6 @@
+// The page of one text.
+import { boot } from "./boot.js";
+import { read } from "./data.js";
+import { mount } from "./page.js";
+
+boot(async (root, held) => mount(root, await read(held)));
