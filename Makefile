@@ -24,7 +24,7 @@ test: $(VENV)/test.stamp
 
 # Corpus jobs that are killed again and again, and jobs on a Ray cluster of this machine.
 jobs: $(VENV)/jobs.stamp
-	$(BIN)/python -m pytest tests/jobs
+	$(BIN)/python -m pytest tests/soak
 
 # The page, the app and the documentation as a person uses them. They need Debian's chromium, and skip where it is missing.
 pages: $(VENV)/test.stamp $(VENV)/docs.stamp
@@ -64,8 +64,8 @@ sanitize: .venv-sanitize/package.stamp
 	$(SANITIZED) -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py
 
 bench: $(VENV)/bench.stamp
-	$(BIN)/attnflow bench flow
-	$(BIN)/attnflow bench capture
+	$(BIN)/python -m benchmarks flow
+	$(BIN)/python -m benchmarks capture
 
 # The page of supported models, from the tests' own list.
 models: $(VENV)/test.stamp

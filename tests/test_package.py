@@ -1,11 +1,8 @@
 """The package as a whole: what importing it costs, what works without the compiled core, what the command says."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 import attnflow
 
@@ -69,28 +66,3 @@ def test_one_version_everywhere() -> None:
     assert declared == attnflow.__version__ == command("--version").stdout.strip()
     assert f"version: {declared}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["bench", "flow", "--graphs", "toy"], "attnflow: graphs 'toy': expected some of real, peaked, causal, local, uniform"),
-        (["bench", "flow", "--sizes", "many"], "attnflow: sizes 'many': expected positive numbers with commas between them, for example 16,64"),
-        (["bench", "flow", "--model", "nowhere"], "attnflow: model 'nowhere': expected a folder with a config.json"),
-    ],
-)  # fmt: skip
-def test_a_users_mistake_is_one_sentence_and_status_2(words: list[str], sentence: str) -> None:
-    done = command(*words)
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", sentence)
-
-
-def test_the_benchmark_agrees_with_its_peers_and_says_who_is_missing() -> None:
-    done = command("bench", "flow", "--graphs", "peaked,causal", "--layers", "3", "--rounds", "1", "--budget", "0.1", "--networkx-up-to", "1", "--json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
-    assert {row["graph"] for row in rows} == {"peaked", "causal"}
-    ours = [row for row in rows if row["solver"] == "attnflow, 1 thread"]
-    assert all(row["seconds"] > 0 and row["steps"]["pairs"] == row["pairs"] for row in ours)
-    assert any(row["solver"] == "scipy" and row["seconds"] for row in rows)
-    for row in rows:
-        assert row["seconds"] or row["note"].startswith("not installed"), row

@@ -9,7 +9,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"CHANGELOG.md": "changes.md", "src/attnflow/experiments/verb-number/README.md": "verb-number.md"}
+ELSEWHERE = {"CHANGELOG.md": "changes.md", "src/attnflow/paper/verb-number/README.md": "verb-number.md"}
 NOTEBOOK = "tutorial.ipynb"
 
 

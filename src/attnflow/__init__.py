@@ -14,7 +14,7 @@ TokenAttention    what comes out: values with their labels; shows and saves itse
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from attnflow.errors import AttentionWarning, InputError
+from attnflow.errors import AttentionWarning, InputError, JobError, ModelError
 from attnflow.flow import CutEdge, FlowPath, MaxFlow, flow, max_flow
 from attnflow.graph import attention_graph, merge
 from attnflow.heads import single_head
@@ -22,7 +22,9 @@ from attnflow.result import Score, TokenAttention
 from attnflow.rollout import rollout
 
 if TYPE_CHECKING:
-    from attnflow.capture import Model, Trace, load, wrap
+    from attnflow.capture.hub import load
+    from attnflow.model import Model, wrap
+    from attnflow.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -31,8 +33,10 @@ __all__ = [
     "CutEdge",
     "FlowPath",
     "InputError",
+    "JobError",
     "MaxFlow",
     "Model",
+    "ModelError",
     "Score",
     "TokenAttention",
     "Trace",
@@ -58,6 +62,5 @@ def __getattr__(name: str) -> Any:
         import transformers  # noqa: F401
     except ImportError as e:
         raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
-    from attnflow import capture
-
-    return getattr(capture, name)
+    places = {"load": "capture.hub", "Trace": "trace"}
+    return getattr(importlib.import_module(f"attnflow.{places.get(name, 'model')}"), name)

@@ -1,22 +1,30 @@
-"""What a user's mistake raises: one type, so that the command line can tell it from a fault of ours."""
+"""What can go wrong, by whose fault it is: the input, the model, or the job."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """An argument that cannot be used. The message says what was given, what was expected and what to do."""
+    """An argument that cannot be used. The message says what it was, what was expected and what to do."""
+
+
+class ModelError(InputError):
+    """A model that cannot be explained, or not in this way: its attention fails a check, or it lacks what is needed."""
 
 
 class TextError(InputError):
-    """A text that cannot be explained, whatever it is asked. kind: why, in a word or two, for whoever counts."""
+    """A text that cannot be explained, whatever the method. kind: why, in a word or two, for whoever counts."""
 
     kind = ""
 
     @classmethod
     def of(cls, kind: str, message: str) -> TextError:
-        found = cls(message)
-        found.kind = kind
-        return found
+        error = cls(message)
+        error.kind = kind
+        return error
+
+
+class JobError(RuntimeError):
+    """A job that could not go on: its workers died, Ray or the disk failed. The same call resumes it."""
 
 
 class AttentionWarning(UserWarning):

@@ -19,7 +19,7 @@ import torch
 from browser import chromium
 
 import attnflow as af
-from attnflow.corpus import report
+from attnflow.corpus import corpus_report as report
 
 PICTURES = Path(__file__).parent.parent.parent / "docs" / "pictures"
 TEXT = "the key to the cabinets"

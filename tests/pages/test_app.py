@@ -24,7 +24,8 @@ from PIL import Image
 import attnflow as af
 from architectures import IMAGE, VOCABULARY, hf
 from attnflow.capture.hub import embedded_folder
-from attnflow.server import commands, service
+from attnflow.cli import serve as commands
+from attnflow.server import service
 from attnflow.server.jobs import Limits
 from attnflow.server.run import Server
 from attnflow.server.service import Served, served

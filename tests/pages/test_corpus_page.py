@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from browser import opened, settle
-
-from attnflow.corpus import report
-from attnflow.view.corpus_page import html_of
 from test_corpus_report import WORDS, embedded, made_up, stored, traced
+
+from attnflow.corpus import corpus_report as report
+from attnflow.view.corpus_page import html_of
 
 VIEWS = ("raw", "rollout", "flow")
 PAIRS = ("raw – rollout", "raw – flow", "rollout – flow")

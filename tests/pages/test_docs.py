@@ -226,7 +226,7 @@ SMALL: dict[str, Callable[[], af.Model]] = {
 def server() -> Iterator[str]:
     """The embedded model, served at a free port."""
     needs("fastapi", "uvicorn", by="make test")
-    from attnflow.server.commands import listening
+    from attnflow.cli.serve import listening
     from attnflow.server.jobs import Limits
     from attnflow.server.run import Server
     from attnflow.server.service import served

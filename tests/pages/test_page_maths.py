@@ -13,9 +13,9 @@ import torch
 
 import attnflow as af
 from attnflow import receptive
-from attnflow.capture.trace import Step, Trace
 from attnflow.evaluate import statistics
 from attnflow.flow import CutEdge
+from attnflow.trace import Step, Trace
 from families import FAMILIES, attention, dyadic, widths
 from validator import check_certificate
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from attnflow.capture.check import Checked, Stack
 from attnflow.capture.collect import Call
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.trace import Prediction, Step, Trace
 from attnflow.capture.windows import is_windowed, merging_step, unwindowed
 from attnflow.errors import InputError
+from attnflow.trace import Prediction, Step, Trace
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers")
 

@@ -14,7 +14,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 
 def limit(model: Model) -> int | None:

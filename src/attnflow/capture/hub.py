@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import attnflow
-from attnflow.capture.model import Model
 from attnflow.errors import InputError
+from attnflow.model import Model
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
@@ -80,7 +80,7 @@ EMBEDDED = "verb-number"
 
 
 def embedded_folder() -> Path:
-    return Path(attnflow.__file__).parent / "experiments" / EMBEDDED
+    return Path(attnflow.__file__).parent / "paper" / EMBEDDED
 
 
 def _embedded(device: str | None, dtype: str) -> Model:

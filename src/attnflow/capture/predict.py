@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.trace import Prediction
 from attnflow.errors import InputError
+from attnflow.trace import Prediction
 
 SHOWN = 5
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attnflow.capture.collect import Call
-from attnflow.capture.trace import Step
 from attnflow.errors import InputError
+from attnflow.trace import Step
 
 
 def is_windowed(model: Any, call: Call) -> bool:

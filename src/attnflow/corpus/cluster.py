@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnflow.command import progress, quiet
+from attnflow.cli.options import progress, quiet
 from attnflow.corpus import job
 from attnflow.corpus.folder import Folder, Record, part_path
+from attnflow.corpus.plan import Part, Piece
 from attnflow.corpus.progress import Progress
-from attnflow.corpus.read import Part, Piece
 from attnflow.errors import InputError
 from attnflow.files import BESIDE
 from attnflow.flow import cores

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnflow.command import make_folder
-from attnflow.corpus.read import Part
+from attnflow.cli.options import make_folder
+from attnflow.corpus.plan import Part
 from attnflow.corpus.schema import arrow
 from attnflow.errors import InputError
 from attnflow.files import BESIDE, write_whole

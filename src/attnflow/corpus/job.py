@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import attnflow
-from attnflow.capture.model import Model
-from attnflow.corpus.explain import Explainer, Wanted, prepared
+from attnflow.corpus.explainer import Explainer, Wanted, prepared
 from attnflow.corpus.folder import Folder, Record, write_part
-from attnflow.corpus.inputs import Corpus, Text
+from attnflow.corpus.plan import Part, Reader, plan
 from attnflow.corpus.progress import Progress
-from attnflow.corpus.read import Part, Reader, plan
 from attnflow.corpus.schema import Explained, table
+from attnflow.corpus.sources import Corpus, Text
 from attnflow.errors import InputError
 from attnflow.evaluate.parts import fingerprint, weights_hash
+from attnflow.model import Model
 
 PART_CELLS = 1 << 24
 """Scores in a part, at most, as far as the lengths of texts tell: parts in work are held in memory."""

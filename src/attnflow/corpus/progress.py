@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from attnflow.command import progress as say
+from attnflow.cli.options import progress as say
 from attnflow.errors import InputError
 
 KINDS = ("auto", "json", "none")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.corpus.inputs import Text
+from attnflow.corpus.sources import Text
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
-    from attnflow.capture.trace import Prediction
+    from attnflow.trace import Prediction
 
 
 @dataclass(frozen=True, eq=False)

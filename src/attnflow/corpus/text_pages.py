@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from attnflow.command import make_folder
+from attnflow.cli.options import make_folder
 from attnflow.errors import InputError
 
 SHOWN = 256

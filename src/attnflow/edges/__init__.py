@@ -17,8 +17,8 @@ from attnflow.edges import weights
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
-    from attnflow.capture.trace import Trace
+    from attnflow.model import Model
+    from attnflow.trace import Trace
 
 NORMALIZE = ("rows", "graph", "none")
 

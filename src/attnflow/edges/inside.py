@@ -15,18 +15,18 @@ from attnflow.capture import encode, routes
 from attnflow.capture.assemble import assemble
 from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, collecting, is_collecting
-from attnflow.capture.model import running
 from attnflow.capture.predict import prediction
 from attnflow.capture.windows import is_windowed
 from attnflow.edges.sublayer import FORMS, Sublayer, layer_path, parts_of, sublayer_of, watched
 from attnflow.errors import InputError
 from attnflow.importance.answer import check_of, question_of, said_at, score
 from attnflow.importance.gradients import check_difference
+from attnflow.model import running
 
 if TYPE_CHECKING:
     from attnflow.capture.inputs import Encoded
-    from attnflow.capture.model import Model
-    from attnflow.capture.trace import Trace
+    from attnflow.model import Model
+    from attnflow.trace import Trace
 
 COPIES = 4096
 """So many positions, over all copies of a text, run through a layer at once when values are zeroed one by one."""

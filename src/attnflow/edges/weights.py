@@ -19,7 +19,7 @@ from attnflow.errors import InputError
 from attnflow.receptive import layerwise
 
 if TYPE_CHECKING:
-    from attnflow.capture.trace import Trace
+    from attnflow.trace import Trace
 
 ZERO = 1e-6
 """A singular value so small beside the largest is what single precision leaves of a zero."""

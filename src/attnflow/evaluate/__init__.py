@@ -4,8 +4,8 @@ evaluate   a model and labelled texts -> rank correlations with means, intervals
 spearman   one rank correlation
 """
 
-from attnflow.evaluate.compare import Evaluation as Evaluation
-from attnflow.evaluate.compare import evaluate as evaluate
+from attnflow.evaluate.correlation import Evaluation as Evaluation
+from attnflow.evaluate.correlation import evaluate as evaluate
 from attnflow.evaluate.statistics import Interval as Interval
 from attnflow.evaluate.statistics import spearman as spearman
 

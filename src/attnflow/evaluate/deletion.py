@@ -15,7 +15,7 @@ from attnflow.importance.answer import Question, Tensors, outputs, score
 from attnflow.importance.blank import blank_id
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 Positions = NDArray[np.intp]
 

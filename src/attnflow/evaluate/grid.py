@@ -16,12 +16,11 @@ import numpy as np
 import torch
 
 import attnflow
-from attnflow.capture.model import Model
 from attnflow.capture.predict import writes_next
-from attnflow.command import quiet
+from attnflow.cli.options import quiet
 from attnflow.errors import InputError
 from attnflow.evaluate import deletion, parts
-from attnflow.evaluate.compare import ONE_TOKEN, _check, _usable
+from attnflow.evaluate.correlation import ONE_TOKEN, _check, _usable
 from attnflow.evaluate.crew import crew
 from attnflow.evaluate.methods import Method, lacking, methods_of, score_text
 from attnflow.evaluate.parts import MANIFEST as MANIFEST
@@ -34,6 +33,7 @@ from attnflow.files import table_text
 from attnflow.flow import cores
 from attnflow.importance.answer import questions, writes_words
 from attnflow.importance.blank import blank_id
+from attnflow.model import Model
 
 STAGES = ("scores", "curves", "sanity")
 PART = 16

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attnflow.errors import InputError
+from attnflow.evaluate.dataset import packed
 from attnflow.evaluate.parts import libraries
 from attnflow.evaluate.ranking import Measured
-from attnflow.evaluate.read import packed
 from attnflow.files import write_whole
 
 KINDS = {"paper": "the paper's", "edges": "other edges", "importance": "importance", "baseline": "baselines"}

@@ -15,15 +15,15 @@ from attnflow.capture import encode
 from attnflow.edges import EDGES, edges_of, reweighed
 from attnflow.edges.inside import trace_inside
 from attnflow.errors import InputError
-from attnflow.evaluate.compare import query_of
+from attnflow.evaluate.correlation import query_of
 from attnflow.evaluate.deletion import content
 from attnflow.importance import blank_out, integrated_gradients
 from attnflow.importance.answer import Question, questions
 from attnflow.importance.gradients import REDUCE, forward_and_backward
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
-    from attnflow.capture.trace import Trace
+    from attnflow.model import Model
+    from attnflow.trace import Trace
 
 Floats = NDArray[np.float64]
 Found = TypeVar("Found")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import attnflow
-from attnflow.command import make_folder
+from attnflow.cli.options import make_folder
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 FINGERPRINT = "configuration"
 PLACES = 997

@@ -14,7 +14,7 @@ from attnflow.evaluate.methods import Method, score_text
 from attnflow.evaluate.statistics import Floats, rank_correlations
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 LEVELS = ("head", "upper half", "all")
 

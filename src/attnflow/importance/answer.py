@@ -13,13 +13,13 @@ from torch import Tensor
 
 from attnflow.capture import encode
 from attnflow.capture.inputs import Encoded, unknown
-from attnflow.capture.model import running
 from attnflow.capture.predict import answered, piece, writes_next
 from attnflow.errors import InputError
+from attnflow.model import running
 from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 Tensors = dict[str, Tensor]
 

@@ -14,7 +14,7 @@ from attnflow.importance.blank import blank_id
 from attnflow.importance.gradients import check_difference, embedding_layer, embeddings
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 BATCH = 64
 

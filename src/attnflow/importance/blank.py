@@ -12,7 +12,7 @@ from attnflow.errors import InputError
 from attnflow.importance.answer import Tensors, many, outputs, questions, result, said_at, score
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 BLANKS = ("unk", "mask", "pad", "remove")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.model import running
 from attnflow.errors import AttentionWarning, InputError
 from attnflow.importance.answer import (
     Question,
@@ -25,9 +24,10 @@ from attnflow.importance.answer import (
     said_at,
     score,
 )  # fmt: skip
+from attnflow.model import running
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
+    from attnflow.model import Model
 
 REDUCE = {
     "l2": lambda g, x: g.norm(dim=-1),

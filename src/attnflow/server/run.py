@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from attnflow.command import progress as say
+from attnflow.cli.options import progress as say
 from attnflow.server.api import api
 from attnflow.server.guard import Guard, authorities
 from attnflow.server.jobs import Jobs, Limits

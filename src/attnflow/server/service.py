@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnflow.capture import Model, Trace, inputs
+from attnflow.capture import inputs
 from attnflow.errors import InputError
+from attnflow.model import Model
 from attnflow.server.answers import encoded
 from attnflow.server.jobs import Limits, Refusal, Work
 from attnflow.server.requests import ExplainRequest, Input, PathsRequest, RowsRequest
+from attnflow.trace import Trace
 from attnflow.view import document
 from attnflow.view.explain import explain, traced
 

@@ -19,7 +19,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from attnflow.errors import InputError
-from attnflow.evaluate.compare import VIEWS, asking, options_of, worth_of
+from attnflow.evaluate.correlation import VIEWS, asking, options_of, worth_of
 from attnflow.evaluate.statistics import rank_correlations
 from attnflow.files import PICTURES, of_extension, table_text, write_whole
 from attnflow.view import terminal
@@ -28,9 +28,9 @@ from attnflow.view.colour import shares
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnflow.capture.model import Model
-    from attnflow.capture.trace import Prediction, Trace
+    from attnflow.model import Model
     from attnflow.result import FloatArray, TokenAttention
+    from attnflow.trace import Prediction, Trace
 
 FORMAT = "attnflow.Comparison"
 VERSION = 1

@@ -9,7 +9,7 @@ from attnflow.view.page import file_of
 
 
 def html_of(summary: Mapping[str, Any]) -> str:
-    """The whole file, of what `attnflow.corpus.report.summarize` gives, with two more entries.
+    """The whole file, of what `attnflow.corpus.corpus_report.summarize` gives, with two more entries.
 
     pages: the rows whose texts have a page of their own beside this one, texts/<row>.html.
     missing: a sentence on those that have none, or None.

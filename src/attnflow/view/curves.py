@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from attnflow.experiments.pronouns import MaskedPronoun
+    from attnflow.paper.pronouns import MaskedPronoun
 
 # (mean, low, high) of each layer, and the paper's mean of each layer, by view
 Ours = Mapping[str, Sequence[tuple[float, float, float]]]
@@ -28,7 +28,7 @@ def pronoun_figure(examples: Sequence[MaskedPronoun]) -> Figure:
     The bars share 1 between the two forms, and have the colour of the candidate that each form implies. The squares above
     the curves say which candidate is favoured at each layer; curves have scales of their own, because flows are larger.
 
-    examples: of `attnflow.experiments.pronouns.masked_pronoun`; all have the same views.
+    examples: of `attnflow.paper.pronouns.masked_pronoun`; all have the same views.
     """
     if not examples:
         raise InputError("there are no examples: expected at least one of masked_pronoun()")
@@ -60,7 +60,7 @@ def pronoun_figure(examples: Sequence[MaskedPronoun]) -> Figure:
 
 
 def _bars(at: Axes, e: MaskedPronoun) -> None:
-    from attnflow.experiments.pronouns import implied
+    from attnflow.paper.pronouns import implied
 
     total = (e.p_male + e.p_female) or 1.0
     meant = (implied(e.example, 1.0, 0.0), implied(e.example, 0.0, 1.0))

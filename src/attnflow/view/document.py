@@ -22,7 +22,7 @@ from attnflow.receptive import uniform
 from attnflow.result import FloatArray, TokenAttention
 
 if TYPE_CHECKING:
-    from attnflow.capture.trace import Trace
+    from attnflow.trace import Trace
 
 Progress = Callable[[str, int, int], None]
 

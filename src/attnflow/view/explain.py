@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.evaluate.compare import asking, options_of, worth_of
+from attnflow.evaluate.correlation import asking, options_of, worth_of
 from attnflow.result import FloatArray
 from attnflow.view import document
 from attnflow.view.page import Page
 
 if TYPE_CHECKING:
-    from attnflow.capture.model import Model
-    from attnflow.capture.trace import Trace
+    from attnflow.model import Model
+    from attnflow.trace import Trace
 
 
 def explain(

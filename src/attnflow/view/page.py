@@ -103,8 +103,8 @@ def of_weights(
     except ImportError:
         raise InputError("the page of arrays needs torch: pip install 'attnflow[models]'") from None
     from attnflow._arrays import to_numpy
-    from attnflow.capture.trace import Step, Trace
     from attnflow.graph import weight_layers
+    from attnflow.trace import Step, Trace
 
     layers = [to_numpy(layer) for layer in weight_layers(weights)]
     sizes = {layer.shape[-2:] for layer in layers}

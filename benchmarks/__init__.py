@@ -1,0 +1,1 @@
+"""Benchmarks, as commands: `python -m benchmarks …`."""

@@ -1,0 +1,262 @@
+"""A corpus job beside the plain forward pass of the same batches, and beside what people write by hand; its memory."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnflow.corpus import explain_corpus
+from attnflow.corpus.plan import Reader, plan
+from attnflow.corpus.progress import Progress
+from attnflow.corpus.sources import open_corpus
+from attnflow.errors import InputError
+
+if TYPE_CHECKING:
+    from attnflow import Model
+
+Say = Callable[[str], None]
+
+JOBS: dict[str, dict[str, Any]] = {
+    "rollout, last layer": {"methods": ["rollout"]},
+    "flow, all layers": {"methods": ["flow"], "layers": "all"},
+    "raw, rollout and flow, all layers": {"methods": ["raw", "rollout", "flow"], "layers": "all"},
+}
+
+
+COSTED = 4096
+"""Texts of which the stages are timed one by one."""
+
+
+def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: str | None, say: Say) -> dict[str, Any]:
+    """Texts a second, medians over rounds in which everything is done once, one after another.
+
+    The forward pass is timed on batches that are tokenized, sorted and padded beforehand, and nothing is kept of it. A job
+    is timed from the file to the last synced part: reading, tokenizing, words, solving and writing are in it.
+    """
+    import attnflow
+
+    loaded = attnflow.load(model, device=device)
+    texts = read(text, count)
+    batches = _batches(loaded, texts)
+    tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
+    times: dict[str, list[float]] = {}
+    forward(loaded, batches[:2])
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}: forward pass")
+        times.setdefault("forward", []).append(len(texts) / forward(loaded, batches))
+        for name, options in JOBS.items():
+            say(f"round {number + 1} of {rounds}: {name}")
+            times.setdefault(name, []).append(len(texts) / _job(loaded, text, len(texts), options))
+        if by_hand:
+            say(f"round {number + 1} of {rounds}: by hand, {by_hand} texts")
+            times.setdefault("by hand", []).append(by_hand / _by_hand(model, texts, by_hand, device))
+    found = {name: statistics.median(rates) for name, rates in times.items()}
+    return {
+        "texts": len(texts),
+        "tokens": tokens,
+        "device": loaded.device.type,
+        "texts_per_second": found,
+        "times_forward": {name: rate / found["forward"] for name, rate in found.items()},
+        "times_by_hand": {name: rate / found["by hand"] for name, rate in found.items()} if by_hand else {},
+        "rounds": times,
+        "costs": {**costs(loaded, texts[:COSTED]), "first pass over the input, ms": _first_pass(text, count)},
+    }
+
+
+def read(path: Path, count: int) -> list[str]:
+    corpus = open_corpus(path)
+    found: list[str] = []
+    with_texts = plan(corpus, count, 1 << 62, lambda size: 0, samples=count)
+    reader = Reader(corpus)
+    for part in with_texts:
+        found += [text.text for text in reader.texts(part) if text.text and text.text.strip()]
+    reader.close()
+    return found
+
+
+def _first_pass(path: Path, count: int) -> float:
+    """Milliseconds a text that cutting the input into parts takes."""
+    begun = time.perf_counter()
+    found = sum(part.count for part in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
+    return (time.perf_counter() - begun) / found * 1000
+
+
+def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """As the job makes them, a part at a time."""
+    from attnflow.capture import inputs
+    from attnflow.capture.encode import encode_texts
+    from attnflow.corpus import explainer as explain
+    from attnflow.corpus.corpus_run import PART_TEXTS, PART_TEXTS_GPU
+
+    found = []
+    part = PART_TEXTS if model.device.type == "cpu" else PART_TEXTS_GPU
+    for start in range(0, len(texts), part):
+        encoded = [e for e in encode_texts(model, texts[start : start + part]) if not isinstance(e, InputError)]
+        sizes = [(i, len(e.tokens)) for i, e in enumerate(encoded)]
+        for members in explain.batches(sizes, _budget(model)):
+            batch = inputs.batched([encoded[i].tensors for i in members], model._pad_id())
+            found.append({name: x.to(model.device) for name, x in batch.items()})
+    return found
+
+
+def forward(model: Model, batches: Sequence[dict[str, Any]]) -> float:
+    import torch
+
+    begun = time.perf_counter()
+    with torch.inference_mode():
+        for batch in batches:
+            model.model(**batch)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def _job(model: Model, text: Path, count: int, options: dict[str, Any]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        return float(explain_corpus(text, Path(folder) / "out", model, samples=count, **options)["seconds"])
+
+
+def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -> float:
+    """One text at a time, all attention weights, rollout in numpy, flow by scipy for each token and layer."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from benchmarks.peers import scipy
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    eager = AutoModel.from_pretrained(model, attn_implementation="eager").eval().to(device or "cpu")
+    step = max(1, len(texts) // count)
+    begun = time.perf_counter()
+    for text in texts[: step * count : step]:
+        with torch.no_grad():
+            out = eager(**tokenizer(text, return_tensors="pt").to(eager.device), output_attentions=True)
+        weights = np.stack([layer[0].double().cpu().numpy() for layer in out.attentions])
+        n = weights.shape[-1]
+        graph = 0.5 * weights.mean(1) + 0.5 * np.eye(n)
+        rolled = graph[0]
+        for layer in graph[1:]:
+            rolled = layer @ rolled
+        for top in range(1, len(graph) + 1):
+            solve = scipy(graph[:top], 24)
+            for token in range(n):
+                solve(0, token)
+    return time.perf_counter() - begun
+
+
+def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
+    """What one text takes of each stage, all layers: milliseconds of one core, or of the model's device, and bytes."""
+    from attnflow.corpus import explainer as explain
+    from attnflow.corpus.folder import write_part
+    from attnflow.corpus.plan import Part
+    from attnflow.corpus.schema import table
+    from attnflow.corpus.sources import Text
+    from attnflow.flow import flow
+
+    given = [Text(str(i), text) for i, text in enumerate(texts)]
+    layers = tuple(range(explain.layer_count(explain.checked(model))))
+    wanted = explain.Wanted(("rollout", "flow"), layers, batch_tokens=_budget(model))
+    found: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        begun = time.perf_counter()
+        done = work()
+        found[name] = (time.perf_counter() - begun) / len(texts) * 1000
+        return done
+
+    prepared = timed("tokens and words, ms", lambda: explain.prepared(model, given, False))
+    batches = _batches(model, texts)
+    forward(model, batches[:2])
+    timed("forward pass, ms", lambda: forward(model, batches))
+    explainer = explain.Explainer(model, explain.Wanted(("rollout",), layers, batch_tokens=wanted.batch_tokens))
+    timed("with capture and rollout, ms", lambda: explainer.explain(prepared, lambda texts, tokens: None)())
+    explainer.close()
+    graphs = [trace.graph() for trace in model.trace(list(texts[: min(len(texts), 500)]))]
+    timed("flows, ms of one core", lambda: [flow(graph, queries=0, threads=1) for graph in graphs])
+    found["flows, ms of one core"] *= len(texts) / len(graphs)
+    explainer = explain.Explainer(model, wanted)
+    rows = explainer.explain(prepared, lambda texts, tokens: None)()
+    explainer.close()
+    with tempfile.TemporaryDirectory() as folder:
+        part = Part(0, 0, len(given), (), "")
+        written = timed("writing, ms", lambda: write_part(Path(folder), part, table(0, given, rows, wanted.columns)))
+    found["written, bytes"] = written["bytes"] / len(texts)
+    found["read, bytes"] = sum(len(text.encode()) for text in texts) / len(texts)
+    return found
+
+
+def _budget(model: Model) -> int:
+    from attnflow.corpus import explainer as explain
+
+    return explain.BATCH_TOKENS if model.device.type == "cpu" else explain.BATCH_TOKENS_GPU
+
+
+class Clock(Progress):
+    """Keeps when texts were done."""
+
+    def __init__(self) -> None:
+        super().__init__("none")
+        self.marks: list[tuple[float, int]] = []
+
+    def seen(self, texts: int, tokens: int) -> None:
+        super().seen(texts, tokens)
+        self.marks.append((time.perf_counter(), texts))
+
+
+def on_ray(text: Path, model: str, count: int, workers: Sequence[int], say: Say) -> list[dict[str, float]]:
+    """The job on a local Ray cluster: the whole of it, with the start of Ray and of the workers, and once they run."""
+    found = []
+    for number in workers:
+        say(f"Ray, {number} workers")
+        clock = Clock()
+        with tempfile.TemporaryDirectory() as folder:
+            told = explain_corpus(
+                text, Path(folder) / "out", model, samples=count, methods=["rollout", "flow"], layers="all", ray=True,
+                workers=number, part_texts=max(1, count // 32), progress=clock,
+            )  # fmt: skip
+        (first, early), (last, _) = clock.marks[number - 1], clock.marks[-1]
+        early = sum(texts for _, texts in clock.marks[:number])
+        found.append({
+            "workers": number, "texts": told["texts"], "seconds": told["seconds"],
+            "texts_per_second": (told["texts"] - early) / (last - first),
+        })  # fmt: skip
+    return found
+
+
+def memory(text: Path, model: str, sizes: Sequence[int], say: Say) -> list[dict[str, float]]:
+    """The most memory that a job ever held, in a process of its own for each size of the corpus."""
+    if not Path("/proc/self/status").exists():
+        raise InputError("peak memory is read from /proc: this needs Linux")
+    found = []
+    for count in sizes:
+        say(f"memory, {count:,} texts")
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.corpus", str(text), model, str(count)],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["killed"]
+            raise InputError(f"the job on {count} texts failed: {lines[-1]}")
+        found.append(json.loads(done.stdout))
+    return found
+
+
+def _peak(text: str, model: str, count: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        told = explain_corpus(text, Path(folder) / "out", model, samples=int(count), methods=["rollout"])
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    peak = int(status["VmHWM"].split()[0]) / 1024
+    print(json.dumps({"texts": told["texts"], "peak_mb": peak, "seconds": told["seconds"]}))
+
+
+if __name__ == "__main__":
+    _peak(*sys.argv[1:])

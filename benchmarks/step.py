@@ -1,0 +1,187 @@
+"""One step of rollout on a GPU against the attention it explains: `python -m benchmarks.step`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from attnflow.errors import InputError
+
+HEADS, KV_HEADS, SIZE = 32, 8, 128
+ROWS = (1, 4, 16)
+LONG_ENOUGH = 100  # ms
+AUTOGRAD_UP_TO = 40_000  # the generic route is slow and only there for comparison
+
+
+def run(lengths: list[int], rounds: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Causal attention of 32 heads of 128 (8 of keys) in bfloat16: forwards, our step, and the step through autograd.
+
+    Medians over rounds, in each of which everything runs in turn, so that a GPU that grows warm slows all alike.
+    A row of the table: ``length``, ``what``, ``ms``, ``ratio`` (to the fastest forward), ``tflops`` (of the causal half
+    of the products), ``extra_mib`` (peak above queries, keys, lse and r) and ``error`` (relative, against float64 on the
+    same bfloat16 inputs at a sample of keys); None where there is no figure.
+    """
+    torch = _torch()
+    rows = []
+    for length in lengths:
+        progress(f"{length} positions")
+        with torch.no_grad():
+            rows += _compared(torch, length, rounds)
+        torch.cuda.empty_cache()
+    return rows
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise InputError("bench step needs torch and an NVIDIA GPU: install attnflow[models] there") from None
+    if not torch.cuda.is_available():
+        raise InputError("bench step needs an NVIDIA GPU, and torch sees none here: run it on a machine with one")
+    try:
+        import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError:
+        raise InputError("bench step needs Triton, which comes with torch for CUDA: install that build") from None
+    return torch
+
+
+def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
+    from attnflow.capture.kernels import log_sum_exp, transposed_product
+
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def normal(heads: int) -> Any:
+        return torch.randn(1, heads, length, SIZE, device="cuda", dtype=torch.bfloat16, generator=generator)
+
+    query, key, value = normal(HEADS), normal(KV_HEADS), normal(KV_HEADS)
+    r = torch.rand(1, max(ROWS), length, device="cuda", generator=generator)
+    r /= r.sum(-1, keepdim=True)
+    given = {"scale": SIZE**-0.5, "causal": True}
+    lse = log_sum_exp(query, key, **given)
+
+    calls: dict[str, Callable[[], Any]] = {}
+    forwards = _forwards(torch, query, key, value)
+    calls |= forwards
+    steps = {f"step, {n} row{'s' if n > 1 else ''}": n for n in ROWS}
+    for name, n in steps.items():
+        some = r[:, :n].contiguous()
+        calls[name] = lambda some=some: transposed_product(query, key, lse, some, **given)  # type: ignore[misc]
+    calls["lse alone"] = lambda: log_sum_exp(query, key, **given)
+    if length <= AUTOGRAD_UP_TO:
+        calls["step, 1 row, by autograd"] = _by_autograd(torch, query, key, value, r[:, 0])
+
+    sample = torch.randint(length, (32,), device="cuda", generator=generator)
+    expected = _reference(torch, query, key, lse, r, sample)
+    measured: dict[str, dict[str, Any]] = {}
+    for name, call in calls.items():
+        call()  # compiled now, measured later
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        out = call()
+        measured[name] = {"extra_mib": (torch.cuda.max_memory_allocated() - before) / 2**20, "error": None}
+        if name in steps:
+            wanted = expected[:, : steps[name]]
+            got = out[:, :, sample].double()
+            measured[name]["error"] = float((got - wanted).norm() / wanted.norm())
+        del out
+    ms = _medians(torch, calls, rounds)
+    fastest = min(ms[name] for name in forwards)
+    products = HEADS * length * length * SIZE  # multiply and add, on half of the square
+    return [
+        {
+            "length": length,
+            "what": name,
+            "ms": ms[name],
+            "ratio": ms[name] / fastest,
+            "tflops": products * (2 if name in forwards else 1) / ms[name] / 1e9,
+            **measured[name],
+        }
+        for name in calls
+    ]
+
+
+def _forwards(torch: Any, query: Any, key: Any, value: Any) -> dict[str, Callable[[], Any]]:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FlashAttention", SDPBackend.FLASH_ATTENTION)):
+
+        def call(backend: Any = backend) -> Any:
+            with sdpa_kernel(backend):
+                return torch.nn.functional.scaled_dot_product_attention(
+                    query, key, value, is_causal=True, enable_gqa=True
+                )
+
+        try:
+            call()
+        except RuntimeError:  # this build of torch or this GPU lacks it
+            continue
+        calls[f"forward, {name}"] = call
+    if not calls:
+        raise InputError(
+            "neither cuDNN nor FlashAttention runs on this GPU: bench step needs one of them to compare with"
+        )
+    return calls
+
+
+def _by_autograd(torch: Any, query: Any, key: Any, value: Any, r: Any) -> Callable[[], Any]:
+    """The gradient of the values, with r as the gradient of one channel of the output: what works without a kernel."""
+    with torch.enable_grad():
+        leaf = value.detach().requires_grad_()
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, leaf, is_causal=True, enable_gqa=True)
+    incoming = torch.zeros_like(out)
+    incoming[..., 0] = r[:, None]
+    return lambda: torch.autograd.grad(out, leaf, incoming, retain_graph=True)
+
+
+def _reference(torch: Any, query: Any, key: Any, lse: Any, r: Any, sample: Any) -> Any:
+    """[1, rows, sample] in float64, head by head."""
+    position = torch.arange(query.shape[2], device="cuda")[:, None]
+    total = torch.zeros(1, r.shape[1], len(sample), dtype=torch.float64, device="cuda")
+    for h in range(HEADS):
+        chosen = key[0, h * KV_HEADS // HEADS, sample].double()
+        scores = query[0, h].double() @ chosen.T * SIZE**-0.5 - lse[0, h].double()[:, None]
+        total += r.double() @ scores.exp().masked_fill(sample[None] > position, 0.0)
+    return total / HEADS
+
+
+def _medians(torch: Any, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Milliseconds on the device. Every turn is first run untimed: the clock follows the power, so that a call is faster
+    after a light one than after itself. Short calls are repeated, so that what Python needs to start one does not count."""
+
+    def timed(call: Callable[[], Any], repeats: int) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / repeats
+
+    repeats = {name: max(1, round(LONG_ENOUGH / timed(call, 1))) for name, call in calls.items()}
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            timed(call, repeats[name])
+            took[name].append(timed(call, repeats[name]))
+    return {name: median(times) for name, times in took.items()}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as text, without any library: a machine with a GPU may have none of ours."""
+    lines = [f"{'length':>7}  {'what':<26}{'ms':>9}  {'ratio':>6}  {'TFLOP/s':>8}  {'MiB':>7}  error"]
+    for x in rows:
+        error = f"{x['error']:.1e}" if x["error"] is not None else ""
+        lines.append(
+            f"{x['length']:>7}  {x['what']:<26}{x['ms']:>9.3f}  {x['ratio']:>6.3f}  {x['tflops']:>8.1f}"
+            f"  {x['extra_mib']:>7.1f}  {error}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    wanted = [int(a) for a in sys.argv[1:]] or [8192, 32_768, 131_072]
+    print(table(run(wanted, 5, lambda text: print(f"… {text}", file=sys.stderr))))

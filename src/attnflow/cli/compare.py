@@ -1,0 +1,80 @@
+"""The command `attnflow compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnflow.cli.options import (
+    AsJson,
+    Device,
+    Dtype,
+    Given,
+    ModelName,
+    Residual,
+    Special,
+    Target,
+    Truncate,
+    Words,
+    layer_given,
+    progress,
+    query_given,
+    quiet,
+    text_given,
+)
+from attnflow.errors import InputError
+
+METHODS = ("raw", "rollout", "flow", "gradient", "blank-out")
+
+
+def compare(
+    text: Given = "the key to the cabinets",
+    model: ModelName = None,
+    query: Annotated[
+        str | None, typer.Option(help="Position or token to explain; by default the position that answers.")
+    ] = None,
+    layer: Annotated[str, typer.Option(help="L1, L2, … as in the paper; or last.")] = "last",
+    words: Words = False,
+    special: Special = True,
+    residual: Residual = 0.5,
+    target: Target = None,
+    truncate: Truncate = False,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    sort: Annotated[
+        str | None, typer.Option(help="raw, rollout, flow, gradient or blank-out: its highest at the top of the table.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write a picture (.svg, .pdf, .png) or the data (.json, .csv)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Raw attention, rollout, flow, gradient and blank-out of one text, side by side, and how much they agree."""
+    from attnflow.files import of_extension
+    from attnflow.view import comparison
+
+    if sort is not None and sort not in METHODS:
+        raise InputError(f"sort {sort!r}: expected one of {', '.join(METHODS)}")
+    if output is not None:
+        of_extension(comparison.WRITERS, output)  # before a model is loaded and run in vain
+    import attnflow
+
+    quiet()
+    given = text_given(text)
+    loaded = attnflow.load(model, device=device, dtype=dtype)
+    trace = loaded.trace(given, target=target, truncate=truncate)
+    found = comparison.compare(
+        loaded, given, query=query_given(query, len(trace.tokens)), layer=layer_given(layer, trace.layer_count),
+        words=words, special=special, residual=residual, truncate=truncate, trace=trace,
+    )  # fmt: skip
+    if output is not None:
+        found.save(output)
+        progress(f"wrote {output}")
+    if as_json:
+        print(json.dumps(found.to_dict(), allow_nan=False))
+    elif output is None:
+        found.show(sort)

@@ -1,0 +1,168 @@
+"""``attnflow corpus INPUT OUTPUT`` and ``attnflow corpus report OUTPUT``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from attnflow.cli.options import (
+    AsJson,
+    Device,
+    Dtype,
+    Gguf,
+    ModelName,
+    Residual,
+    Revision,
+    Truncate,
+    TrustRemoteCode,
+    Words,
+    progress,
+    quiet,
+)
+
+FAILED = 3
+"""Exit status of a job that is done, and in which some texts failed."""
+
+
+class _RunUnlessNamed(TyperGroup):
+    """A group whose first argument may be a file: then it is a job."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args and args[0] in self.commands else ["run", *(args or ["--help"])])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return None if name == "run" else name, command, rest  # which is not said in the line about usage
+
+
+app = typer.Typer(cls=_RunUnlessNamed)
+
+
+@app.command("run")
+def run(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A file or folder (.txt, .csv, .tsv, .jsonl, also .gz, .xz, .bz2; .parquet, .arrow), a saved Hugging Face "
+            "dataset, or hf://datasets/OWNER/NAME.",
+        ),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder for the Parquet dataset.")],
+    model: ModelName = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Some of raw, rollout, flow, with commas between them; rollout by default.", show_default=False),
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Position or token to explain, or all; by default the class token, or the last token of a decoder."
+        ),
+    ] = None,
+    layer: Annotated[str, typer.Option(help="last, all, or some of L1, L2, … with commas between them.")] = "last",
+    words: Words = False,
+    residual: Residual = 0.5,
+    receptive_field: Annotated[
+        str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
+    ] = None,
+    truncate: Truncate = False,
+    text: Annotated[str | None, typer.Option(help="Column of the texts; found by its name if not given.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="Column of the ids; the column id, if there is one.")] = None,
+    whole_files: Annotated[bool, typer.Option("--whole-files", help="Each .txt file is one text.")] = False,
+    split: Annotated[str | None, typer.Option(help="Of a Hugging Face dataset, for example train.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Only the first so many texts.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a job was cut off; begins one if there is none.")
+    ] = False,
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that run together; 2,048 by default, and 65,536 on a GPU.")
+    ] = None,
+    part_texts: Annotated[
+        int | None,
+        typer.Option(min=1, help="Texts in one part of the output, at most; 1,024 by default, and 4,096 on a GPU."),
+    ] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster; every machine must see INPUT, OUTPUT and the model.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: workers, each with a model; one a GPU or two cores, by default.")
+    ] = None,
+    revision: Revision = None,
+    gguf: Gguf = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    show: Annotated[
+        str, typer.Option("--progress", help="auto: a line in a terminal; json: a line of JSON a second; none.")
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Explain every text of a file or folder, into a Parquet dataset with a row for each.
+
+    A text that fails becomes a row with its error, and the exit status is then 3. A job that was cut off goes on with
+    --resume. attnflow corpus report OUTPUT makes a page of what was found.
+    """
+    from attnflow.corpus import explain_corpus
+    from attnflow.corpus.folder import finished
+
+    quiet()
+    try:
+        last = explain_corpus(
+            source, output, model, methods=",".join(method or ["rollout"]), layers=layer, query=query, residual=residual,
+            receptive_field=receptive_field, words=words, truncate=truncate, text=text, pair=pair, id=id,
+            whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
+            part_texts=part_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
+            device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        progress(
+            f"stopped; {finished(output):,} texts are finished in {output}, and the same command with --resume goes on"
+        )
+        raise
+    failed = sum(last["errors"].values())
+    if as_json:
+        print(json.dumps(last))
+    else:
+        parts = f"{last['parts']:,} part" + "s" * (last["parts"] != 1)
+        print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {parts} in {output}")
+        print(f"explained: {last['texts'] - failed:,}")
+        for kind, number in last["errors"].items():
+            print(f"error, {kind}: {number:,}")
+        if failed:
+            print("why, for each: the columns error and message of its row")
+        now = f"{last['texts'] - last['resumed']:,} of them now, " if last["resumed"] else ""
+        print(f"{now}in {last['seconds']:.1f} s")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+@app.command("report")
+def report(
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The folder of a job.")],
+    folder: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder of the page; OUTPUT/_report by default.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Where the model lies, if it is no longer where it was.")
+    ] = None,
+    texts: Annotated[
+        int, typer.Option(min=1, help="Texts for each two views, of those on which they disagree the most.")
+    ] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """A page of what a job found: which tokens and positions receive attention under each view, how far the views agree,
+    and the texts on which they disagree the most, each with its interactive page."""
+    from attnflow.corpus import corpus_report as reporting
+
+    quiet()
+    for path in reporting.write(output, folder, model=model, texts=texts, say=progress)[:1]:
+        progress(f"wrote {path}")
+    if as_json:
+        print(json.dumps(reporting.summarize(output, texts=texts)))

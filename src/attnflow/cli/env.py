@@ -1,0 +1,82 @@
+"""What a bug report needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+
+from attnflow import __version__
+from attnflow.cli.options import AsJson
+from attnflow.flow import cores
+
+PACKAGES = (
+    "numpy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "huggingface_hub",
+    "triton",
+    "pyarrow",
+    "rich",
+    "typer",
+)
+VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+
+
+def environment() -> dict[str, str]:
+    """Versions, processor, GPU, the compiled core, and the variables that change how models load and run."""
+    found = {
+        "attnflow": __version__,
+        "core": _core(),
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": platform.platform(),
+        "cores": str(cores()),
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    if found["torch"] != "not installed":
+        found["gpu"] = _gpu()
+    for variable in VARIABLES:
+        if variable in os.environ:
+            found[variable] = os.environ[variable]
+    return found
+
+
+def _core() -> str:
+    try:
+        from attnflow._core import native
+
+        native()
+    except ImportError as e:
+        return f"missing: {str(e).split('.')[0]}"
+    return "compiled"
+
+
+def _gpu() -> str:
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+        return "mps" if torch.backends.mps.is_available() else "none"
+    except Exception as e:  # a broken torch is what the report is about
+        print(f"torch cannot be loaded: {e}", file=sys.stderr)
+        return f"unknown: {type(e).__name__}"
+
+
+def env(as_json: AsJson = False) -> None:
+    """What a bug report needs: versions, processor, GPU, and whether the compiled core is there."""
+    found = environment()
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name:<{width}}  {value}")

@@ -1,0 +1,125 @@
+"""The command that starts the web app. What it needs is imported when it runs, so that the other commands stay instant."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import closing
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnflow.cli.options import Device, Dtype, progress, quiet
+from attnflow.errors import InputError
+
+if TYPE_CHECKING:
+    from attnflow.server.service import Served
+
+
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-m", "--model",
+            help="Folder or hub id, or NAME=FOLDER to give it a name; several times for several models. Without it, the "
+            "embedded verb-number model.",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8421,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen at, by which the server may also be called. There is no password: whoever "
+            "reaches it may use it."
+        ),
+    ] = "127.0.0.1",
+    open_page: Annotated[bool, typer.Option(" /--no-open", help="Do not open a browser.", show_default=False)] = True,
+    max_tokens: Annotated[int, typer.Option(min=1, help="How many tokens a text may have.")] = 512,
+    queue: Annotated[int, typer.Option(min=1, help="How many requests may wait.")] = 32,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the models.")
+    ] = False,
+) -> None:  # fmt: skip
+    """The page as a local web app: type a text, choose a model, look. Also a JSON API, which GET /api lists."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as e:
+        raise InputError(f"the web app needs {e.name}: pip install 'attnflow[serve]'") from None
+    with closing(listening(host, port)) as sock:  # a port that is taken is told before models are loaded
+        quiet()
+        from attnflow.server.jobs import Limits
+        from attnflow.server.run import run
+
+        models = loaded(model or [], device, dtype, trust_remote_code)
+        if not ip_address(sock.getsockname()[0]).is_loopback:
+            progress(f"attnflow: other machines can reach {host}, and there is no password")
+        run(models, Limits(tokens=max_tokens, queue=queue), host, sock, open_page)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there, or one sentence that says why it cannot."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError):
+        raise InputError(
+            f"host {host!r} is not known: expected 127.0.0.1, or a name or address of this machine"
+        ) from None
+    sock = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # a port whose last connections still wind down is free; on Windows this would share it
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(128)
+    except OSError as e:
+        sock.close()
+        if e.errno == errno.EADDRINUSE:
+            raise InputError(f"port {port} is taken: give another with --port, or --port 0 for any free one") from None
+        if e.errno == errno.EADDRNOTAVAIL:
+            raise InputError(
+                f"host {host!r} is not an address of this machine: expected 127.0.0.1, for example"
+            ) from None
+        raise InputError(
+            f"cannot listen at {host} port {port} ({e.strerror}): give another --port, or --host"
+        ) from None
+    return sock
+
+
+def loaded(given: list[str], device: str | None, dtype: str, trust_remote_code: bool) -> list[Served]:
+    """The models, each under a name that tells clients nothing of where its folder is."""
+    import attnflow
+    from attnflow.server.service import served
+
+    if not given:
+        embedded = attnflow.load(device=device, dtype=dtype)
+        return [served(embedded.name, embedded)]
+    named: dict[str, str] = {}
+    for each in given:
+        name, source = name_and_source(each)
+        if name in named:
+            raise InputError(
+                f"two models are named {name!r}, {named[name]!r} and {source!r}: give one another name, with -m NAME=FOLDER"
+            )
+        named[name] = source
+    found = []
+    for name, source in named.items():
+        progress(f"attnflow: loading {source}")
+        model = attnflow.load(source, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+        model.name = name
+        found.append(served(name, model))
+    return found
+
+
+def name_and_source(given: str) -> tuple[str, str]:
+    """NAME=FOLDER as two; a folder by itself is named by its last part, and a hub id by itself."""
+    name, mark, source = given.partition("=")
+    if mark and not Path(given).exists():
+        if not name or not source:
+            raise InputError(f"model {given!r}: expected a folder, a hub id, or NAME=FOLDER")
+        return name, source
+    return (Path(given).resolve().name if Path(given).exists() else given), given

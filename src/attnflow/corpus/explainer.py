@@ -1,0 +1,318 @@
+"""A model and many texts: sorted by length, run in batches, rolled out where the model is, flows in threads beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnflow._arrays import to_numpy
+from attnflow.capture.assemble import assemble, natural_query
+from attnflow.capture.check import Checked
+from attnflow.capture.encode import encode_texts
+from attnflow.capture.inputs import Encoded
+from attnflow.capture.predict import prediction
+from attnflow.cli.options import query_given
+from attnflow.corpus.schema import Explained, score_columns
+from attnflow.corpus.sources import Text
+from attnflow.errors import InputError, TextError
+from attnflow.flow import cores, flow
+from attnflow.model import Batch, Model
+from attnflow.rollout import rollout
+from attnflow.trace import Trace, positions_of
+
+PROBE = "the key to the cabinets"
+"""What the model is checked on, whatever the first text is: what a job finds must not depend on where it begins."""
+
+WIDE = 128
+"""Tokens of a text from which on fewer run together: the matrices of a batch grow with the square of its length."""
+
+WHOLE_BYTES = 1 << 30
+"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
+
+CHUNK = 8
+"""Texts whose flows one thread solves before it takes others."""
+
+BATCH_TOKENS = 2048
+BATCH_TOKENS_GPU = 65536
+
+NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
+
+Solved = tuple[list[int], list[Explained]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of every text. layers: from 0. batch_tokens: how many run together, with their padding."""
+
+    methods: tuple[str, ...]
+    layers: tuple[int, ...]
+    query: str | None = None
+    residual: float = 0.5
+    receptive_field: str | None = None
+    words: bool = False
+    truncate: bool = False
+    batch_tokens: int = BATCH_TOKENS
+
+    @property
+    def columns(self) -> list[str]:
+        return score_columns(self.methods, self.layers)
+
+
+def checked(model: Model) -> Checked:
+    """The self-check; refuses what takes no text."""
+    if getattr(model.model, "main_input_name", "input_ids") != "input_ids" or model.tokenizer is None:
+        raise InputError(f"{model!r} takes no text: a corpus is of texts, and needs a model with a tokenizer")
+    found = encode_texts(model, [PROBE], truncate=True)[0]
+    if isinstance(found, InputError):
+        raise found
+    return model.verify(found)
+
+
+def layer_count(found: Checked) -> int:
+    return len(found.stack.decoder or found.stack.main)
+
+
+def prepared(model: Model, texts: Sequence[Text], truncate: bool) -> list[Encoded | Explained]:
+    """Texts through the tokenizer; for those that cannot be explained, why."""
+    found: list[Encoded | Explained | None] = [_unreadable(text) for text in texts]
+    rest = [i for i, one in enumerate(found) if one is None]
+    given = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
+    for i, encoded in zip(rest, encode_texts(model, given, truncate=truncate), strict=True):
+        found[i] = _failed(encoded) if isinstance(encoded, InputError) else encoded
+    return [one for one in found if one is not None]
+
+
+def _unreadable(text: Text) -> Explained | None:
+    if text.problem is not None:
+        return Explained(error="unreadable", message=text.problem)
+    return _failed(TextError.of("empty", "there is no text: expected at least one word")) if text.text is None else None
+
+
+def _failed(e: InputError, otherwise: str = "model") -> Explained:
+    kind = e.kind if isinstance(e, TextError) else otherwise
+    return Explained(error=kind, message=str(e))
+
+
+def batches(sizes: Sequence[tuple[int, int]], tokens: int) -> list[list[int]]:
+    """Texts (number, tokens) that run together: sorted by length, up to so many tokens with their padding.
+
+    >>> batches([(0, 5), (1, 2), (2, 4), (3, 2)], 8)
+    [[1, 3], [2], [0]]
+    """
+    found: list[list[int]] = []
+    for i, n in sorted(sizes, key=lambda one: (one[1], one[0])):
+        room = min(tokens // n, tokens * WIDE // n**2)
+        if not found or len(found[-1]) >= room:
+            found.append([])
+        found[-1].append(i)
+    return found
+
+
+class Explainer:
+    """One model that explains lists of texts. The flows of a batch are solved while the model runs the next ones.
+
+    solvers: threads for the flows.
+    """
+
+    def __init__(self, model: Model, wanted: Wanted, solvers: int | None = None) -> None:
+        self.model = model
+        self.wanted = wanted
+        self.checked = checked(model)
+        self.solvers = solvers or cores()
+        self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
+        stack = self.checked.stack
+        self.together = self.checked.padding is not False and not stack.cross
+        self.stacked = self.together and not wanted.words and wanted.receptive_field is None
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+    def explain(
+        self, given: Sequence[Encoded | Explained], done: Callable[[int, int], None]
+    ) -> Callable[[], list[Explained]]:
+        """Runs the model on all of them, and returns what waits for the rest of the work.
+
+        done: is told of the texts and tokens of each batch.
+        """
+        found: list[Explained | None] = [one if isinstance(one, Explained) else None for one in given]
+        rest = {i: one for i, one in enumerate(given) if isinstance(one, Encoded)}
+        sizes = [(i, int(one.tensors["input_ids"].shape[1])) for i, one in rest.items()]
+        pending: list[Future[Solved]] = []
+        for members in batches(sizes, self.wanted.batch_tokens if self.together else 1):
+            pending += self._batch(members, [rest[i] for i in members])
+            done(len(members), sum(int(rest[i].tensors["input_ids"].shape[1]) for i in members))
+            waiting = [f for f in pending if not f.done()]
+            if len(waiting) > 4 * self.solvers:  # the graphs of these are held: what is bounded here is memory
+                waiting[0].result()
+
+        def collected() -> list[Explained]:
+            for future in pending:
+                numbers, solved = future.result()
+                for i, one in zip(numbers, solved, strict=True):
+                    found[i] = one
+            return [one for one in found if one is not None]
+
+        return collected
+
+    def _batch(self, members: list[int], encoded: list[Encoded]) -> Iterator[Future[Solved]]:
+        """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
+        try:
+            done = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES)
+        except InputError as e:
+            if len(members) == 1:
+                yield self._failure(members, e)
+                return
+            for i, one in zip(members, encoded, strict=True):
+                yield from self._batch([i], [one])
+            return
+        work = self._stacked if self.stacked else self._traced
+        yield from work(members, encoded, done)
+
+    def _failure(self, members: list[int], e: InputError) -> Future[Solved]:
+        future: Future[Solved] = Future()
+        future.set_result((members, [_failed(e)]))
+        return future
+
+    def _told(self, done: Batch) -> dict[str, Any]:
+        told = self.model._provenance(self.checked, done.mode, "mean", "keep")
+        told |= {"residual": self.wanted.residual}
+        if self.wanted.receptive_field is not None:
+            told["receptive_field"] = self.wanted.receptive_field
+        return told
+
+    def _stacked(self, members: list[int], encoded: list[Encoded], done: Batch) -> Iterator[Future[Solved]]:
+        """All texts of a batch at once: what is raw or rolled out on the model's device, flows from a copy in memory."""
+        wanted = self.wanted
+        means = [done.calls[i].mean for i in self.checked.stack.main[: wanted.layers[-1] + 1]]
+        weights = [mean for mean in means if mean is not None]
+        provenance = json.dumps(self._told(done))
+        rows = [[0]] * len(encoded)
+        failed: dict[int, Explained] = {}
+        for number, one in enumerate(encoded):
+            try:
+                rows[number] = _places(wanted.query, one.tokens, natural_query(self.checked, one.special))
+            except InputError as e:
+                failed[number] = _failed(e, "query")
+        said = [prediction(self.model, done.out, one, number, done.lengths) for number, one in enumerate(encoded)]
+        graphs = [_with_residual(w, wanted.residual) for w in weights] if set(wanted.methods) - {"raw"} else []
+        whole = any(len(r) > 1 for r in rows)
+        at = None if whole else torch.tensor([r[0] for r in rows], device=weights[0].device)
+        values: dict[str, Any] = {}
+        if "raw" in wanted.methods:
+            values["raw"] = [_rows(weights[l], at) for l in wanted.layers]
+        if "rollout" in wanted.methods:
+            values["rollout"] = _rolled([g.double() for g in graphs], wanted.layers, at)
+        held = {
+            column: x.float().cpu().numpy()
+            for name, layers in values.items()
+            for column, x in zip(score_columns([name], wanted.layers), layers, strict=True)
+        }
+        capacities = [to_numpy(g) for g in graphs] if "flow" in wanted.methods else []
+
+        def scored(number: int) -> Explained:
+            if number in failed:
+                return failed[number]
+            one = encoded[number]
+            n = len(one.tokens)
+            scores = {column: x[number, rows[number] if whole else [0], :n] for column, x in held.items()}
+            if not all(np.isfinite(x).all() for x in scores.values()) or not all(
+                np.isfinite(g[number, :n, :n]).all() for g in capacities
+            ):
+                return _failed(InputError(NOT_FINITE))
+            if capacities:
+                graph = [g[number, :n, :n] for g in capacities]
+                solved = flow(graph, queries=rows[number], layers=wanted.layers, threads=1)
+                scores |= zip(score_columns(["flow"], wanted.layers), solved, strict=True)
+            return Explained(
+                one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
+                one.cut is not None, rows[number], said[number], scores, provenance=provenance,
+            )  # fmt: skip
+
+        yield from self._solved(members, scored, CHUNK if capacities else len(members))
+
+    def _solved(self, members: list[int], scored: Callable[[int], Explained], each: int) -> Iterator[Future[Solved]]:
+        for start in range(0, len(members), each):
+            some = range(start, min(start + each, len(members)))
+
+            def work(some: Iterable[int] = some) -> Solved:
+                return [members[i] for i in some], [scored(i) for i in some]
+
+            yield self.pool.submit(work)
+
+    def _traced(self, members: list[int], encoded: list[Encoded], done: Batch) -> Iterator[Future[Solved]]:
+        """Text by text, by way of traces: words, receptive fields, encoder-decoders."""
+        wanted = self.wanted
+        traces = [
+            assemble(
+                self.model, done.calls, one, number, self.checked, "keep", self._told(done),
+                prediction(self.model, done.out, one, number, done.lengths),
+            )
+            for number, one in enumerate(encoded)
+        ]  # fmt: skip
+
+        def scored(number: int) -> Explained:
+            one, trace = encoded[number], traces[number]
+            if not all(bool(step.weights.isfinite().all()) for step in trace.steps):
+                return _failed(InputError(NOT_FINITE))
+            try:
+                return _explained(trace.words() if wanted.words else trace, one, wanted)
+            except InputError as e:
+                return _failed(e, "query")
+
+        yield from self._solved(members, scored, CHUNK)
+
+
+def _explained(trace: Trace, encoded: Encoded, wanted: Wanted) -> Explained:
+    query = _places(wanted.query, trace.tokens[trace.first_query :], trace.default_query)
+    scores: dict[str, Any] = {}
+    for method in wanted.methods:
+        options: dict[str, Any] = {"residual": wanted.residual, "receptive_field": wanted.receptive_field}
+        result = getattr(trace, method)(query, wanted.layers, **({} if method == "raw" else options))
+        scores |= zip(score_columns([method], wanted.layers), result.values, strict=True)
+    ids = [int(i) for name in ("input_ids", "decoder_input_ids") for i in encoded.tensors.get(name, _NONE)[0].tolist()]
+    return Explained(
+        trace.tokens, None if wanted.words else ids, trace.special, trace.word_ids, trace.word_texts, trace.parts or None,
+        encoded.cut is not None, query, trace.prediction, scores,
+        provenance=json.dumps(trace.provenance),
+    )  # fmt: skip
+
+
+def _places(query: str | None, labels: Sequence[str], natural: int | None) -> list[int]:
+    """The positions that are explained of a text; a token that stands there several times, wherever it does."""
+    asked = query_given(query, len(labels))
+    found = [i for i, token in enumerate(labels) if token == asked]
+    return found or positions_of(asked, labels, len(labels), natural)
+
+
+_NONE = torch.empty(1, 0, dtype=torch.int64)
+
+
+def _with_residual(weights: Tensor, residual: float) -> Tensor:
+    """[text, query, key], as `Step.graph` makes it of one."""
+    n = weights.shape[-1]
+    return weights if residual == 0 else (1 - residual) * weights + residual * torch.eye(n, device=weights.device)
+
+
+def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
+    """[text, query, input]: the row of each text at its own place, or all of them."""
+    return matrices if at is None else matrices[torch.arange(len(at), device=at.device), at][:, None]
+
+
+def _rolled(graphs: list[Tensor], layers: Sequence[int], at: Tensor | None) -> list[Tensor]:
+    """Rollout at each layer, [text, query, input]. One row a text goes down as a vector, from all layers together."""
+    if at is None:
+        found = rollout(graphs, layers=layers)  # [text, layer, query, input]
+        return [found[:, i] for i in range(len(layers))]
+    state = graphs[0][:, :0]
+    for l in range(layers[-1], -1, -1):
+        state = state @ graphs[l]
+        if l in layers:
+            state = torch.cat([_rows(graphs[l], at), state], 1)  # lower layers first
+    return [state[:, i : i + 1] for i in range(len(layers))]

@@ -1,0 +1,146 @@
+"""Texts of a corpus: a plan of parts, and the texts of each, always in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+
+from attnflow.corpus.columnar import Table
+from attnflow.corpus.sources import TABLES, Corpus, File, Text, some
+from attnflow.corpus.text_files import Lines
+from attnflow.errors import InputError
+
+PART_BYTES = 1 << 26
+"""Of the texts of a part, at most, whatever they cost: a part is held in memory."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one file, one after another. offset: bytes, of what a packed file holds; rows in a table. row: from 0.
+
+    line: number of the first line, from 1, for what is said of it: a csv cell may have several lines.
+    """
+
+    file: int
+    offset: int
+    row: int
+    count: int
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is worked on and written together. row: of its first text, in the whole input. digest: of what was read."""
+
+    number: int
+    row: int
+    count: int
+    pieces: tuple[Piece, ...]
+    digest: str
+
+
+def plan(
+    corpus: Corpus,
+    most_texts: int,
+    most_cost: int,
+    cost: Callable[[int], int],
+    samples: int | None = None,
+) -> Iterator[Part]:
+    """The parts of a corpus, in one pass over it: they depend on the input and these arguments alone.
+
+    A part ends at most_texts texts, or where the next text would bring its cost above most_cost; what costs more than
+    that by itself is a part by itself. cost: of the number of UTF-8 bytes of a text and its pair. samples: the first so
+    many texts, and no more.
+    """
+    number = row = spent = size = 0
+    texts: list[Text] = []
+    starts: list[tuple[int, int, int, int, int]] = []  # where a file begins in the part, and at which of its texts
+
+    def part() -> Part:
+        ends = [at for *_, at in starts[1:]] + [len(texts)]
+        pieces = tuple(
+            Piece(file, offset, here, end - at, line)
+            for (file, offset, here, line, at), end in zip(starts, ends, strict=True)
+        )
+        return Part(number, row, len(texts), pieces, _digest(texts))
+
+    with closing(_walk(corpus)) as walk:
+        for file, offset, here, line, text in islice(walk, samples):
+            bytes_ = _size(text.text) + _size(text.pair)
+            price = cost(bytes_)
+            bytes_ += _size(text.id) + _size(text.problem)
+            if texts and (len(texts) == most_texts or spent + price > most_cost or size + bytes_ > PART_BYTES):
+                yield part()
+                number, row, spent, size = number + 1, row + len(texts), 0, 0
+                texts, starts = [], []
+            if not starts or starts[-1][0] != file:
+                starts.append((file, offset, here, line, len(texts)))
+            texts.append(text)
+            spent, size = spent + price, size + bytes_
+    if not texts:
+        raise InputError(f"{corpus.path!r} has no texts: expected at least one in {some(corpus.files)}")
+    yield part()
+
+
+class Reader:
+    """Reads parts in any order. It keeps the last file open, so that in order nothing is read or unpacked twice."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self._source: Lines | Table | None = None
+
+    def texts(self, part: Part) -> list[Text]:
+        """The texts of a part, which have to be those that were planned."""
+        found: list[Text] = []
+        for piece in part.pieces:
+            source = self._opened(self.corpus.files[piece.file])
+            with closing(source.records(piece.offset, piece.row, piece.line)) as records:
+                found.extend(text for _, _, text in islice(records, piece.count))
+        if _digest(found) != part.digest:
+            files = some([self.corpus.files[piece.file] for piece in part.pieces])
+            raise InputError(
+                f"the input changed while it was read: texts {part.row} to {part.row + part.count - 1} are not what they "
+                f"were at first, in {files}; start again when nothing writes to it"
+            )
+        return found
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def _opened(self, file: File) -> Lines | Table:
+        if self._source is None or self._source.file is not file:
+            self.close()
+            self._source = _open(file, self.corpus)
+        return self._source
+
+
+def _open(file: File, corpus: Corpus) -> Lines | Table:
+    return Table(file, corpus) if file.kind in TABLES.values() else Lines(file, corpus)
+
+
+def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
+    """All texts, each with its file and its offset, row and line there."""
+    for number, file in enumerate(corpus.files):
+        with closing(_open(file, corpus)) as source:
+            first, head = source.begin
+            for row, (offset, line, text) in enumerate(source.records(first, 0, head)):
+                yield number, offset, row, line, text
+
+
+def _digest(texts: Sequence[Text]) -> str:
+    """Lengths, then all strings one after another: other texts never make the same bytes."""
+    fields = [field for text in texts for field in text]
+    lengths = repr([None if field is None else len(field) for field in fields])
+    joined = "".join([field for field in fields if field])
+    return hashlib.sha256(f"{lengths}\n{joined}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _size(text: str | None) -> int:
+    if text is None or text.isascii():
+        return len(text or "")
+    return len(text.encode("utf-8", "surrogatepass"))

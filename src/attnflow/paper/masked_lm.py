@@ -1,0 +1,205 @@
+"""A masked language model: Figure 4's model, where the hub's BERT cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnflow.errors import InputError
+from attnflow.paper import training
+from attnflow.paper.agreement import opened
+from attnflow.paper.sst2 import save
+
+WIDTHS = (32, 64, 128)  # short texts too, since pronouns are asked for in single sentences
+CHANCE = 0.15
+
+
+def train(
+    data: str | Path,
+    base: str | Path,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    epochs: int = 30,
+    rate: float = 5e-4,
+    batch: int = 256,
+    device: str | None = None,
+    half: bool = False,
+    resume: bool = True,
+    say: training.Say = training.tell,
+) -> dict[str, Any]:
+    """Trains `base` with a masked-LM head on text.train.txt of the folder `data`; loss and top-1 accuracy on text.test.txt.
+
+    15 % of the tokens are to be predicted, 80 % of these masked, 10 % replaced, 10 % left; drawn anew at every step.
+    Sentences that follow each other are packed into texts of up to 128 tokens. The output matrix is the embedding's.
+    """
+    import torch
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    out, files = Path(out), {name: training.data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
+    training.claim(out)
+    recipe = {
+        "task": "masked-lm", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
+        "base weights": training.weights_hash(base),
+        "data": {name: training.file_hash(file) for name, file in files.items()},
+    }  # fmt: skip
+    where = training.place(device)
+    torch.manual_seed(seed)
+    tokenizer = training.pretrained(AutoTokenizer, base)
+    model = training.pretrained(AutoModelForMaskedLM, base, dtype=torch.float32).to(where)
+    texts = {
+        name: training.Texts(_packed(tokenizer, file, seed), tokenizer.pad_token_id, where)
+        for name, file in files.items()
+    }
+    masking = Masking(tokenizer, where)
+    indices, count = training.order(texts["train"].lengths, batch, seed)
+
+    def loss(step: int) -> Any:
+        ids, mask = texts["train"].batch(indices(step))
+        with training.autocast(where):
+            logits, wanted = masking.predict(model, head_of(model), ids, mask)
+        return torch.nn.functional.cross_entropy(logits.float(), wanted)
+
+    best = training.fit(
+        "masked-lm", model, training.adam(model, rate, 0.01), loss,
+        lambda judged: scores(judged, head_of(judged), masking, texts["valid"]), steps=epochs * count, every=2 * count,
+        rate=training.warmup_cosine(rate, epochs * count), out=out, seed=seed, recipe=recipe, resume=resume, say=say,
+    )  # fmt: skip
+    save(model, tokenizer, out, half)
+    found = {name: scores(model, head_of(model), masking, texts[name]) for name in ("valid", "test")}
+    say(f"masked-lm: loss {found['test']['held_out_loss']:.3f}, top-1 {found['test']['top1']:.4f} on the held-out text")
+    return training.finish(out, {"recipe": recipe, "best": best, "held out": found}, where)
+
+
+def pretrain(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Sequence[int]],
+    *,
+    epochs: int,
+    rate: float,
+    batch: int,
+    out: Path,
+    seed: int,
+    recipe: dict[str, Any],
+    resume: bool,
+    say: training.Say,
+) -> dict[str, Any]:
+    """Masked words of texts, given as ids, predicted through the embedding matrix by a head that is then thrown away.
+
+    One text in a hundred is held out for the scores.
+    """
+    import torch
+    from torch.nn import functional
+
+    held = max(1, len(rows) // 100)
+    texts = training.Texts(rows[held:], tokenizer.pad_token_id, model.device)
+    rest = training.Texts(rows[:held], tokenizer.pad_token_id, model.device)
+    masking = Masking(tokenizer, model.device)
+    width = model.get_input_embeddings().embedding_dim
+    torch.manual_seed(seed)
+    whole = torch.nn.ModuleDict({"model": model, "word": torch.nn.Linear(width, width)}).to(model.device)
+    indices, count = training.order(texts.lengths, batch, seed)
+
+    def head(part: Any) -> Any:
+        matrix = part["model"].get_input_embeddings().weight
+        return lambda hidden: functional.linear(functional.gelu(part["word"](hidden)), matrix)
+
+    def loss(step: int) -> Any:
+        ids, mask = texts.batch(indices(step))
+        with training.autocast(model.device):
+            logits, wanted = masking.predict(model, head(whole), ids, mask)
+        return functional.cross_entropy(logits.float(), wanted)
+
+    return training.fit(
+        "pretraining", whole, training.adam(whole, rate, 0.01), loss,
+        lambda part: scores(part["model"], head(part), masking, rest), steps=epochs * count, every=2 * count,
+        rate=training.warmup_cosine(rate, epochs * count), out=out, seed=seed, recipe=recipe, resume=resume, say=say,
+    )  # fmt: skip
+
+
+class Masking:
+    """Chooses the tokens to predict, and predicts them."""
+
+    def __init__(self, tokenizer: Any, device: Any) -> None:
+        import torch
+
+        if tokenizer.mask_token_id is None:
+            raise InputError("the base's tokenizer has no mask token: give a model of the BERT kind")
+        self.mask, self.size = tokenizer.mask_token_id, len(tokenizer)
+        self.special = torch.tensor(tokenizer.all_special_ids, device=device)
+
+    def predict(self, model: Any, head: Any, ids: Any, mask: Any, seed: int | None = None) -> tuple[Any, Any]:
+        """Logits [token to predict, vocabulary] and those tokens."""
+        import torch
+
+        # Drawn on the CPU for held-out text, so that its numbers do not depend on the device.
+        source = None if seed is None else torch.Generator().manual_seed(seed)
+        drawn = torch.rand((3, *ids.shape), generator=source, device=ids.device if source is None else "cpu").to(
+            ids.device
+        )
+        chosen = (drawn[0] < CHANCE) & ~torch.isin(ids, self.special)
+        chosen[:, 1] |= ~chosen.any(-1)  # every text asks for something, so that no batch is empty
+        other = (drawn[2] * self.size).long()
+        given = ids.where(~(chosen & (drawn[1] < 0.9)), other).masked_fill(chosen & (drawn[1] < 0.8), self.mask)
+        hidden = model.base_model(input_ids=given, attention_mask=mask).last_hidden_state
+        # The logits of all tokens would be the largest tensor by far.
+        return head(hidden[chosen]), ids[chosen]
+
+
+def head_of(model: Any) -> Any:
+    """From hidden states to the logits of words."""
+    for name in ("cls", "lm_head"):
+        if hasattr(model, name):
+            return getattr(model, name)
+    raise InputError(f"{type(model).__name__} is not known here: expected a masked LM of the BERT or RoBERTa kind")
+
+
+def scores(model: Any, head: Any, masking: Masking, texts: training.Texts) -> dict[str, float]:
+    """Mean loss and top-1 accuracy over the tokens to predict, the same ones every time."""
+    import torch
+
+    was = model.training
+    model.eval()
+    by_length = np.argsort(texts.lengths, kind="stable")
+    total, hits, count = 0.0, 0, 0
+    with torch.no_grad(), training.autocast(texts.device):
+        for i in range(0, len(by_length), 256):
+            ids, mask = texts.batch(by_length[i : i + 256])
+            logits, wanted = masking.predict(model, head, ids, mask, i)
+            total += float(torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="sum"))
+            hits += int((logits.argmax(-1) == wanted).sum())
+            count += len(wanted)
+    model.train(was)
+    return {"score": -total / count, "held_out_loss": total / count, "top1": hits / count}
+
+
+def read(path: str | Path) -> list[str]:
+    """The lines of a text that are not empty."""
+    with opened(Path(path)) as lines:
+        found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise InputError(f"{str(path)!r} has no text: expected one sentence a line")
+    return found
+
+
+def _packed(tokenizer: Any, path: Path, seed: int) -> list[list[int]]:
+    """Sentences one after the other, as many as fit into texts of one of `WIDTHS` tokens."""
+    draw = np.random.default_rng(seed)
+    found: list[list[int]] = []
+    text: list[int] = []
+    widths = [w for w in WIDTHS if w <= tokenizer.model_max_length] or [tokenizer.model_max_length]
+    width = int(draw.choice(widths))
+    for ids in tokenizer(read(path), add_special_tokens=False, truncation=True, max_length=widths[-1] - 2)["input_ids"]:
+        if text and len(text) + len(ids) > width - 2:
+            found.append(text)
+            text, width = [], int(draw.choice(widths))
+        text = text + ids
+    return [_framed(tokenizer, text) for text in [*found, text]]
+
+
+def _framed(tokenizer: Any, text: Sequence[int]) -> list[int]:
+    return [tokenizer.cls_token_id, *text, tokenizer.sep_token_id]

@@ -1,0 +1,338 @@
+"""Tables 1 to 3: rank correlations of the views with blank-out and gradients, beside the paper's."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import AttentionWarning, InputError
+from attnflow.evaluate.correlation import VIEWS, Evaluation, Measurement, measure, summarize
+from attnflow.evaluate.statistics import Interval, intervals, rank_correlations, ranks
+from attnflow.paper import published as paper
+from attnflow.paper import verb_number
+from attnflow.paper.agreement import NUMBERS, Example
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+
+Floats = NDArray[np.float64]
+Say = Callable[[str], None]
+
+Run = tuple[str, Mapping[str, Evaluation], Mapping[str, Any]]  # model, its readings, and what else is told of it
+
+SOME = 200
+"""Texts on which the sums of gradients are looked at."""
+
+VERDICTS = HOLDS, UNDECIDED, CONTRADICTED, UNASKED = "holds", "undecided", "contradicted", "cannot be asked"
+
+TEXT, WORDS, AUTHORS = "text", "words", "authors"
+READINGS = {
+    TEXT: "as the text says it: every token ranked, special ones too; Spearman with ties sharing the mean of their ranks",
+    WORDS: "the same, but only words are ranked: no [CLS] and no end token",
+    AUTHORS: "as the released code does it: see the importance; Spearman by the formula without ties, on dense ranks",
+}
+
+IMPORTANCES: dict[str, dict[str, Any]] = {
+    f"table1, {TEXT}": {"method": "blank-out", "by": "unk"},
+    f"table2, {TEXT}": {"method": "gradient", "reduce": "l2", "of": "probability"},
+    f"table2, {AUTHORS}": {"method": "gradient", "reduce": "abs-sum", "of": "difference"},
+}
+"""What `measure` is asked for; the authors' reading of Table 1 is made of the text's."""
+
+VERB_NUMBER = ("table1", "table2")
+IN_WORDS = {
+    "table1": {
+        TEXT: "|p(true) − p(true, token replaced by UNK)|",
+        AUTHORS: "the same, but 0 for the end token: of the variants in the code's history the one closest to the table",
+    },
+    "table2": {
+        TEXT: "L2 norm of the gradient of p(true) with respect to the token's embedding",
+        AUTHORS: "|Σ_d ∂(p0 − p1)/∂x_d|: the absolute value of the sum over the dimensions of the embedding",
+    },
+    "table3": {
+        TEXT: "L2 norm of the gradient of p(predicted) with respect to the token's embedding; the row of [CLS]",
+        AUTHORS: "Σ_d ∂(positive logit)/∂x_d, signed; the largest over all rows instead of the row of [CLS]",
+    },
+}
+
+
+def verb_number_tables(
+    models: Sequence[tuple[str, Model]],
+    examples: Sequence[Example],
+    say: Say,
+    *,
+    samples: int = 2000,
+    resamples: int = 5000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Tables 1 and 2 of each model, on the first `samples` examples of the split "test".
+
+    models: (name, model); more than one for several training seeds.
+    """
+    test = [e for e in examples if e.split in ("test", None)][:samples]
+    if len(test) < 2:
+        raise InputError(f"the data has {len(test)} examples of the split 'test': expected at least 2")
+    runs: dict[str, list[Run]] = {table: [] for table in VERB_NUMBER}
+    for name, model in models:
+        start = time.perf_counter()
+        measured = _measured(model, test, lambda line, name=name: say(f"{name}: {line}"))  # type: ignore[misc]
+        found = {table: {r: _summary(measured, table, r, resamples, seed) for r in READINGS} for table in VERB_NUMBER}
+        seconds = time.perf_counter() - start
+        say(f"{name}: {seconds:.1f} s for {len(test)} examples, 3 views, {found['table1'][TEXT].layers} layers")
+        texts = [" ".join(e.words[-20:]) for e in test[:SOME]]
+        shape = {"seconds": seconds, "cancellation": cancellation(model, texts, "difference"), **_shape(measured)}
+        for table, readings in found.items():
+            runs[table].append((name, readings, shape))
+    return {table: _told(table, len(test), own, resamples, seed) for table, own in runs.items()}
+
+
+def _told(table: str, samples: int, runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    """The result of a table as JSON holds it."""
+    return {
+        "table": table,
+        "samples": samples,
+        "views": list(VIEWS),
+        "readings": {r: {"of": IN_WORDS[table].get(r, IN_WORDS[table][TEXT]), "how": READINGS[r]} for r in READINGS},
+        "runs": [
+            {
+                "model": name,
+                "accuracy": found[TEXT].accuracy,
+                **shape,
+                "readings": {r: found[r].to_dict() for r in READINGS},
+                "claims": {r: claims(found[r].correlations[:, 0], resamples, seed) for r in READINGS},
+            }
+            for name, found, shape in runs
+        ],
+        "all": {r: over_all([found[r].correlations[:, 0] for _, found, _ in runs], resamples, seed) for r in READINGS},
+        "paper": paper.TABLES[table],
+        "paper_claims": papers_claims(table),
+    }
+
+
+def _measured(model: Model, test: Sequence[Example], say: Say) -> Measurement:
+    import torch
+
+    vocabulary, positions = model.tokenizer.get_vocab(), model.limit() or 10**9  # type: ignore[union-attr]
+    ids = [verb_number.encode(e, vocabulary, positions) for e in test]
+    texts = [{"input_ids": torch.tensor([row])} for row in ids]
+    labels = [NUMBERS.index(e.number) for e in test]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttentionWarning)  # `cancellation` reports it as a number
+        measured = measure(model, texts, labels, importance=IMPORTANCES, say=say)
+    without_end = tuple(
+        replace(t, worth=np.concatenate([t.worth, np.append(t.worth[:1, :-1], [[0.0]], 1)])) for t in measured.texts
+    )
+    return replace(measured, texts=without_end, importances=(*measured.importances, f"table1, {AUTHORS}"))
+
+
+def _summary(measured: Measurement, table: str, reading: str, resamples: int, seed: int) -> Evaluation:
+    name = f"{table}, {AUTHORS if reading == AUTHORS else TEXT}"
+    return summarize(
+        measured, importances=[name], special=reading != WORDS, ties="authors" if reading == AUTHORS else "mean",
+        resamples=resamples, seed=seed,
+    )  # fmt: skip
+
+
+def _shape(measured: Measurement) -> dict[str, Any]:
+    """What the views look like, apart from any importance."""
+    return {"evenness": evenness(measured), "ties": ties(measured), "settled": settled(measured)}
+
+
+def ties(measured: Measurement) -> dict[str, list[float]]:
+    """The share of tokens whose value is also that of another token of the text, by view and layer.
+
+    Flow is at most what leaves the source and what enters the sink; once that binds, tokens are equal.
+    """
+    found = []
+    for text in measured.texts:
+        placed = ranks(text.views)
+        same = (placed[..., :, None] == placed[..., None, :]).sum(-1) > 1
+        found.append(same.mean(-1))
+    return {view: row.tolist() for view, row in zip(measured.views, np.mean(found, 0), strict=True)}
+
+
+def evenness(measured: Measurement) -> list[float]:
+    """How even the rows of raw attention are, by layer: the mean of their entropy divided by that of equal weights."""
+    raw = measured.views.index("raw")
+    found = []
+    for text in measured.texts:
+        rows = text.views[raw]
+        rows = rows / rows.sum(-1, keepdims=True)
+        entropy = -(rows * np.log(np.where(rows > 0, rows, 1))).sum(-1)
+        found.append(entropy / np.log(rows.shape[-1]))
+    return [float(x) for x in np.mean(found, 0)]
+
+
+def settled(measured: Measurement) -> dict[str, list[float | None]]:
+    """How much the order of tokens at each layer is that of the last: their mean rank correlation, by view and layer."""
+    found = []
+    for text in measured.texts:
+        found.append([rank_correlations(rows, rows[-1:])[:, 0] for rows in text.views])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a view that ranks no text
+        mean = np.nanmean(found, 0)
+    return {
+        view: [None if np.isnan(x) else float(x) for x in row] for view, row in zip(measured.views, mean, strict=True)
+    }
+
+
+def cancellation(model: Model, texts: Sequence[str], of: str) -> dict[str, float]:
+    """How large ``|Σ_d g_d|`` is beside ``Σ_d |g_d|``, the largest of each over some texts: rounding, or something?"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttentionWarning)  # this is what it says, as a number
+        left, whole = (
+            max(float(w.values.max()) for w in model.gradient(list(texts), reduce=reduce, of=of))
+            for reduce in ("abs-sum", "l1")
+        )
+    return {"texts": len(texts), "abs_sum": left, "l1": whole, "ratio": left / whole if whole else 0.0}
+
+
+def sentiment_table(
+    model: Model,
+    texts: Sequence[str],
+    labels: Sequence[int],
+    say: Say,
+    *,
+    resamples: int = 5000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Table 3: a classifier of sentences and its input gradients."""
+    asked: dict[str, dict[str, Any]] = {
+        TEXT: {"row": "answer", "explain": "predicted", "importance": {"gradient": {"reduce": "l2"}}},
+        AUTHORS: {
+            "row": "max",
+            "explain": "true",
+            "signed": True,
+            "importance": {"gradient": {"reduce": "sum", "of": "logit"}},
+        },
+    }
+    start = time.perf_counter()
+    found: dict[str, Evaluation] = {}
+    shape: dict[str, Any] = {}
+    for reading, options in asked.items():
+        # the code took the gradient of the positive logit whatever the sentence
+        truth = [1] * len(texts) if reading == AUTHORS else list(labels)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AttentionWarning)  # `cancellation` reports it as a number
+            measured = measure(model, texts, truth, say=say, **options)
+        if reading == TEXT:
+            shape = _shape(measured)
+        for name in (TEXT, WORDS) if reading == TEXT else (AUTHORS,):
+            formula = "authors" if name == AUTHORS else "mean"
+            found[name] = summarize(measured, special=name != WORDS, ties=formula, resamples=resamples, seed=seed)
+    seconds = time.perf_counter() - start
+    shape |= {"seconds": seconds, "cancellation": cancellation(model, texts[:SOME], "logit")}
+    return _told("table3", len(texts), [(model.name, found, shape)], resamples, seed)
+
+
+def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
+    """Cells over all models: ``{view: [cell of each layer]}``.
+
+    The mean over models and texts; its interval over resampled texts, each text with all models; the standard deviation
+    over texts and models; and the mean of each model.
+    """
+    stacked = np.stack(correlations)  # [model, text, view, layer]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # texts without a correlation in any model
+        by_text = np.nanmean(stacked, 0)
+        by_model = np.nanmean(stacked, 1)
+    found: dict[str, list[dict[str, Any]]] = {}
+    means = intervals(by_text.reshape(len(by_text), -1), resamples, seed)
+    for (v, layer), mean in zip(np.ndindex(*by_text.shape[1:]), means, strict=True):
+        there = stacked[:, :, v, layer]
+        there = there[np.isfinite(there)]
+        found.setdefault(VIEWS[v], []).append(
+            {
+                "mean": None if mean is None else asdict(mean),
+                "sd": float(there.std(ddof=1)) if len(there) > 1 else None,
+                "n": len(there),
+                "models": [None if np.isnan(m) else float(m) for m in by_model[:, v, layer]],
+            }
+        )
+    return found
+
+
+def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[str, Any]]:
+    """The paper's claims on ``correlations[text, view, layer]``: the differences that must be above 0, and the verdict.
+
+    "holds": the 95 % intervals of all differences are above 0. "contradicted": one is below 0. "undecided": neither.
+    "cannot be asked": the model has no such layers, or attention is the same for all tokens of every text. What each claim
+    is, `paper.CLAIMS` says.
+    """
+    raw, rollout, flow = (correlations[:, VIEWS.index(view)] for view in ("raw", "rollout", "flow"))
+    depth = raw.shape[1]
+    middle = range(1, depth - 1)
+    lowest = min(middle, key=lambda layer: _mean(raw[:, layer])) if depth > 2 else 0
+
+    def differences(pairs: Mapping[str, tuple[Floats, Floats]]) -> dict[str, Interval | None]:
+        if not pairs:
+            return {}
+        table = np.stack([a - b for a, b in pairs.values()], 1)
+        return dict(zip(pairs, intervals(table, resamples, seed), strict=True))
+
+    found: dict[str, dict[str, Interval | None]] = {
+        "collapse": {}
+        if depth < 3
+        else differences(
+            {
+                f"½·raw L1 − raw L{lowest + 1}": (raw[:, 0] / 2, raw[:, lowest]),
+                f"rollout L{lowest + 1} − raw L{lowest + 1}": (rollout[:, lowest], raw[:, lowest]),
+                f"flow L{lowest + 1} − raw L{lowest + 1}": (flow[:, lowest], raw[:, lowest]),
+            }
+        ),
+        "growth": differences(
+            {f"rollout L{b + 1} − rollout L{a + 1}": (rollout[:, b], rollout[:, a]) for a, b in pairwise(range(depth))}
+        ),
+        "ahead": differences(
+            {f"flow L{k + 1} − rollout L{k + 1}": (flow[:, k], rollout[:, k]) for k in range(2, depth)}
+        ),
+        "end": differences(
+            {
+                f"rollout L{depth} − raw L{depth}": (rollout[:, -1], raw[:, -1]),
+                f"flow L{depth} − raw L{depth}": (flow[:, -1], raw[:, -1]),
+            }
+        ),
+    }
+    return {
+        name: {
+            "verdict": _verdict(list(parts.values())),
+            "differences": {k: None if d is None else asdict(d) for k, d in parts.items()},
+        }
+        for name, parts in found.items()
+    }
+
+
+def _mean(column: Floats) -> float:
+    """Where there is no correlation, nothing is lower."""
+    there = column[np.isfinite(column)]
+    return float(there.mean()) if len(there) else -np.inf
+
+
+def _verdict(differences: Sequence[Interval | None]) -> str:
+    there = [d for d in differences if d is not None]
+    if not differences or len(there) < len(differences):
+        return UNASKED
+    if all(d.low > 0 for d in there):
+        return HOLDS
+    return CONTRADICTED if any(d.high < 0 for d in there) else UNDECIDED
+
+
+def papers_claims(table: str) -> dict[str, str]:
+    """The same claims asked of the paper's own means, whose differences have no intervals."""
+    raw, rollout, flow = ([m for m in paper.means(table, view) if m is not None] for view in ("raw", "rollout", "flow"))
+    lowest = min(range(1, len(raw) - 1), key=lambda k: raw[k])
+    from_l3 = range(2 if len(raw) == 6 else 1, len(raw))  # Table 3 has L1, L3, L5 and L6
+    found = {
+        "collapse": raw[lowest] < min(raw[0] / 2, rollout[lowest], flow[lowest]),
+        "growth": all(b > a for a, b in pairwise(rollout)),
+        "ahead": all(flow[k] > rollout[k] for k in from_l3),
+        "end": min(rollout[-1], flow[-1]) > raw[-1],
+    }
+    return {name: HOLDS if true else CONTRADICTED for name, true in found.items()}

@@ -1,0 +1,428 @@
+"""Figure 4 and beyond: does a view of attention favour the candidate that the model's own pronoun prediction implies?
+
+A pronoun is masked, as in "The author talked to Sara about [MASK] book". What the model says of it, ``p(his)`` against
+``p(her)``, implies one of the two candidates wherever their genders, or stereotypes of them, differ. What the mask's row of
+raw attention, rollout or flow gives to each candidate favours one. `masked_pronoun` is one sentence, for the figure;
+`consistency` counts how often both are the same over WinoBias (Zhao et al. 2018) and Winogender (Rudinger et al. 2018).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import InputError
+from attnflow.evaluate.correlation import VIEWS
+from attnflow.evaluate.statistics import wilson
+from attnflow.paper.pronoun_data import (
+    EITHER,
+    FEMALE,
+    FIGURE_4,
+    FORMS,
+    MALE,
+    Examples,
+    Excluded,
+    Genders,
+    PronounExample,
+    Span,
+    read_winobias,
+    read_winogender,
+    with_slot,
+)
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+    from attnflow.trace import Trace
+
+__all__ = [
+    "FIGURE_4",
+    "Agreement",
+    "Consistency",
+    "Examples",
+    "Excluded",
+    "MaskedPronoun",
+    "PronounExample",
+    "agreement",
+    "consistency",
+    "implied",
+    "masked_pronoun",
+    "measure",
+    "read_winobias",
+    "read_winogender",
+    "with_slot",
+]
+
+Floats = NDArray[np.float64]
+
+COMBINE = ("sum", "mean")
+BATCH = 64
+SAME = 1e-9  # relative: weights that are equal come out of sums in different orders
+
+PREDICTION = "prediction"
+RELATIVE = "prediction, against its median"
+ONE_SIDED = "prediction, one gender known"
+REFERENT = "referent"
+FIRST, NEARER = "first named", "nearer to the pronoun"
+ALL = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedPronoun:
+    """One masked sentence: what the model says of the pronoun, and what its row gives to the candidates.
+
+    p_male, p_female: the probabilities of the two forms at the mask, among all words.
+    weights: by view, ``[layer, candidate]``; candidates in the order of ``example.candidates``.
+    """
+
+    example: PronounExample
+    p_male: float
+    p_female: float
+    weights: Mapping[str, Floats]
+
+    @property
+    def forms(self) -> tuple[str, str]:
+        male, female = FORMS[self.example.kind]
+        return "/".join(male), "/".join(female)
+
+    @property
+    def implied(self) -> int | None:
+        return implied(self.example, self.p_male, self.p_female)
+
+    def favoured(self, view: str, layer: int) -> int | None:
+        """The candidate with the larger weight; None for a tie."""
+        return _larger(self.weights[view][layer])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "text": self.example.filled("[MASK]")[0],
+            "source": self.example.source,
+            "id": self.example.id,
+            "forms": list(self.forms),
+            "probabilities": [self.p_male, self.p_female],
+            "candidates": list(self.example.names),
+            "genders": list(self.example.genders),
+            "referent": self.example.referent,
+            "implied": self.implied,
+            "weights": {view: found.tolist() for view, found in self.weights.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often what favours a candidate favours the right one.
+
+    view: raw, rollout or flow at a layer (from 0), or with no layer what knows nothing of attention: the candidate named
+        first, the one nearer to the pronoun, or, against the referent, the model's prediction itself.
+    against: "prediction", the candidate that the pronoun prediction implies, where both genders are known and differ; the
+        same "against its median", where p(male) / p(female) is larger or smaller than the median over all sentences with
+        this kind of pronoun, because a model that nearly always says "he" implies nearly always the male one; "one gender
+        known", where only one is, and the other candidate takes what speaks against that one; "referent".
+    agree, count, ties: sentences; ties favour neither and are not in count. share, low, high: agree / count with its 95 %
+        Wilson interval, and None where all are ties. Sentences made from one template count as independent.
+    """
+
+    source: str
+    view: str
+    layer: int | None
+    against: str
+    agree: int
+    count: int
+    ties: int
+    share: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Consistency:
+    """All of `consistency`: the shares, the sentences they are made of, and what is not in them.
+
+    repeated: examples whose masked sentence was there already. contradictory: sentences whose repetitions name different
+    referents, and so have none.
+    """
+
+    rows: tuple[Agreement, ...]
+    measured: tuple[MaskedPronoun, ...]
+    excluded: tuple[Excluded, ...]
+    repeated: int
+    contradictory: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shares and counts as JSON holds them, without the single sentences."""
+        sources = Counter(m.example.source for m in self.measured)
+        return {
+            "sentences": dict(sources),
+            "repeated": self.repeated,
+            "contradictory": self.contradictory,
+            "excluded": dict(Counter(reason for _, reason in self.excluded).most_common()),
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+
+def implied(example: PronounExample, p_male: float, p_female: float) -> int | None:
+    """The candidate, 0 or 1, that the likelier form of the pronoun speaks for; None where it speaks for neither.
+
+    Where both genders are known and differ, the one whose gender it is. Where only one is known, as in Winogender, whose
+    participants have no gender, that one if it is its gender, else the other one: a reading that takes every preference
+    against the stereotype of an occupation for one of the participant. Where both are the same or none is known, neither.
+
+    >>> implied(FIGURE_4[1], p_male=0.2, p_female=0.6), implied(FIGURE_4[0], p_male=0.7, p_female=0.1)
+    (0, 0)
+    """
+    first, second = example.genders
+    if p_male == p_female or first == second:
+        return None
+    said = MALE if p_male > p_female else FEMALE
+    return example.genders.index(said if said in example.genders else None)
+
+
+class _Prepared(NamedTuple):
+    """The masked text, its tensors, and the positions of the mask and of the candidates' tokens; ids of the forms."""
+
+    text: str
+    tensors: dict[str, Any]
+    mask: int
+    candidates: tuple[list[int], list[int]]
+    male: list[int]
+    female: list[int]
+
+
+def masked_pronoun(
+    model: Model,
+    text: str,
+    candidates: tuple[str, str],
+    genders: Genders = (None, None),
+    *,
+    kind: str = "possessive",
+    views: Sequence[str] = VIEWS,
+    combine: str = "sum",
+) -> MaskedPronoun:
+    """What Figure 4 shows of one sentence.
+
+    text: with [MASK] where the pronoun is, whatever the model's own mask token. candidates: two words of it.
+    genders: of the candidates, "male", "female" or None. kind: of the pronoun, a key of `FORMS`.
+    views, combine: as in `consistency`.
+    """
+    measured, excluded = measure(model, [with_slot(text, candidates, genders, kind)], views, combine=combine)
+    if excluded:
+        raise InputError(f"{text!r} cannot be used with {model!r}: {excluded[0].reason}")
+    return measured[0]
+
+
+def consistency(
+    model: Model,
+    examples: Sequence[PronounExample],
+    views: Sequence[str] = VIEWS,
+    *,
+    combine: str = "sum",
+    say: Callable[[str], None] = lambda line: None,
+) -> Consistency:
+    """How often each view favours the candidate that the model's prediction implies, and the referent, at every layer.
+
+    model: a masked language model. examples: of `read_winobias` and `read_winogender`; each distinct masked sentence counts
+        once. views: of "raw", "rollout", "flow".
+    combine: a candidate of several tokens has their "sum" or their "mean".
+    say: is told of progress.
+    """
+    kept: dict[Any, PronounExample] = {}
+    against: set[Any] = set()
+    for e in examples:
+        first = kept.setdefault(e.key, e)
+        if first.kind == EITHER:
+            kept[e.key] = first = replace(first, kind=e.kind)
+        if first.referent != e.referent:
+            against.add(e.key)
+    for key in against:
+        kept[key] = replace(kept[key], referent=None)
+    if not kept:
+        raise InputError("there are no examples: expected at least one sentence with a pronoun and two candidates")
+    measured, excluded = measure(model, list(kept.values()), views, combine=combine, say=say)
+    return Consistency(
+        tuple(agreement(measured)), tuple(measured), tuple(excluded), len(examples) - len(kept), len(against)
+    )
+
+
+def measure(
+    model: Model,
+    examples: Sequence[PronounExample],
+    views: Sequence[str] = VIEWS,
+    *,
+    combine: str = "sum",
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[list[MaskedPronoun], list[Excluded]]:
+    """Masks and traces every example; what does not fit the model's tokens is excluded. Arguments: see `consistency`."""
+    if isinstance(views, str) or not views or any(view not in VIEWS for view in views):
+        raise InputError(f"views={views!r}: expected some of {', '.join(map(repr, VIEWS))}")
+    if combine not in COMBINE:
+        raise InputError(f"combine={combine!r}: expected one of {', '.join(map(repr, COMBINE))}")
+    _check_model(model)
+    ready: list[tuple[PronounExample, _Prepared]] = []
+    excluded: list[Excluded] = []
+    for e in examples:
+        found = _prepared(model, e)
+        if isinstance(found, str):
+            excluded.append(Excluded(e.id or e.text, found))
+        else:
+            ready.append((e, found))
+    # texts of about one length share their batches, so that little of them is padding
+    order = sorted(range(len(ready)), key=lambda i: ready[i][1].tensors["input_ids"].shape[1])
+    measured: dict[int, MaskedPronoun] = {}
+    for start in range(0, len(order), BATCH):
+        part = order[start : start + BATCH]
+        chances = _probabilities(model, [ready[i][1] for i in part])
+        traces = model.trace([ready[i][1].text for i in part])
+        for i, (p_male, p_female), trace in zip(part, chances, traces, strict=True):
+            e, p = ready[i]
+            weights = {view: _weights(trace, view, p, combine) for view in views}
+            measured[i] = MaskedPronoun(e, p_male, p_female, weights)
+        say(f"{start + len(part)} of {len(order)} sentences")
+    return [measured[i] for i in range(len(ready))], excluded
+
+
+def _check_model(model: Model) -> None:
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
+    if getattr(tokenizer, "mask_token_id", None) is None:
+        raise InputError(f"{model!r} has no mask token: expected a masked language model, such as bert-base-uncased")
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"the tokenizer of {model!r} does not say where its tokens stand in the text: load the fast one"
+        )
+
+
+def _prepared(model: Model, example: PronounExample) -> _Prepared | str:
+    """The example as the model reads it, or why it cannot."""
+    import torch
+
+    tokenizer: Any = model.tokenizer
+    text, spans = example.filled(tokenizer.mask_token)
+    found = tokenizer(text, return_offsets_mapping=True, verbose=False)
+    ids = list(found["input_ids"])
+    if ids.count(tokenizer.mask_token_id) != 1:
+        return "the mask token stands in the sentence itself"
+    limit = model.limit()
+    if limit is not None and len(ids) > limit:
+        return f"the sentence is longer than the {limit} tokens that the model takes"
+    mask = ids.index(tokenizer.mask_token_id)
+    first, second = (_tokens(found["offset_mapping"], span) for span in spans)
+    if not first or not second or set(first) & set(second) or mask in (*first, *second):
+        return "a candidate has no tokens of its own"
+    forms = []
+    for words in FORMS[example.kind]:
+        own = []
+        for word in words:
+            word = word.capitalize() if example.pronoun[:1].isupper() and example.pronoun != "[MASK]" else word
+            filled = list(tokenizer(example.filled(word)[0], verbose=False)["input_ids"])
+            # read in its place, because tokenizers mark the beginning of a word in different ways
+            if len(filled) != len(ids) or [*filled[:mask], *filled[mask + 1 :]] != [*ids[:mask], *ids[mask + 1 :]]:
+                return f"{word!r} is not one token of the model"
+            own.append(filled[mask])
+        forms.append(own)
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in (*forms[0], *forms[1]):
+        return (
+            f"one of {', '.join(map(repr, (w for side in FORMS[example.kind] for w in side)))} is unknown to the model"
+        )
+    names = [n for n in tokenizer.model_input_names if n in found and model._accepts(n)]
+    tensors = {name: torch.tensor([found[name]]) for name in dict.fromkeys(["input_ids", *names])}
+    return _Prepared(text, tensors, mask, (first, second), forms[0], forms[1])
+
+
+def _tokens(offsets: Sequence[Span], span: Span) -> list[int]:
+    """The positions of the tokens that have a character of the span."""
+    return [i for i, (start, stop) in enumerate(offsets) if start < span[1] and stop > span[0]]
+
+
+def _probabilities(model: Model, batch: Sequence[_Prepared]) -> list[tuple[float, float]]:
+    """p of the male and the female forms at each mask."""
+    import torch
+
+    from attnflow.capture.inputs import batched
+
+    pad = getattr(model.tokenizer, "pad_token_id", None) or 0
+    with torch.no_grad():
+        out = model.model(**{name: x.to(model.device) for name, x in batched([p.tensors for p in batch], pad).items()})
+    logits = getattr(out, "logits", None)
+    if logits is None or logits.dim() != 3 or logits.shape[-1] <= max(i for p in batch for i in (*p.male, *p.female)):
+        raise InputError(
+            f"{model!r} does not predict words: expected a masked language model, such as bert-base-uncased"
+        )
+    rows = torch.arange(len(batch)), torch.tensor([p.mask for p in batch])
+    chances = torch.softmax(logits[rows].double().cpu(), -1)
+    return [(float(row[p.male].sum()), float(row[p.female].sum())) for row, p in zip(chances, batch, strict=True)]
+
+
+def _weights(trace: Trace, view: str, prepared: _Prepared, combine: str) -> Floats:
+    """[layer, candidate] of the mask's row."""
+    rows = getattr(trace, view)(query=prepared.mask).values[:, 0].astype(np.float64)
+    reduce = np.sum if combine == "sum" else np.mean
+    return np.stack([reduce(rows[:, own], axis=1) for own in prepared.candidates], axis=1)
+
+
+def _larger(pair: Floats) -> int | None:
+    a, b = float(pair[0]), float(pair[1])
+    return None if abs(a - b) <= SAME * max(abs(a), abs(b)) else int(b > a)
+
+
+def agreement(measured: Sequence[MaskedPronoun]) -> list[Agreement]:
+    """The shares over all sentences, and by source where there are several; no row where nothing can be compared."""
+    sources = list(dict.fromkeys(m.example.source for m in measured))
+    groups = {source: [m for m in measured if m.example.source == source] for source in sources}
+    if len(sources) > 1:
+        groups[ALL] = list(measured)
+    kinds = {m.example.kind for m in measured}
+    medians = {kind: float(np.median([_male_share(m) for m in measured if m.example.kind == kind])) for kind in kinds}
+    rows = []
+    for source, group in groups.items():
+        for against in (PREDICTION, RELATIVE, ONE_SIDED, REFERENT):
+            pairs = [(m, target) for m in group if (target := _target(m, against, medians)) is not None]
+            if pairs:
+                rows += _rows(source, against, pairs)
+    return rows
+
+
+def _male_share(m: MaskedPronoun) -> float:
+    """The share of the male form in both; 0.5 where the model excludes both."""
+    return m.p_male / (m.p_male + m.p_female) if m.p_male + m.p_female > 0 else 0.5
+
+
+def _target(m: MaskedPronoun, against: str, medians: Mapping[str, float]) -> int | None:
+    if against == REFERENT:
+        return m.example.referent
+    if (None in m.example.genders) != (against == ONE_SIDED):
+        return None
+    return implied(m.example, _male_share(m), medians[m.example.kind]) if against == RELATIVE else m.implied
+
+
+def _rows(source: str, against: str, pairs: Sequence[tuple[MaskedPronoun, int]]) -> list[Agreement]:
+    choices: dict[tuple[str, int | None], Callable[[MaskedPronoun], int | None]] = {
+        (view, layer): partial(MaskedPronoun.favoured, view=view, layer=layer)
+        for view, weights in pairs[0][0].weights.items()
+        for layer in range(len(weights))
+    }
+    choices[FIRST, None] = lambda m: int(m.example.candidates[1] < m.example.candidates[0])
+    choices[NEARER, None] = lambda m: _nearer(m.example)
+    if against == REFERENT:
+        choices[PREDICTION, None] = lambda m: m.implied
+    rows = []
+    for (view, layer), choose in choices.items():
+        chosen = [(choose(m), target) for m, target in pairs]
+        agree = sum(choice == target for choice, target in chosen)
+        ties = sum(choice is None for choice, _ in chosen)
+        count = len(chosen) - ties
+        interval = (agree / count, *wilson(agree, count)) if count else (None, None, None)
+        rows.append(Agreement(source, view, layer, against, agree, count, ties, *interval))
+    return rows
+
+
+def _nearer(example: PronounExample) -> int | None:
+    start, stop = example.slot
+    first, second = (start - b if b <= start else a - stop for a, b in example.candidates)
+    return None if first == second else int(second < first)

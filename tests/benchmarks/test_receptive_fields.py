@@ -1,0 +1,365 @@
+"""Receptive-field normalisation against direct sums, and the experiment that compares its variants on a decoder."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import runpy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.receptive_fields import (
+    Case,
+    agree,
+    blank_out,
+    measure,
+    neutral,
+    partial,
+    read_lines,
+    run,
+    sample,
+    scores,
+    summarize,
+    tables,
+)
+from rich.console import Console
+from scipy import stats
+
+import attnflow as af
+from architectures import LLAMA, POSITIONS, hf, ids
+from attnflow.evaluate.statistics import ranks
+from attnflow.importance import answer
+from attnflow.receptive import layerwise, relative, uniform
+from benchmarks import receptive_fields as experiment
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+transformers.utils.logging.set_verbosity_error()
+
+N, LAYERS = 7, 5
+
+
+def causal(seed: int = 0, window: int = N) -> list[Any]:
+    """Random causal weights; each query sees the last `window` positions."""
+    rng = np.random.default_rng(seed)
+    seen = np.tril(np.ones((N, N))) - np.tril(np.ones((N, N)), -window)
+    weights = rng.random((LAYERS, N, N)) * seen
+    return list(weights / weights.sum(-1, keepdims=True))
+
+
+def roll(layers: Any) -> Any:
+    """Rollout by sums over paths, position by position, without the package's matrix product."""
+    below = [[float(i == j) for j in range(N)] for i in range(N)]
+    for layer in layers:
+        graph = [[0.5 * float(layer[i][j]) + 0.5 * (i == j) for j in range(N)] for i in range(N)]
+        below = [[math.fsum(graph[i][k] * below[k][j] for k in range(N)) for j in range(N)] for i in range(N)]
+    return np.array(below)
+
+
+def flows(layers: Any) -> Any:
+    return af.flow(af.attention_graph(np.stack(layers)[:, None]), layers=-1)[0]
+
+
+METHODS = {"rollout": roll, "flow": flows, "raw": lambda layers: np.asarray(layers[-1])}
+windows = pytest.mark.parametrize("window", [N, 3, 1])
+
+
+@windows
+@pytest.mark.parametrize("method", METHODS)
+def test_ratio_and_difference(method: str, window: int) -> None:
+    weights = causal(window=window)
+    seen = [[q - window < k <= q for k in range(N)] for q in range(N)]
+    field = METHODS[method]([np.array([[s / sum(row) for s in row] for row in seen])] * LAYERS)
+    values = METHODS[method](weights)
+    ratio = relative(METHODS[method], weights, "ratio")
+    reached = field > 0
+    np.testing.assert_allclose(ratio[reached], values[reached] / field[reached], rtol=1e-12)
+    assert (ratio[~reached] == 0).all() and (values[~reached] == 0).all()
+    np.testing.assert_allclose(relative(METHODS[method], weights, "difference"), values - field, atol=1e-15)
+    assert np.array_equal(relative(METHODS[method], weights, None), values)
+
+
+@windows
+def test_layerwise(window: int) -> None:
+    (layer, *_) = causal(1, window)
+    found = layerwise(layer)
+    for q in range(N):
+        scaled = {}
+        for k in range(max(0, q - window + 1), q + 1):
+            received = sum(1 / min(other + 1, window) for other in range(k, min(N, k + window)))
+            scaled[k] = layer[q, k] / received
+        for k in range(N):
+            assert found[q, k] == pytest.approx(scaled.get(k, 0) / sum(scaled.values()), abs=1e-14)
+    np.testing.assert_allclose(layerwise(0.3 * layer).sum(-1), 0.3, rtol=1e-12)
+
+
+@windows
+@pytest.mark.parametrize("method", METHODS)
+def test_uniform_attention_is_its_own_field(method: str, window: int) -> None:
+    flat = [uniform(layer) for layer in causal(window=window)]
+    ratio, difference = (relative(METHODS[method], flat, mode) for mode in ("ratio", "difference"))
+    reached = METHODS[method](flat) > 0
+    np.testing.assert_allclose(ratio[reached], 1, rtol=1e-12)
+    assert np.abs(difference).max() < 1e-12
+
+
+def test_rollout_keeps_its_sums() -> None:
+    for window in (N, 3):
+        weights = causal(2, window)
+        np.testing.assert_allclose(relative(roll, weights, "difference").sum(-1), 0, atol=1e-14)
+        np.testing.assert_allclose(relative(roll, weights, "layer").sum(-1), 1, rtol=1e-12)
+
+
+def test_rows_that_see_one_key_or_none() -> None:
+    np.testing.assert_array_equal(layerwise(np.eye(3)), np.eye(3))
+    np.testing.assert_array_equal(uniform(np.eye(3) * 0.2), np.eye(3))
+    padded = np.array([[0.0, 0.0], [0.4, 0.6]])
+    assert uniform(padded).tolist() == [[0, 0], [0.5, 0.5]] and np.isfinite(layerwise(padded)).all()
+    assert relative(lambda layers: layers[-1], [padded], "ratio")[0].tolist() == [0, 0]
+
+
+def test_one_query_of_raw_attention_keeps_its_order() -> None:
+    """One query's uniform weights are all the same, so ratio and difference cannot reorder its row."""
+    weights = causal(3)
+    last = ranks(weights[-1][-1])
+    for mode in ("ratio", "difference"):
+        assert np.array_equal(ranks(relative(METHODS["raw"], weights, mode)[-1]), last)
+    assert not np.array_equal(ranks(relative(METHODS["raw"], weights, "layer")[-1]), last)
+
+
+def test_layerwise_again_and_again_forgets_the_weights() -> None:
+    """The only triangular matrix whose rows and columns sum to one is the identity: why "layer" corrects once."""
+    layer = causal(4)[0]
+    first = np.trace(layer)
+    for _ in range(50):
+        layer = layer / layer.sum(0)
+        layer = layer / layer.sum(-1, keepdims=True)
+    assert first < 0.5 * N and np.trace(layer) > 0.9 * N
+
+
+@windows
+@pytest.mark.parametrize("mode", [None, "ratio", "difference", "layer"])
+def test_torch_equals_numpy(mode: str | None, window: int) -> None:
+    weights = causal(5, window)
+
+    def method(layers: Any) -> Any:
+        return af.rollout([0.5 * layer + 0.5 * np.eye(N) for layer in layers], layers=-1)
+
+    def torch_method(layers: Any) -> Any:
+        return af.rollout([0.5 * layer + 0.5 * torch.eye(N) for layer in layers], layers=-1)
+
+    tensors = relative(torch_method, [torch.tensor(w) for w in weights], mode)
+    np.testing.assert_allclose(tensors.numpy(), relative(method, weights, mode), rtol=1e-12, atol=1e-15)
+
+
+def test_permuted_positions() -> None:
+    """The mask is read from the weights, not from the order of positions."""
+    weights, order = causal(6), np.random.default_rng(0).permutation(N)
+    moved = [layer[np.ix_(order, order)] for layer in weights]
+    for mode in (None, "ratio", "difference", "layer"):
+        expected = relative(roll, weights, mode)[np.ix_(order, order)]
+        np.testing.assert_allclose(relative(roll, moved, mode), expected, rtol=1e-10, atol=1e-15)
+
+
+def test_unknown_mode() -> None:
+    with pytest.raises(
+        af.InputError, match="receptive_field='x': expected one of 'ratio', 'difference', 'layer', or None for none"
+    ):
+        relative(roll, causal(), "x")
+
+
+def test_what_ranks_nothing_agrees_with_nothing() -> None:
+    assert agree(np.ones(4), np.arange(4.0)) == 0
+    assert agree(np.array([1.0, 2, 3]), np.array([-1.0, -2, -3])) == -1
+
+
+def test_partial() -> None:
+    rng = np.random.default_rng(1)
+    x, y, z = rng.normal(size=(3, 50))
+    x, y = x + z, y + z
+    r = np.corrcoef([x, y, z])
+    fits = [v - np.polyval(np.polyfit(z, v, 1), z) for v in (x, y)]
+    assert partial(r[0, 1], r[0, 2], r[1, 2]) == pytest.approx(np.corrcoef(fits)[0, 1])
+    assert partial(0.4, 1.0, 0.4) == 0
+
+
+def test_summary_of_constructed_cases() -> None:
+    """A score that is |Δp|, its reverse as the "ratio", and the position: agreement 1 and -1, gain -2."""
+    rng = np.random.default_rng(3)
+    cases = []
+    for _ in range(30):
+        worth = rng.normal(size=9)
+        told = {
+            ("rollout", None): np.abs(worth),
+            ("rollout", "ratio"): -np.abs(worth),
+            ("recency", None): np.arange(9.0),
+        }
+        cases.append(Case(told, {"space": worth}, 0.5))
+    plain, ratio, recency = (r for r in summarize(cases, resamples=200) if r.scope == "all tokens")
+    assert (plain.agreement.mean, ratio.agreement.mean) == pytest.approx((1, -1))
+    assert plain.gain is None and ratio.gain is not None and ratio.gain.mean == pytest.approx(-2)
+    assert recency.over_recency is None and recency.position.mean == pytest.approx(1)
+    assert recency.beyond_position.mean == 0 and plain.beyond_position.mean == pytest.approx(1)
+    assert plain.over_recency is not None and plain.over_recency.mean == pytest.approx(1 - recency.agreement.mean)
+    (signed, *_) = (r for r in summarize(cases, resamples=200, signed=True) if r.scope == "all tokens")
+    assert abs(signed.agreement.mean) < 0.5
+
+
+def test_scopes_leave_out_what_they_say() -> None:
+    """First and last token disagree with the rest: each scope sees the ones it names."""
+    worth, score = np.array([9.0, 1, 2, 3, 4, 0]), np.array([0.0, 1, 2, 3, 4, 9])
+    case = Case({("flow", None): score, ("recency", None): np.arange(6.0)}, {"space": worth}, 0.5)
+    found = {r.scope: r.agreement.mean for r in summarize([case], resamples=10) if r.method == "flow"}
+    assert found["without the query and the first token"] == pytest.approx(1)
+    assert found["without the query"] == pytest.approx(0)
+    assert found["all tokens"] == pytest.approx(stats.spearmanr(worth, score).statistic)
+
+
+class Words:
+    """A tokenizer of one id a word."""
+
+    unk_token_id = 3
+    all_special_ids = (3,)
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [4] if text == " " else [5 + sum(map(ord, word)) % 100 for word in text.split()]}
+
+    def convert_ids_to_tokens(self, found: list[int]) -> list[str]:
+        return [str(i) for i in found]
+
+    def decode(self, found: list[int]) -> str:
+        return " ".join(self.convert_ids_to_tokens(found))
+
+    def __len__(self) -> int:
+        return LLAMA["vocab_size"]
+
+
+def decoder(tokenizer: Any = None) -> Any:
+    return af.wrap(hf("LlamaForCausalLM", **LLAMA)(), tokenizer)
+
+
+def test_blank_out_is_the_loss_of_the_likeliest_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = decoder(), ids(9)[0].tolist()
+    plain = hf("LlamaForCausalLM", **LLAMA)()
+
+    def chances(given: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.softmax(plain(input_ids=torch.tensor([given])).logits[0, -1].double(), -1)
+
+    said = int(chances(text).argmax())
+    monkeypatch.setattr(answer, "TOKENS", {"cpu": 36})
+    probability, worth = blank_out(model, text, [7, "remove"])
+    assert probability == pytest.approx(float(chances(text)[said]), abs=1e-7)
+    for i in range(9):
+        rest = text[i + 1 :]
+        assert worth[7][i] == pytest.approx(probability - float(chances([*text[:i], 7, *rest])[said]), abs=1e-6)
+        assert worth["remove"][i] == pytest.approx(probability - float(chances(text[:i] + rest)[said]), abs=1e-6)
+
+
+def test_scores_are_those_of_the_trace() -> None:
+    model = decoder()
+    trace = model.trace({"input_ids": ids(9)})
+    found = scores(trace, experiment.VARIANTS)
+    np.testing.assert_allclose(found["raw", None], trace.raw(query=-1, layer=-1).values[0, 0])
+    np.testing.assert_allclose(found["raw, mean of layers", None], trace.raw(query=-1).values.mean(0)[0], atol=1e-7)
+    np.testing.assert_allclose(
+        found["flow", "ratio"], trace.flow(query=-1, layer=-1, receptive_field="ratio").values[0, 0]
+    )
+    upper = af.rollout(trace.graph(), queries=-1, start=2, layers=-1)[0, 0]
+    np.testing.assert_allclose(found["rollout, last third", None], upper, atol=1e-7)
+    assert len(found) == 5 * 4
+
+
+def test_end_to_end() -> None:
+    model = decoder(Words())
+    lines = [" ".join(f"{i}w{j}" for j in range(6 + i)) for i in range(8)]
+    chosen = sample(model, lines, 4, shortest=8, longest=12, seed=1)
+    assert len({tuple(c) for c in chosen}) == 4 and all(8 <= len(c) <= 12 for c in chosen)
+    assert chosen == sample(model, lines, 4, shortest=8, longest=12, seed=1)
+    told: list[str] = []
+    rows = run(model, chosen, experiment.VARIANTS, told.append, blanks=["space", "special"], resamples=50)
+    assert told == ["4 of 4 sentences"]
+    assert len(rows) == 2 * 3 * (5 * 4 + 2)
+    assert all(-1 <= r.agreement.low <= r.agreement.mean <= r.agreement.high <= 1 for r in rows)
+    assert {r.position.mean for r in rows if r.method == "recency"} == {1.0}
+    back = json.loads(json.dumps([asdict(r) for r in rows]))
+    assert back[0]["agreement"]["mean"] == rows[0].agreement.mean and back[0]["sentences"] == 4
+    shown = tables(rows)
+    assert len(shown) == 6 and shown[0].row_count == 22
+    assert str(shown[0].title) == "Spearman with blank-out (space), without the query, 4 sentences"
+    console = Console(width=200)
+    with console.capture() as printed:
+        console.print(shown[0])
+    assert str(rows[0].agreement) in printed.get()
+
+
+def test_cut_ends_inside() -> None:
+    model = decoder(Words())
+    lines = [" ".join(f"{i}w{j}" for j in range(20)) for i in range(10)]
+    whole = {tuple(Words()(line)["input_ids"]) for line in lines}
+    for part in sample(model, lines, 10, cut=True):
+        assert 8 <= len(part) < 20 and any(w[: len(part)] == tuple(part) for w in whole)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.xz"])
+def test_texts(tmp_path: Path, name: str) -> None:
+    data = b"one sentence\n\n two \r\none sentence\n"
+    (tmp_path / name).write_bytes(lzma.compress(data) if name.endswith("xz") else data)
+    assert read_lines(tmp_path / name) == ["one sentence", "two"]
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "b.txt.xz").write_bytes(b"not xz")
+    (tmp_path / "c.txt").write_bytes(b"\xff\xfe")
+    for name, why in (("a.txt", "there is no such file"), ("b.txt.xz", "it cannot be read"), ("c.txt", "it cannot be")):
+        with pytest.raises(af.InputError, match=rf"{name}': {why}.*expected UTF-8 text with one sentence a line"):
+            read_lines(tmp_path / name)
+    model = decoder(Words())
+    with pytest.raises(af.InputError, match="the text has 1 sentences of 8 to 40 tokens, and 5 were asked for"):
+        sample(model, ["a b c", "a b c d e f g h"], 5)
+    with pytest.raises(af.InputError, match="wrapped without a tokenizer"):
+        sample(decoder(), ["a b"], 1)
+    with pytest.raises(af.InputError, match="blank='x': expected one of 'space', 'remove', 'special', or the id"):
+        run(model, [[5] * 8], [None], print, blanks=["x"])
+    with pytest.raises(af.InputError, match="receptive_field='x'"):
+        run(model, [[5] * 8], ["x"], print)
+    with pytest.raises(af.InputError, match="there are no sentences"):
+        run(model, [], [None], print)
+    with pytest.raises(af.InputError, match="sentence 1 has 3 tokens: expected at least 4"):
+        run(model, [[5] * 3], [None], print)
+    with pytest.raises(af.InputError, match="does not read from left to right: expected a decoder"):
+        measure(af.wrap(hf("BertForMaskedLM", **POSITIONS)()), [[5] * 8], [None], [7], print)
+
+
+def test_blanks() -> None:
+    model = decoder(Words())
+    assert [neutral(model, b) for b in ("space", "special", "remove", 9)] == [4, 3, None, 9]
+    with pytest.raises(af.InputError, match="blank='space' needs a tokenizer"):
+        neutral(decoder(), "space")
+
+
+def test_no_gain_without_the_plain_method() -> None:
+    rows = run(decoder(), [ids(8)[0].tolist()], ["ratio"], [].append, blanks=["remove"], resamples=10)
+    assert all(r.gain is None for r in rows) and all(r.over_recency for r in rows if r.method != "recency")
+
+
+def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def attnflow(*words: str) -> Any:
+        monkeypatch.setattr("sys.argv", ["benchmarks", "receptive", "--model", "m", *words])
+        with pytest.raises(SystemExit) as left:
+            runpy.run_module("benchmarks", run_name="__main__")
+        return left.value.code, capsys.readouterr()
+
+    code, told = attnflow("--text", str(tmp_path / "no.txt"))
+    assert code == 2 and "no.txt': there is no such file" in told.err
+    (tmp_path / "a.txt").write_text("\n".join(" ".join(f"{i}w{j}" for j in range(9)) for i in range(4)))
+    monkeypatch.setattr(af, "load", lambda *_, **__: decoder(Words()), raising=False)
+    code, told = attnflow("--text", str(tmp_path / "a.txt"), "--sentences", "3")
+    assert code == 0 and "without the query, 3 sentences" in told.out
+    code, told = attnflow("--text", str(tmp_path / "a.txt"), "--sentences", "3", "--json")
+    found = json.loads(told.out)
+    assert {row["blank"] for row in found["rows"]} == {"space"} and found["provenance"]["attnflow"] == af.__version__

@@ -1,0 +1,826 @@
+"""Capture on every architecture: the same weights as eager attention, outputs as they were, checked on first use."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attnflow as af
+from architectures import (
+    ARCHITECTURES,
+    LLAMA,
+    POSITIONS,
+    TEXT,
+    Architecture,
+    hf,
+    ids,
+    image,
+    source_and_target,
+    text,
+    wave,
+)
+from attnflow import model as model_module
+from attnflow.capture.check import float_outputs, largest_difference
+from attnflow.capture.routes import EAGER, FUSED, INTERFACE
+from small_tokenizers import wordpiece
+from support import PAGE, built, page
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+transformers.utils.logging.set_verbosity_error()
+
+every = pytest.mark.parametrize("a", ARCHITECTURES, ids=lambda a: a.name)
+texts = pytest.mark.parametrize("a", [a for a in ARCHITECTURES if "input_ids" in a.inputs()], ids=lambda a: a.name)
+
+
+def returned(out: Any) -> list[torch.Tensor]:
+    """The attentions that a model returns, in the order of layers; of an encoder-decoder the encoder's."""
+    return list(out.get("attentions") or out.get("encoder_attentions") or ())
+
+
+@every
+def test_weights_equal_eager(a: Architecture) -> None:
+    if not a.returns:
+        pytest.skip("the model does not return its attention; see the tests of windows, towers and plain PyTorch")
+    trace = af.wrap(built(a)).trace(a.inputs(), keep_heads=True)
+    reference = a.build("eager")
+    with torch.no_grad():
+        attentions = returned(reference(**a.inputs(), output_attentions=True))
+    kept = trace.encoder.steps if trace.encoder else None
+    assert len(attentions) == len(kept or trace.weights)
+    for layer, expected in enumerate(attentions):
+        if kept is not None:
+            assert torch.equal(kept[layer].weights, expected[0].float().mean(0))
+        else:
+            assert torch.equal(trace.weights[layer], expected[0].float())
+
+
+@every
+def test_outputs_stay(a: Architecture) -> None:
+    """Wrapped and tracing against untouched: to the bit where eager runs in both; to the bit always when not tracing."""
+    model = built(a)
+    wrapped = af.wrap(model)
+    tower = wrapped._tower(a.inputs())
+    inputs = dict(a.inputs())
+    given = (inputs.pop("input"),) if "input" in inputs else ()
+    with torch.no_grad():
+        before = float_outputs(tower(*given, **inputs))
+        wrapped.trace(a.inputs())
+        after = float_outputs(tower(*given, **inputs))
+    assert largest_difference(before, after) == 0
+    eager = af.wrap(a.build("eager"))
+    eager.trace(a.inputs())
+    (checked,) = eager.checked.values()
+    assert checked.difference == 0
+
+
+@every
+def test_views_agree_with_the_paper(a: Architecture) -> None:
+    trace = af.wrap(built(a)).trace(a.inputs())
+    rolled, flowed = trace.rollout(query="all", layer=-1).values, trace.flow(query="all", layer=-1).values
+    assert (rolled <= flowed + 1e-9).all()
+    sums = rolled.sum(-1)
+    if a.name == "gpt-oss":
+        assert (sums < 1 - 1e-3).any()
+    else:
+        np.testing.assert_allclose(sums, 1, atol=1e-5)
+    assert trace.raw(query="all", layer=-1).values.shape == rolled.shape
+
+
+@every
+def test_blocks_equal_whole(a: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped = af.wrap(built(a))
+    whole = wrapped.trace(a.inputs(), keep_heads=True)
+    (checked,) = wrapped.checked.values()
+    assert checked.blocks == (checked.route != EAGER)
+    if not checked.blocks:
+        pytest.skip("this model's attention is computed by its own code only")
+    monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
+    blocks = wrapped.trace(a.inputs(), keep_heads=True)
+    assert "blocks" in blocks.provenance["captured"]
+    for x, y in zip(whole.steps, blocks.steps, strict=True):
+        torch.testing.assert_close(x.weights, y.weights, atol=2e-6, rtol=0)
+    for layer in whole.weights:
+        torch.testing.assert_close(whole.weights[layer], blocks.weights[layer], atol=2e-6, rtol=0)
+
+
+@texts
+def test_padding_changes_nothing(a: Architecture) -> None:
+    if a.kind == "encoder-decoder":
+        pytest.skip("encoder-decoders are traced one text at a time")
+    wrapped = af.wrap(built(a))
+    inputs = [{"input_ids": ids(n, n), "attention_mask": torch.ones(1, n, dtype=torch.long)} for n in (5, 12, 1, 9)]
+    batch = wrapped.trace(inputs)
+    for given, together in zip(inputs, batch, strict=True):
+        alone = wrapped.trace(given)
+        assert alone.tokens == together.tokens
+        np.testing.assert_allclose(together.graph(), alone.graph(), atol=1e-6)
+
+
+@texts
+def test_linear_equals_graph(a: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
+    monkeypatch.setattr("attnflow.capture.scores.FEW", 3)
+    wrapped = af.wrap(built(a))
+    graph = wrapped.trace(a.inputs())
+    if a.kind == "encoder-decoder" or not next(iter(wrapped.checked.values())).blocks:
+        with pytest.raises(af.InputError, match='memory="graph"'):
+            wrapped.trace(a.inputs(), memory="linear")
+        return
+    linear = wrapped.trace(a.inputs(), memory="linear", queries=[0, 5, -1], layers=[-1, 0])
+    same = {"query": [0, 5, -1], "layer": [-1, 0]}
+    np.testing.assert_allclose(linear.raw().values, graph.raw(**same).values, atol=1e-6)
+    for mode in (None, "ratio", "difference"):
+        if mode and a.name == "ModernBERT":
+            continue  # its local layers see both ways, a mask whose uniform step is not known without matrices
+        np.testing.assert_allclose(
+            linear.rollout(receptive_field=mode).values, graph.rollout(**same, receptive_field=mode).values, atol=2e-5
+        )
+    with pytest.raises(af.InputError, match="flow needs one matrix a layer"):
+        linear.flow()
+
+
+def test_the_page_of_models_is_what_its_command_gives() -> None:
+    assert PAGE.read_text() == page(), "run python tests/support.py --write"
+
+
+def test_routes() -> None:
+    found = {}
+    for a in ARCHITECTURES:
+        wrapped = af.wrap(built(a))
+        wrapped.trace(a.inputs())
+        found[a.name] = next(iter(wrapped.checked.values())).route
+    eager = {"DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"}
+    assert {name for name, route in found.items() if route == EAGER} == eager
+    plain = {a.name for a in ARCHITECTURES if a.kind == "plain"}
+    assert {name for name, route in found.items() if route == FUSED} == plain
+    assert all(route == INTERFACE for name, route in found.items() if name not in eager | plain)
+
+
+def test_causality_is_found() -> None:
+    for a in ARCHITECTURES:
+        if a.kind in ("encoder", "decoder"):
+            wrapped = af.wrap(built(a))
+            trace = wrapped.trace(a.inputs())
+            assert next(iter(wrapped.checked.values())).causal == (a.kind == "decoder"), a.name
+            assert (trace.default_query == 10) == (a.kind == "decoder")
+            if a.kind == "decoder":
+                assert np.triu(trace.graph(), 1).max() == 0
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "T5"])
+def test_a_first_text_of_one_token(name: str) -> None:
+    """The self-check repeats it, and what it finds holds for longer texts too."""
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    wrapped = af.wrap(a.build())
+    given = {key: x[:, :1] for key, x in a.inputs().items()}
+    assert wrapped.trace(given).graph().min() >= 0
+    assert next(iter(wrapped.checked.values())).causal == (a.kind == "decoder")
+    np.testing.assert_array_equal(wrapped.trace(a.inputs()).graph(), af.wrap(a.build()).trace(a.inputs()).graph())
+
+
+def test_falcon_with_fused_attention() -> None:
+    """Built with SDPA its returned weights see the future; ours come from what the fused function was given."""
+    falcon = next(a for a in ARCHITECTURES if a.name == "Falcon")
+    wrapped = af.wrap(falcon.build("sdpa"))
+    trace = wrapped.trace(text())
+    assert trace.provenance["captured"].startswith(FUSED)
+    np.testing.assert_allclose(trace.graph(), af.wrap(falcon.build("eager")).trace(text()).graph(), atol=1e-5)
+    linear = wrapped.trace(text(), memory="linear", queries=[3, -1])
+    np.testing.assert_allclose(linear.rollout().values, trace.rollout(query=[3, -1], layer=-1).values, atol=1e-5)
+
+
+def test_plain_pytorch_weights() -> None:
+    """Against the definition, from the layers' own parameters."""
+    vit = next(a for a in ARCHITECTURES if a.name.startswith("ViT in plain"))
+    model = vit.build()
+    trace = af.wrap(model).trace(vit.inputs(), keep_heads=True)
+    with torch.no_grad():
+        x = model.patches(vit.inputs()["pixel_values"]).flatten(2).transpose(1, 2)
+        x = torch.cat([model.cls, x], 1)
+        for layer, block in enumerate(model.blocks):
+            q, k, _ = block.qkv(block.norm(x))[0].reshape(17, 3, 4, 8).permute(1, 2, 0, 3)
+            torch.testing.assert_close(trace.weights[layer], torch.softmax(q @ k.transpose(1, 2) / 8**0.5, -1))
+            x = block(x)
+    encoder = next(a for a in ARCHITECTURES if a.name == "nn.TransformerEncoder")
+    module = encoder.build()
+    states = encoder.inputs()["input"]
+    weights = af.wrap(module).trace(encoder.inputs(), keep_heads=True).weights
+    with torch.no_grad():
+        for layer, block in enumerate(module.layers):
+            _, expected = block.self_attn(states, states, states, need_weights=True, average_attn_weights=False)
+            torch.testing.assert_close(weights[layer], expected[0])
+            states = block(states)
+
+
+def test_nn_transformer_is_one_graph() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Transformer(32, 4, 2, 3, 48, batch_first=True).eval()
+    trace = af.wrap(module).trace({"src": torch.randn(1, 6, 32), "tgt": torch.randn(1, 4, 32)})
+    assert trace.parts == ("source",) * 6 + ("target",) * 4
+    assert len(trace.ends) == 3 and len(trace.steps) == 2 + 2 * 3
+    np.testing.assert_allclose(trace.rollout().values.sum(-1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["T5", "BART", "Marian"])
+def test_encoder_decoder_against_the_definition(name: str) -> None:
+    """Rollout over source and target, from the returned weights by hand, one decoder layer after the other."""
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    trace = af.wrap(a.build()).trace(source_and_target())
+    with torch.no_grad():
+        out = a.build("eager")(**source_and_target(), output_attentions=True)
+    r = 0.5
+    source = np.eye(11)
+    for layer in out.encoder_attentions:
+        source = ((1 - r) * layer[0].double().mean(0).numpy() + r * np.eye(11)) @ source
+    from_source, from_target = np.zeros((7, 11)), np.eye(7)
+    for own, cross in zip(out.decoder_attentions, out.cross_attentions, strict=True):
+        mix = (1 - r) * own[0].double().mean(0).numpy() + r * np.eye(7)
+        from_source, from_target = mix @ from_source, mix @ from_target
+        from_source = (1 - r) * cross[0].double().mean(0).numpy() @ source + r * from_source
+        from_target = r * from_target
+    found = trace.rollout(query="all", layer=-1)
+    np.testing.assert_allclose(found.values[0], np.concatenate([from_source, from_target], 1), atol=1e-6)
+    assert found.parts == ("source",) * 11 + ("target",) * 7
+    flowed = trace.flow(query="all", layer=-1).values
+    assert np.isfinite(flowed).all() and (flowed >= found.values - 1e-6).all()
+    assert trace.encoder is not None
+    np.testing.assert_allclose(trace.encoder.rollout(query="all", layer=-1).values[0], source, atol=1e-6)
+
+
+def test_encoder_decoder_flow_counts_the_encoder_once() -> None:
+    """What passes through is not a bottleneck, and a source state gives no more than its row in all decoder layers together."""
+    trace = af.wrap(next(a for a in ARCHITECTURES if a.name == "BART").build()).trace(source_and_target())
+    values = trace.flow(query="all", layer=-1).values[0]
+    assert values[:, :11].max() <= trace.graph()[0][:11, :11].sum(0).max() + 1e-9
+    earlier = values[6, 11:17]
+    column = trace.graph()[2][11:, 11:17].sum(0)  # what all target positions take from each at the first decoder layer
+    assert (earlier <= column + 1e-9).all() and (earlier > 0).all()
+
+
+def test_windows_against_the_library() -> None:
+    """Each window's weights stand where transformers' own partition of a shifted grid puts them."""
+    from transformers.models.swin.modeling_swin import window_partition
+
+    a = next(a for a in ARCHITECTURES if a.name == "Swin")
+    trace = af.wrap(a.build()).trace(a.inputs(), keep_heads=True)
+    attention = [s for s in trace.steps if s.residual]
+    assert [s.weights.shape[0] for s in trace.steps] == [256, 256, 64, 64, 64]
+    for layer, (side, shift) in enumerate([(16, 0), (16, 2), (8, 0), (8, 2)]):
+        grid = torch.arange(side * side).reshape(1, side, side, 1)
+        windows = window_partition(torch.roll(grid, (-shift, -shift), (1, 2)), 4).reshape(-1, 16)
+        expected = torch.zeros(side * side, side * side)
+        for w, places in enumerate(windows):
+            for i, q in enumerate(places):
+                expected[q, places] = trace.weights[layer][w, :, i].mean(0)
+        torch.testing.assert_close(attention[layer].weights, expected)
+    merging = next(s for s in trace.steps if not s.residual)
+    assert merging.weights[0].nonzero().flatten().tolist() == [0, 1, 16, 17]
+    assert trace.rollout().values.shape == (2, 64, 256)
+    assert trace.raw(layer=0).values.shape == (1, 256, 256)
+    np.testing.assert_allclose(trace.raw(layer=-1).values.sum(-1), 1, atol=1e-5)
+
+
+def test_windows_equal_eager() -> None:
+    """The model returns the last block of each stage only."""
+    a = next(a for a in ARCHITECTURES if a.name == "Swin")
+    weights = af.wrap(a.build()).trace(a.inputs(), keep_heads=True).weights
+    with torch.no_grad():
+        attentions = a.build("eager")(**a.inputs(), output_attentions=True).attentions
+    assert len(weights) == 4 and len(attentions) == 2
+    assert torch.equal(weights[1], attentions[0]) and torch.equal(weights[3], attentions[1])
+
+
+@pytest.mark.parametrize(("name", "tower"), [("CLIP, text", "text_model"), ("CLIP, image", "vision_model")])
+def test_towers_equal_eager(name: str, tower: str) -> None:
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    weights = af.wrap(a.build()).trace(a.inputs(), keep_heads=True).weights
+    with torch.no_grad():
+        attentions = getattr(a.build("eager"), tower)(**a.inputs(), output_attentions=True).attentions
+    assert len(weights) == len(attentions) == 3
+    assert all(torch.equal(weights[layer], expected[0]) for layer, expected in enumerate(attentions))
+
+
+def test_vision_labels() -> None:
+    expected = {"ViT": 1, "DeiT": 2, "DINOv2 with registers": 4, "BEiT": 1, "CLIP, image": 1, "Swin": 0}
+    for a in ARCHITECTURES:
+        if a.name in expected:
+            trace = af.wrap(a.build()).trace(a.inputs())
+            assert sum(trace.special) == expected[a.name]
+            assert trace.grid == ((16, 16) if a.name == "Swin" else (4, 4))
+            result = trace.rollout(query=0, layer=-1)
+            assert result.on_grid().shape == (1, 1, *trace.grid)
+            assert result.overlay(np.zeros((64, 64, 3), np.uint8), query=0).shape == (64, 64, 3)
+    registers = next(a for a in ARCHITECTURES if a.name.startswith("DINOv2"))
+    assert af.wrap(registers.build()).trace(registers.inputs()).tokens[:5] == (
+        "[CLS]",
+        "[REG1]",
+        "[REG2]",
+        "[REG3]",
+        "0,0",
+    )
+
+
+def test_audio_positions_are_times() -> None:
+    a = next(a for a in ARCHITECTURES if a.name == "wav2vec2")
+    trace = af.wrap(a.build()).trace(wave()["input_values"][0].numpy())
+    assert trace.tokens[0] == "0.00s" and len(trace.tokens) == 39
+    with pytest.raises(af.InputError, match=r"audio has shape \(2, 3\): expected one row of numbers"):
+        af.wrap(a.build()).trace(np.zeros((2, 3)))
+    heard = af.wrap(a.build(), transformers.Wav2Vec2FeatureExtractor(sampling_rate=8000))
+    slower = heard.trace(wave()["input_values"][0].numpy(), sampling_rate=8000)
+    assert [float(t[:-1]) for t in slower.tokens] == pytest.approx([2 * float(t[:-1]) for t in trace.tokens], abs=0.011)
+    with pytest.raises(af.InputError, match="the audio has 44100 Hz and the model takes 8000: resample it first"):
+        heard.trace(np.zeros(800), sampling_rate=44100)
+
+
+def test_whisper() -> None:
+    build = hf(
+        "WhisperForConditionalGeneration", vocab_size=120, d_model=32, encoder_layers=2, decoder_layers=2, num_mel_bins=8,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=20,
+        max_target_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    features = torch.randn(1, 8, 40, generator=torch.Generator().manual_seed(0))
+    trace = af.wrap(build()).trace({"input_features": features, "decoder_input_ids": ids(6)})
+    assert trace.parts == ("source",) * 20 + ("target",) * 6
+    with torch.no_grad():
+        out = build("eager")(input_features=features, decoder_input_ids=ids(6), output_attentions=True)
+    for step, expected in zip(trace.encoder.steps, out.encoder_attentions, strict=True):
+        assert torch.equal(step.weights, expected[0].mean(0))
+
+
+def test_sinks_are_a_choice() -> None:
+    a = next(a for a in ARCHITECTURES if a.name == "gpt-oss")
+    wrapped = af.wrap(a.build())
+    kept, normal, own = (wrapped.trace(text(), missing=m).graph(0) for m in ("keep", "normalize", "self"))
+    assert kept.sum(-1).max() < 0.99
+    np.testing.assert_allclose(normal, kept / kept.sum(-1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(own - kept, np.eye(11) * (1 - kept.sum(-1, keepdims=True)), atol=1e-6)
+    assert wrapped.trace(text(), missing="self").provenance["missing"] == "self"
+
+
+def test_heads_are_reduced_as_asked() -> None:
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    heads = wrapped.trace(text(), keep_heads=True).weights
+    for how in ("mean", "max", "min", [1, 3]):
+        expected = af.attention_graph([heads[l].numpy() for l in range(3)], heads=how, residual=0)
+        np.testing.assert_allclose(wrapped.trace(text(), heads=how).graph(0), expected, atol=1e-6)
+    assert set(wrapped.trace(text(), keep_heads=[1, -1]).weights) == {1, 2}
+    assert not wrapped.trace(text()).weights
+
+
+def test_one_head() -> None:
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    trace = wrapped.trace(text(), keep_heads=True)
+    weights = np.stack([trace.weights[l].numpy() for l in range(3)])
+    for method in ("rollout", "flow"):
+        expected = af.single_head(weights, layer=1, head=2, method=method, queries=0)
+        np.testing.assert_allclose(trace.single_head(1, 2, method, query=0).values[0], expected, atol=1e-6)
+    with pytest.raises(af.InputError, match="the heads of layer 1 were not kept: trace again with keep_heads"):
+        wrapped.trace(text()).single_head(1, 2)
+
+
+def test_blocks_never_hold_a_layer_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4 heads and 300 tokens no tensor as large as heads × n × n, nor even two of n × n, is made."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 100_000)
+    n, largest = 300, 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for x in out if isinstance(out, tuple | list) else [out]:
+                if isinstance(x, torch.Tensor):
+                    largest = max(largest, x.untyped_storage().nbytes() // 4)
+            return out
+
+    for cls, options in (("BertModel", {**POSITIONS, "max_position_embeddings": n}), ("LlamaForCausalLM", LLAMA)):
+        wrapped = af.wrap(hf(cls, **options)())
+        given = {"input_ids": ids(n)}
+        wrapped.trace(given)
+        largest = 0
+        with Watch():
+            wrapped.trace(given)
+        assert n * n <= largest < 2 * n * n
+
+
+@pytest.mark.parametrize("name", ["Llama", "BLOOM"])
+def test_a_shared_model_serves_others_meanwhile(name: str) -> None:
+    """Threads that trace, and threads that just run the model, each get what they would get alone."""
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    model, plain = built(a), built(a)
+    asked = {} if name == "Llama" else {"output_attentions": True}
+    wrapped = af.wrap(model)
+    given = [{"input_ids": ids(n, n)} for n in range(3, 11)]
+    wrapped.trace(given[0])
+    alone = [wrapped.trace(x).graph() for x in given]
+    with torch.no_grad():
+        outputs = [plain(**x, **asked) for x in given]
+    wrong: list[str] = []
+
+    def tracing(start: int) -> None:
+        for i in range(start, start + 12):
+            if not np.array_equal(wrapped.trace(given[i % 8]).graph(), alone[i % 8]):
+                wrong.append(f"trace {i}")
+
+    def running(start: int) -> None:
+        for i in range(start, start + 12):
+            with torch.no_grad():
+                out, expected = model(**given[i % 8], **asked), outputs[i % 8]
+                if not torch.equal(out.logits, expected.logits):
+                    wrong.append(f"run {i}")
+                for x, y in zip(returned(out), returned(expected), strict=True):
+                    if not torch.equal(x, y):
+                        wrong.append(f"attentions of run {i}")
+
+    threads = [threading.Thread(target=f, args=(s,)) for s in range(3) for f in (tracing, running)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def refuses(model: Any, sentence: str, given: Any = None) -> None:
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(model).trace(text() if given is None else given)
+
+
+def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-check can fail: each of its conditions, broken on purpose."""
+    from transformers.models.llama import modeling_llama
+
+    monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
+    honest = modeling_llama.eager_attention_forward
+
+    def other_output(*args: Any, **kwargs: Any) -> Any:
+        out, weights = honest(*args, **kwargs)
+        return out * 1.1, weights
+
+    def not_stochastic(*args: Any, **kwargs: Any) -> Any:
+        out, weights = honest(*args, **kwargs)
+        return out, weights * 1.5
+
+    def sees_the_future(*args: Any, **kwargs: Any) -> Any:
+        out, weights = honest(*args, **kwargs)
+        return out, torch.full_like(weights, 1 / weights.shape[-1])
+
+    for lie, sentence in (
+        (other_output, "the outputs of the hooked model differ from the model's own by"),
+        (not_stochastic, "sum to 1.5 to 1.5, not to one"),
+        (sees_the_future, "to a later position, but the outputs of this model do not depend on later positions"),
+    ):
+        monkeypatch.setattr(modeling_llama, "eager_attention_forward", lie)
+        wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
+        with pytest.raises(af.InputError, match=sentence):
+            wrapped.trace(text())
+
+
+def test_padding_that_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap of an attention function without a mask function: padding would silently take part."""
+    import transformers.masking_utils as masks
+
+    monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
+    monkeypatch.setattr(masks, "eager_mask", lambda *args, **kwargs: None)
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    with pytest.raises(af.InputError, match="to padding: the mask did not reach the attention"):
+        wrapped.trace(text())
+
+
+def test_models_that_are_refused() -> None:
+    mamba = hf("MambaForCausalLM", vocab_size=120, hidden_size=32, num_hidden_layers=2, state_size=4)
+    refuses(mamba(), "MambaForCausalLM cannot be explained by its attention.*no attention was seen")
+    jamba = hf(
+        "JambaForCausalLM", **{**LLAMA, "num_hidden_layers": 4}, attn_layer_period=4, attn_layer_offset=2,
+        expert_layer_period=4, num_experts=2, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4,
+    )  # fmt: skip
+    refuses(
+        jamba(), "1 attention calls were seen and the model has 4 layers: the others mix positions without attention"
+    )
+    longformer = hf("LongformerModel", **{**TEXT, "max_position_embeddings": 80}, attention_window=4, pad_token_id=1)
+    refuses(longformer("eager"), "LongformerModel cannot be explained by its attention.*expected one square matrix")
+    refuses(torch.nn.Linear(3, 3), "no attention was seen", {"input": torch.zeros(1, 3)})
+
+
+def test_other_mixing_beside_attention_is_refused() -> None:
+    falcon_h1 = hf(
+        "FalconH1ForCausalLM", **LLAMA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4, mamba_n_groups=1,
+    )  # fmt: skip
+    convbert = hf("ConvBertModel", **POSITIONS, embedding_size=16, head_ratio=2, conv_kernel_size=3)
+    sentence = (
+        "positions mix in other ways too: with attention to oneself only, outputs still depend on other positions"
+    )
+    refuses(falcon_h1(), sentence)
+    refuses(convbert("eager"), sentence)
+
+    class HalfWatched(torch.nn.Module):
+        """Every second block writes its softmax out by hand, where nothing can watch it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.blocks = torch.nn.Sequential(*(Block(i % 2) for i in range(4)))
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return self.blocks(input)
+
+    class Block(torch.nn.Module):
+        def __init__(self, by_hand: int) -> None:
+            super().__init__()
+            self.by_hand, self.qkv = by_hand, torch.nn.Linear(8, 24)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            q, k, v = q[:, None], k[:, None], v[:, None]
+            if self.by_hand:
+                return x + (torch.softmax(q @ k.mT, -1) @ v)[:, 0]
+            return x + torch.nn.functional.scaled_dot_product_attention(query=q, key=k, value=v)[:, 0]
+
+    refuses(HalfWatched().eval(), sentence, torch.randn(1, 6, 8))
+
+
+def test_windows_that_cannot_be_placed_are_refused() -> None:
+    sam = hf(
+        "SamVisionModel", hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=32, patch_size=4,
+        window_size=4, global_attn_indexes=[2], mlp_dim=48, output_channels=16,
+    )  # fmt: skip
+    refuses(sam(), "expected one square matrix of all positions a layer", image())
+
+
+def test_plain_attention_that_cannot_be_placed_is_refused() -> None:
+    class Heads(torch.nn.Module):
+        """Heads in the batch axis, where nothing tells them from items."""
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            x = input.reshape(1, -1, 4, 2).transpose(1, 2).reshape(4, -1, 2)
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    class Two(torch.nn.Module):
+        """Two lists of layers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4)]
+            self.early, self.late = torch.nn.ModuleList(layers[:2]), torch.nn.ModuleList(layers[2:])
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            for layer in (*self.early, *self.late):
+                input = layer(input)
+            return input
+
+    refuses(Heads(), r"its attention has shapes 4×6×6 \(\[items, queries, keys\]\)", torch.randn(1, 6, 8))
+    refuses(Two().eval(), "its attention is made in several places .* wrap the part", torch.randn(1, 6, 8))
+    decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    refuses(
+        decoder, "states that were given from outside", {"tgt": torch.randn(1, 4, 8), "memory": torch.randn(1, 6, 8)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"pixel_values": torch.zeros(2, 3, 32, 32)},
+            r"pixel_values has shape \(2, 3, 32, 32\): expected \[1, …\], one input at a time",
+        ),
+        ({"input_ids": torch.tensor([[-5, 3]])}, "input_ids holds torch.int64 from -5: expected whole numbers from 0"),
+        ({"input_ids": torch.tensor([[0.5, 3]])}, "input_ids holds torch.float32 from 0.5: expected whole numbers"),
+        ({"input_ids": "the key"}, "input_ids is a str: expected a tensor"),
+    ],
+)
+def test_tensors_that_cannot_be_used(given: Any, sentence: str) -> None:
+    refuses(hf("BertModel", **POSITIONS)(), sentence, given)
+
+
+def test_eager_heads_are_reduced_layer_by_layer() -> None:
+    """The modules that make the weights are found, so that not all heads of all layers are held at once."""
+    for name in ("DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"):
+        wrapped = af.wrap(built(next(a for a in ARCHITECTURES if a.name == name)))
+        wrapped.trace(text())
+        assert len(next(iter(wrapped.checked.values())).reducers) == 3, name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_eager_attention_is_reduced_by_object_and_not_by_address(seed: int) -> None:
+    """Where the model's own recorder keeps the full tensor, ours is freed and its address given to another."""
+    build = hf(
+        "XGLMForCausalLM",
+        vocab_size=120,
+        d_model=32,
+        num_layers=3,
+        attention_heads=4,
+        ffn_dim=48,
+        max_position_embeddings=64,
+    )
+    model = build("eager")
+    given = {"input_ids": ids(11, seed)}
+    for _ in range(4):
+        trace = af.wrap(model).trace(given)
+        with torch.no_grad():
+            attentions = model(**given, output_attentions=True, use_cache=False).attentions
+        for step, expected in zip(trace.steps, attentions, strict=True):
+            torch.testing.assert_close(step.weights, expected[0].mean(0))
+
+
+def test_restarting_positions_are_one_text_in_both_memories() -> None:
+    wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
+    given = {
+        "input_ids": ids(12),
+        "attention_mask": torch.ones(1, 12).long(),
+        "position_ids": torch.tensor([[*range(6)] * 2]),
+    }
+    expected = wrapped.trace(given).rollout(layer=-1).values
+    np.testing.assert_allclose(wrapped.trace(given, memory="linear").rollout().values, expected, atol=1e-6)
+
+
+def test_double_precision() -> None:
+    wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)().double())
+    expected = wrapped.trace(text()).rollout(layer=-1).values
+    np.testing.assert_allclose(wrapped.trace(text(), memory="linear").rollout().values, expected, atol=1e-6)
+
+
+def test_unwrap_gives_the_model_back() -> None:
+    model = hf("LlamaForCausalLM", **LLAMA)()
+    wrapped = af.wrap(model)
+    wrapped.trace(text())
+    assert model.config._attn_implementation == "attnflow_sdpa"
+    assert wrapped.unwrap() is model and model.config._attn_implementation == "sdpa"
+
+
+def test_first_use_by_many_threads() -> None:
+    wrapped = af.wrap(built(next(a for a in ARCHITECTURES if a.name == "BLOOM")))
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(wrapped.trace(text()).graph())) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 6 and all(np.array_equal(x, found[0]) for x in found)
+
+
+def test_a_refused_model_stays_as_it_was() -> None:
+    longformer = hf("LongformerModel", **{**TEXT, "max_position_embeddings": 80}, attention_window=4, pad_token_id=1)(
+        "eager"
+    )
+    jamba = hf(
+        "JambaForCausalLM", **{**LLAMA, "num_hidden_layers": 4}, attn_layer_period=4, attn_layer_offset=2,
+        expert_layer_period=4, num_experts=2, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4,
+    )()  # fmt: skip
+    for model in (longformer, jamba):
+        before = model.config._attn_implementation
+        with torch.no_grad():
+            expected = float_outputs(model(**text()))
+        with pytest.raises(af.InputError):
+            af.wrap(model).trace(text())
+        assert model.config._attn_implementation == before
+        with torch.no_grad():
+            assert largest_difference(float_outputs(model(**text())), expected) == 0
+
+
+def test_a_file_without_the_usual_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    model = hf("LlamaForCausalLM", **LLAMA)()
+    monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "__module__", "architectures")
+    wrapped = af.wrap(model)
+    with pytest.raises(af.InputError, match="the file of LlamaAttention has no eager_attention_forward"):
+        wrapped.trace(text())
+
+
+def test_inputs_on_which_the_model_does_not_run() -> None:
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    with pytest.raises(
+        af.InputError, match=r"the model does not run on this input \(IndexError: index out of range in self\)"
+    ):
+        wrapped.trace({"input_ids": torch.tensor([[5, 6, 999]])})
+    wrapped.trace(text())  # now it is checked, and later texts say the same
+    with pytest.raises(af.InputError, match=r"the model does not run on this input \(IndexError"):
+        wrapped.trace({**text(), "input_ids": ids() + 1000})
+
+
+def test_padding_in_a_dict_is_refused() -> None:
+    hidden = {"input_ids": ids(), "attention_mask": torch.tensor([[0] * 3 + [1] * 8])}
+    with pytest.raises(af.InputError, match="attention_mask hides positions: give one text without its padding"):
+        af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(hidden)
+
+
+def test_another_implementation_set_after_wrapping() -> None:
+    model = hf("LlamaForCausalLM", **LLAMA)()
+    wrapped = af.wrap(model)
+    expected = wrapped.trace(text()).graph()
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        np.testing.assert_allclose(wrapped.trace(text()).graph(), expected, atol=1e-6)
+
+
+def test_training_mode_is_refused() -> None:
+    model = hf("BertModel", **POSITIONS)()
+    wrapped = af.wrap(model)
+    model.train()
+    with pytest.raises(
+        af.InputError,
+        match=r"the model is in training mode, where dropout changes the weights: call model\.eval\(\) first",
+    ):
+        wrapped.trace(text())
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "sentence"),
+    [
+        ("rollout", {"residual": 2}, r"residual=2: expected a weight between 0 and 1 \(the paper uses 0.5\)"),
+        ("flow", {"residual": -1}, "residual=-1: expected a weight between 0 and 1"),
+        ("rollout", {"start": 2, "layer": 1}, "start=2 is above layer 1: expected a layer at or below those explained"),
+        ("rollout", {"start": 9}, "start 9 does not exist: there are 3"),
+        (
+            "flow",
+            {"receptive_field": "x"},
+            "receptive_field='x': expected one of 'ratio', 'difference', 'layer', or None",
+        ),
+        ("raw", {"layer": 3}, "layer 3 does not exist: there are 3, so expected -3 to 2"),
+    ],
+)
+def test_arguments_of_the_views(method: str, options: dict[str, Any], sentence: str) -> None:
+    trace = af.wrap(hf("BertModel", **POSITIONS)()).trace(text())
+    assert repr(trace) == "Trace(3 layers, 11 tokens, '')"
+    with pytest.raises(af.InputError, match=sentence):
+        getattr(trace, method)(query=0, **options)
+
+
+def test_provenance() -> None:
+    told = af.wrap(hf("BertModel", **POSITIONS)(), name="mine").trace(text()).rollout(residual=0.3).provenance
+    assert told["model"] == "mine" and told["class"] == "BertModel" and told["dtype"] == "float32"
+    assert told["captured"] == "attention interface" and told["heads"] == "mean" and told["residual"] == 0.3
+    assert told["attnflow"] == af.__version__ and told["transformers"] == transformers.__version__
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "Mixtral", "T5, encoder alone"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision(name: str, dtype: torch.dtype) -> None:
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    wrapped = af.wrap(a.build().to(dtype))
+    half = wrapped.trace(text())
+    (checked,) = wrapped.checked.values()
+    assert half.provenance["dtype"] == str(dtype).removeprefix("torch.")
+    assert checked.blocks and checked.causal == (a.kind == "decoder")
+    np.testing.assert_allclose(half.graph(), af.wrap(a.build()).trace(text()).graph(), atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"missing": "x"}, "missing='x': expected one of 'keep', 'normalize', 'self'"),
+        ({"memory": "x"}, 'memory=\'x\': expected "graph" or "linear"'),
+        ({"heads": [0, 4]}, "head 4 does not exist: there are 4, so expected -4 to 3"),
+        ({"keep_heads": [7]}, "layer 7 does not exist: there are 3"),
+        ({"heads": "median"}, 'heads=\'median\': expected "mean", "max", "min" or a list of heads'),
+        ({"queries": [0]}, 'queries, layers and offload are for memory="linear"'),
+        ({"memory": "linear", "heads": "max"}, "takes the mean over heads"),
+        ({"memory": "linear", "queries": [99]}, "query 99 does not exist: there are 11"),
+        ({"memory": "linear", "layers": [3]}, "layer 3 does not exist: there are 3"),
+    ],
+)
+def test_options(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(text(), **options)
+
+
+def test_images_of_any_mode_have_the_channels_that_the_processor_expects() -> None:
+    from PIL import Image
+    from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+    )
+    model = af.wrap(ViTModel(config), ViTImageProcessorPil(size={"height": 32, "width": 32}))
+    grey = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8))
+    expected = model.trace(grey.convert("RGB")).rollout().values
+    for mode in ("L", "LA", "P", "RGBA", "I"):
+        assert np.array_equal(model.trace(grey.convert(mode)).rollout().values, expected), mode
+
+
+def test_an_encoder_decoder_whose_own_writing_fails_asks_for_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = next(a for a in ARCHITECTURES if a.kind == "encoder-decoder")
+    model = a.build()
+
+    def generate(*given: Any, **options: Any) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(model, "generate", generate)
+    with pytest.raises(af.InputError) as caught:
+        af.wrap(model, wordpiece()).trace("the key")
+    assert str(caught.value) == (
+        "this encoder-decoder cannot write a target by itself (IndexError: list index out of range): give target=, the text "
+        "for its decoder"
+    )

@@ -1,0 +1,883 @@
+"""Inputs of a corpus: every format, in parts of any size and order, gives the same texts; what is broken harms its own row."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import random
+import sys
+import tracemalloc
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from attnflow.corpus import columnar as tables
+from attnflow.corpus import plan as read
+from attnflow.corpus import sources as inputs
+from attnflow.corpus import text_files as lines
+from attnflow.corpus.plan import Part, Piece, Reader, plan
+from attnflow.corpus.sources import Corpus, Text, open_corpus
+from attnflow.errors import InputError
+from attnflow.evaluate.dataset import read_rows
+
+pa = pytest.importorskip("pyarrow", reason="tables of a corpus need pyarrow")
+pq = pytest.importorskip("pyarrow.parquet", reason="tables of a corpus need pyarrow")
+
+PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+LINES = ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.ndjson"]
+NAMES = [*LINES, *(name + end for name in LINES[:4] for end in PACK), "a.parquet", "a.arrow", "stream.arrow"]
+KNOWN = ".txt, .csv, .tsv, .jsonl, .ndjson (each also .gz, .xz, .bz2), .parquet, .arrow"
+Row = tuple[str, "str | None", "str | None"]
+
+
+def parts_of(
+    corpus: Corpus, most_texts: int = 1000, most_cost: int = 1 << 40, samples: int | None = None
+) -> list[Part]:
+    return list(plan(corpus, most_texts, most_cost, lambda size: size, samples))
+
+
+def texts_of(path: Path | str, **options: Any) -> list[Text]:
+    corpus = open_corpus(path, **options)
+    parts = parts_of(corpus, 2)
+    with closing(Reader(corpus)) as reader:  # backwards, so that every part is found by itself
+        found = [reader.texts(part) for part in reversed(parts)]
+    return [text for texts in reversed(found) for text in texts]
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(PACK.get(path.suffix, bytes)(data))
+    return path
+
+
+def escaped(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def arrow_table(rows: Sequence[Row], kind: Any = None) -> Any:
+    columns = {}
+    for name, values in zip(("id", "text", "pair"), zip(*rows, strict=True), strict=True):
+        data = pa.array([None if v is None else escaped(v) for v in values], pa.large_binary())
+        columns[name] = data.view(pa.large_string()) if kind is None else data.cast(pa.binary()).view(kind)
+    return pa.table(columns)
+
+
+def write_rows(path: Path, rows: Sequence[Row], rng: random.Random) -> Path:
+    """A table in the format of the name, by other means than it is read with."""
+    kind = next(s for s in path.suffixes if s not in PACK)
+    if kind == ".parquet":
+        pq.write_table(arrow_table(rows), path, row_group_size=rng.choice([1, 7, 300]))
+    elif kind == ".arrow":
+        made = arrow_table(rows, pa.string())
+        opened = pa.ipc.new_stream if "stream" in path.name else pa.ipc.new_file
+        with pa.OSFile(str(path), "wb") as sink, opened(sink, made.schema) as writer:
+            writer.write_table(made, rng.choice([1, 7, 300]))
+    elif kind == ".txt":
+        write(path, b"".join(escaped(text or "") + rng.choice([b"\n", b"\r\n"]) for _, text, _ in rows))
+    elif kind == ".tsv":
+        write(path, b"pair\tid\ttext\r\n" + b"".join(escaped(f"{p}\t{i}\t{t}\r\n") for i, t, p in rows))
+    elif kind == ".csv":
+        quoted = [",".join('"' + str(v).replace('"', '""') + '"' for v in (t, i, p)) for i, t, p in rows]
+        blank = [rng.choice(["\n", "\n\n", "\r\n"]) for _ in quoted]
+        write(
+            path, b"\xef\xbb\xbftext,id,pair\n" + b"".join(map(escaped, map("".join, zip(quoted, blank, strict=True))))
+        )
+    else:
+        lines = []
+        for i, t, p in rows:
+            held = {"id": i, "text": t, "pair": p}
+            if t is None and rng.random() < 0.5:
+                del held["text"]
+            lines.append(escaped(json.dumps(held, ensure_ascii=False)) + rng.choice([b"\n", b"\n \n"]))
+        write(path, b"".join(lines))
+    return path
+
+
+def made_up(name: str, rng: random.Random, count: int) -> list[Row]:
+    """Texts as nasty as the format can hold: what cannot stand in a line of text may in a cell, and null in neither."""
+    signs = [
+        "key",
+        "cabinet",
+        " ",
+        "ä",
+        "日本",
+        "😀",
+        "\udcff",
+        "\udce9",
+        '"',
+        ",",
+        "\x00",
+        "\x85",
+        "\u2028",
+        "\x0c",
+        "'",
+    ]
+    if ".txt" not in name and ".tsv" not in name:
+        signs += ["\n", "\r\n", "\t", "\r"]
+    nulls = any(kind in name for kind in ("json", "parquet", "arrow"))
+
+    def text() -> str:
+        return "".join(rng.choices(signs, k=rng.choice([0, 1, 3, 20])))
+
+    return [
+        (
+            f"id-{n}",
+            None if nulls and n and rng.random() < 0.1 else text(),
+            None if nulls and rng.random() < 0.1 else text(),
+        )
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format_in_parts_of_any_size_and_order(
+    tmp_path: Path, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "ROWS", 5)
+    rng = random.Random(f"{name} {seed}")
+    rows = made_up(name, rng, rng.choice([1, 40, 90]))
+    path = write_rows(tmp_path / name, rows, rng)
+    if ".txt" in name:
+        expected = [Text(f"{name}:{number}", text) for number, (_, text, _) in enumerate(rows, 1)]
+        corpus = open_corpus(path)
+    else:
+        expected = [Text(id, text, pair or "") for id, text, pair in rows]
+        corpus = open_corpus(path, pair="pair")
+
+    most_texts, most_cost = rng.randint(1, 30), rng.randint(1, 400)
+    parts = parts_of(corpus, most_texts, most_cost)
+    assert parts == parts_of(corpus, most_texts, most_cost)
+    corpus = pickle.loads(pickle.dumps(corpus))
+    with closing(Reader(corpus)) as reader:
+        assert [text for part in parts for text in reader.texts(part)] == expected
+        for part in rng.sample(parts, len(parts)):
+            assert reader.texts(part) == expected[part.row : part.row + part.count]
+
+    def cost(part: Part) -> int:
+        texts = expected[part.row : part.row + part.count]
+        return sum(len((s or "").encode("utf-8", "surrogatepass")) for text in texts for s in (text.text, text.pair))
+
+    for part, after in zip(parts, [*parts[1:], None], strict=True):
+        assert part.number == parts.index(part) and 0 < part.count <= most_texts
+        assert part.count == 1 or cost(part) <= most_cost
+        if after is not None:
+            assert after.row == part.row + part.count
+            first = replace(after, count=1)
+            assert part.count == most_texts or cost(part) + cost(first) > most_cost, "it could have gone on"
+    assert sum(part.count for part in parts) == len(expected)
+
+
+def test_csv_is_read_as_evaluate_reads_it(tmp_path: Path) -> None:
+    data = 'id,text,"a ""b"""\r\n1,"two\nlines, and ""quotes""",x\n\n\n2, spaces ,"y\r\nz"\r3,old ends,\r4,half "quoted" cell,w'
+    write(tmp_path / "a.csv", data.encode())
+    _, rows = read_rows(tmp_path / "a.csv")
+    assert [(t.id, t.text, t.pair) for t in texts_of(tmp_path / "a.csv", pair='a "b"')] == [
+        (row["id"], row["text"], row['a "b"']) for row in rows
+    ]
+    assert len(rows) == 4
+
+
+def test_lines_of_text(tmp_path: Path) -> None:
+    """Blank lines are texts, a last newline is none; only \\n and \\r\\n end a line; the byte order mark is no text."""
+    path = write(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\n\n  \ntwo\rthree\x0bfour\xe2\x80\xa8five\xef\xbb\xbf\nend")
+    assert [t.text for t in texts_of(path)] == ["one", "", "  ", "two\rthree\x0bfour\u2028five\ufeff", "end"]
+    assert [t.id for t in texts_of(path)] == [f"a.txt:{n}" for n in range(1, 6)]
+    assert [t.text for t in texts_of(write(path, b"\n"))] == [""]
+
+
+def test_broken_bytes_are_kept_and_harm_their_own_row(tmp_path: Path) -> None:
+    broken = b"caf\xe9"
+    write(tmp_path / "a.txt", b"good\n" + broken + b"\ngood\n")
+    write(tmp_path / "b.csv", b"id,text\n\xff,good\n2," + broken + b"\n")
+    write(tmp_path / "c.jsonl", b'{"text": "' + broken + b'"}\n{"text": "\\ud83d", "id": "\\ud83d"}\n')
+    made = pa.array([b"good", broken], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": made, "id": made}), tmp_path / "d.parquet")
+    assert [(t.id, t.text, t.problem) for t in texts_of(tmp_path)] == [
+        ("a.txt:1", "good", None),
+        ("a.txt:2", "caf\udce9", None),
+        ("a.txt:3", "good", None),
+        ("\\udcff", "good", None),  # ids are written, and must be text
+        ("2", "caf\udce9", None),
+        ("c.jsonl:1", "caf\udce9", None),
+        ("\\ud83d", "\ud83d", None),
+        ("good", "good", None),
+        ("caf\\udce9", "caf\udce9", None),
+    ]
+
+
+def test_rows_with_a_problem(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b'id,text\n1,"two\nlines"\n2\n3,a,b\n4,good\n')
+    write(tmp_path / "a2.csv", b"text,id,n\na, b,5,1\nc\nd,7\n")
+    write(tmp_path / "b.tsv", b'text\n"\na\tb\n')
+    deep = b"[" * 100_000
+    write(
+        tmp_path / "c.jsonl",
+        b'{"text": "a", "id": 7}\n\n{"text"\nnonsense\n[1]\n{"text": 3, "id": "x"}\n{"id": [1, "\xc3\xa4"]}\n{"text": null, "id": null}\n'
+        + deep
+        + b"\n"
+        + b'{"text": "good", "n": %s}\n{"text": ["%s"]}' % (b"9" * 5000, b"y" * 100),
+    )
+    digits = "Exceeds the limit (4300 digits) for integer string conversion: value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit"
+    assert texts_of(tmp_path) == [
+        Text("1", "two\nlines"),
+        Text("2", None, None, "a.csv, row 2 (line 4): fewer cells than the 2 columns of the first line"),
+        Text("3", None, None, "a.csv, row 3 (line 5): more cells than the 2 columns of the first line"),
+        Text("4", "good"),
+        # " b" is no id: the comma before it stands in the text
+        Text("a2.csv:1", None, None, "a2.csv, row 1 (line 2): more cells than the 3 columns of the first line"),
+        Text("a2.csv:2", None, None, "a2.csv, row 2 (line 3): fewer cells than the 3 columns of the first line"),
+        Text("7", None, None, "a2.csv, row 3 (line 4): fewer cells than the 3 columns of the first line"),
+        Text("b.tsv:1", '"'),
+        Text("b.tsv:2", None, None, "b.tsv, row 2 (line 3): more cells than the 1 columns of the first line"),
+        Text("7", "a"),
+        Text(
+            "c.jsonl:2",
+            None,
+            None,
+            "c.jsonl, row 2 (line 3): not JSON (Expecting ':' delimiter); expected one object a line",
+        ),
+        Text(
+            "c.jsonl:3", None, None, "c.jsonl, row 3 (line 4): not JSON (Expecting value); expected one object a line"
+        ),
+        Text("c.jsonl:4", None, None, 'c.jsonl, row 4 (line 5): expected an object such as {"text": …}'),
+        Text("x", None, None, "c.jsonl, row 5 (line 6): the column 'text' holds 3; expected text"),
+        Text('[1, "ä"]', None),
+        Text("c.jsonl:7", None),
+        Text(
+            "c.jsonl:8", None, None, "c.jsonl, row 8 (line 9): not JSON (nested too deeply); expected one object a line"
+        ),
+        Text("c.jsonl:9", None, None, f"c.jsonl, row 9 (line 10): not JSON ({digits}); expected one object a line"),
+        Text(
+            "c.jsonl:10", None, None, f"c.jsonl, row 10 (line 11): the column 'text' holds ['{'y' * 38}; expected text"
+        ),
+    ]
+    write(tmp_path / "d" / "a.jsonl", b'{"text": "a", "with": 1}\n')
+    assert texts_of(tmp_path / "d", pair="with") == [
+        Text("a.jsonl:1", None, None, "a.jsonl, line 1: the column 'with' holds 1; expected text")
+    ]
+
+
+def unclosed(last: int) -> str:
+    return (
+        f"a quotation mark is never closed, so that all up to the end of the file, line {last}, is this row; close it, or "
+        "write it twice"
+    )
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_quotation_mark_that_is_never_closed(tmp_path: Path, end: str) -> None:
+    """What it swallows is no text; one at the beginning of a text alone is a mark, and one in the middle is a sign."""
+    for name, data, id, line in (
+        ("in the text", '3,"c\n4,d\n5,e', "3", 6),
+        ("in the id", '"3,c\n4,d', "in the id.csv:3", 5),
+        ("nothing else", '3,"', "3", 4),
+    ):
+        path = write(tmp_path / f"{name}.csv", f'id,text\n1,"a"\n2,5" b"\n{data}{end}'.encode())
+        assert texts_of(path) == [
+            Text("1", "a"),
+            Text("2", '5" b"'),
+            Text(id, None, None, f"{name}.csv, row 3 (line 4): {unclosed(line)}"),
+        ]
+    path = write(tmp_path / "names.csv", f'id,"text\n1,a\n2,b{end}'.encode())
+    with pytest.raises(InputError) as e:
+        texts_of(path)
+    assert str(e.value) == f"{str(path)!r}: a quotation mark in the names of the columns is never closed; mend it"
+
+
+def test_what_is_too_long_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST", 1000)
+    long = b"x" * 3_000_000
+    write(tmp_path / "a.txt", long + b"\n" + b"y" * 1000 + b"\r\n" + long)
+    write(
+        tmp_path / "b.csv",
+        b'text,n\n"' + long + b'",1\n' + long[:900] + b",2\n" + (b"z" * 400 + b",") * 3 + b"\nend,3\n",
+    )
+    write(tmp_path / "c.csv", b'text\n"' + (b"q" * 300 + b"\n") * 5 + b'"\nend\n')
+    write(tmp_path / "d.jsonl", b'{"text": "' + long + b'"}\n{"text": "end"}')
+    told = "longer than 1,000 bytes"
+    tracemalloc.start()
+    try:
+        found = texts_of(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000  # a MiB is read at once, and not kept
+    finally:
+        tracemalloc.stop()
+    assert found == [
+        Text("a.txt:1", None, None, f"a.txt, line 1: {told}"),
+        Text("a.txt:2", "y" * 1000),
+        Text("a.txt:3", None, None, f"a.txt, line 3: {told}"),
+        Text("b.csv:1", None, None, f"b.csv, row 1 (line 2): {told}"),
+        Text("b.csv:2", "x" * 900),
+        Text("b.csv:3", None, None, f"b.csv, row 3 (line 4): {told}"),
+        Text("b.csv:4", "end"),
+        Text("c.csv:1", None, None, "c.csv, row 1 (line 2): not csv (field larger than field limit (1000))"),
+        Text("c.csv:2", "q" * 300),  # after a field without end, reading goes on at the next line
+        Text("c.csv:3", None, None, f"c.csv, row 3 (line 7): {unclosed(8)}"),
+        Text("d.jsonl:1", None, None, f"d.jsonl, line 1: {told}"),
+        Text("d.jsonl:2", "end"),
+    ]
+    write(tmp_path / "e" / "whole.txt", long)
+    assert texts_of(tmp_path / "e", whole_files=True) == [
+        Text("whole.txt", None, None, "whole.txt: longer than 1,000 bytes; split it")
+    ]
+
+
+def test_folders_are_read_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    for name in (
+        "b/z.txt",
+        "b.txt",
+        "a/2.txt.gz",
+        "A.TXT",
+        "_left/out.txt",
+        ".git/x.txt",
+        "b/_x.txt",
+        "b/.x.txt",
+        "x.md",
+    ):
+        write(tmp_path / name, name.encode() if not name.endswith(".gz") else b"packed\ntwo")
+    (tmp_path / "linked").symlink_to(tmp_path / "a")
+    (tmp_path / "b" / "loop").symlink_to(tmp_path)
+    corpus = open_corpus(str(tmp_path))
+    assert [file.name for file in corpus.files] == ["A.TXT", "a/2.txt.gz", "b.txt", "b/z.txt"]
+    parts = parts_of(corpus, 3)
+    assert [part.pieces for part in parts] == [
+        (Piece(0, 0, 0, 1, 1), Piece(1, 0, 0, 2, 1)),
+        (Piece(2, 0, 0, 1, 1), Piece(3, 0, 0, 1, 1)),
+    ]
+    assert [t.id for t in texts_of(tmp_path)] == ["A.TXT:1", "a/2.txt.gz:1", "a/2.txt.gz:2", "b.txt:1", "b/z.txt:1"]
+
+
+def test_linked_folders_count(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "a.txt", b"one\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "here").symlink_to(tmp_path / "elsewhere")
+    assert texts_of(tmp_path / "in") == [Text("here/a.txt:1", "one")]
+
+
+def test_whole_files(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.txt", b"\xef\xbb\xbftwo\r\n\r\nparagraphs\r\n")
+    write(tmp_path / "b.txt.xz", b"")
+    write(tmp_path / "c.csv", b"text\nrow\n")
+    found = texts_of(tmp_path, whole_files=True)
+    assert found == [Text("a/1.txt", "two\r\n\r\nparagraphs"), Text("b.txt.xz", ""), Text("c.csv:1", "row")]
+
+
+def test_only_the_first_texts(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", b"1\n2\n3\n")
+    write(tmp_path / "b.txt", b"4\n5\n")
+    (tmp_path / "c.txt").symlink_to(tmp_path / "missing")  # is never reached
+    parts = parts_of(open_corpus(tmp_path), 3, samples=4)
+    assert [(part.row, part.count) for part in parts] == [(0, 3), (3, 1)]
+
+
+def test_a_part_is_bounded_whatever_its_texts_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "PART_BYTES", 100)
+    corpus = open_corpus(write(tmp_path / "a.txt", (b"x" * 40 + b"\n") * 5 + b"y" * 200))
+    assert [part.count for part in plan(corpus, 1000, 1000, lambda size: 0)] == [2, 2, 1, 1]
+
+
+def test_columns_of_tables(tmp_path: Path) -> None:
+    strings = pa.array(["a", None, "a"])
+    pq.write_table(
+        pa.table(
+            {
+                "words": strings.dictionary_encode(),
+                "second": strings.cast(pa.string_view()),
+                "number": pa.array([1, None, 3]),
+                "none": pa.nulls(3),
+            }
+        ),
+        tmp_path / "a.parquet",
+    )
+    path = tmp_path / "a.parquet"
+    assert texts_of(path) == [Text("a.parquet:1", "a"), Text("a.parquet:2", None), Text("a.parquet:3", "a")]
+    assert texts_of(path, text="second", id="number", pair="words") == [
+        Text("1", "a", "a"),
+        Text("a.parquet:2", None, ""),
+        Text("3", "a", "a"),
+    ]
+    assert [t.text for t in texts_of(path, text="none")] == [None, None, None]
+
+
+def test_a_column_of_jsonl_may_be_missing_at_first(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl", b'nonsense\n{"n": 1}\n{"n": 2, "sentence": "x"}\n{"n": 3, "text": "y", "sentence": "z"}'
+    )
+    assert [t.text for t in texts_of(path)] == [None, None, "x", "z"]
+    assert [t.text for t in texts_of(path, text="text")] == [None, None, None, "y"]
+    assert texts_of(write(path, b"nonsense"))[0].problem is not None
+
+
+def saved(folder: Path, texts: Sequence[str], **state: Any) -> None:
+    """As save_to_disk lays it out: two files and a description."""
+    folder.mkdir(parents=True)
+    names = [f"data-0000{n}-of-00002.arrow" for n in range(2)]
+    for n, name in enumerate(names):
+        made = pa.table({"label": [n] * len(texts[n::2]), "text": texts[n::2]})
+        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, made.schema) as writer:
+            writer.write_table(made, 2)
+    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"} | state
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{}")
+
+
+def test_datasets_that_were_saved(tmp_path: Path) -> None:
+    saved(tmp_path / "one", list("abcde"))
+    saved(tmp_path / "two" / "train", list("abc"))
+    saved(tmp_path / "two" / "test", list("de"))
+    splits = tmp_path / "two" / "dataset_dict.json"
+    splits.write_text('{"splits": ["train", "test"]}')
+    whole = [Text(f"train[{n}]", text) for n, text in enumerate("acebd")]
+    assert texts_of(tmp_path / "one") == whole  # as the dataset counts, through both files
+    saved(tmp_path / "none", list("abc"), _split=None)
+    assert [t.id for t in texts_of(tmp_path / "none")] == ["dataset[0]", "dataset[1]", "dataset[2]"]
+    assert texts_of(tmp_path / "one", split="train") == texts_of(tmp_path / "one")
+    assert texts_of(tmp_path / "two", split="test") == [
+        Text("test[0]", "d"),
+        Text("test[1]", "e"),
+    ]
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "state.json").write_text("{}")  # somebody's own, in a folder of texts
+    write(tmp_path / "texts" / "a.txt", b"x\n")
+    assert texts_of(tmp_path / "texts") == [Text("a.txt:1", "x")]
+    splits.write_text('{"splits": ["train"]}')
+    assert [t.text for t in texts_of(tmp_path / "two")] == list("acb")
+
+
+def test_what_datasets_saves(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="checks the layout of Hugging Face datasets itself")
+    datasets.disable_progress_bars()
+    rows = datasets.Dataset.from_dict({"text": list("abcdef"), "id": list(range(6))})
+    datasets.DatasetDict({"train": rows, "odd": rows.select([1, 3, 5])}).save_to_disk(
+        tmp_path / "d", num_shards={"train": 2, "odd": 1}
+    )
+    assert texts_of(tmp_path / "d", split="train") == [Text(str(n), text) for n, text in enumerate("abcdef")]
+    assert texts_of(tmp_path / "d", split="odd") == [Text("1", "b"), Text("3", "d"), Text("5", "f")]
+    rows.remove_columns("id").save_to_disk(tmp_path / "bare", num_shards=4)
+    again = datasets.load_from_disk(tmp_path / "bare")
+    found = texts_of(tmp_path / "bare")
+    assert [t.id for t in found] == [f"dataset[{n}]" for n in range(6)]
+    assert [t.text for t in found] == [again[int(t.id[8:-1])]["text"] for t in found]
+
+
+def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="hf:// is loaded by Hugging Face datasets")
+    datasets.disable_progress_bars()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "data" / "train.csv", b"text,label\none,1\ntwo,2\n")
+    write(tmp_path / "data" / "test.csv", b"text,label\nthree,3\n")
+    data = str(tmp_path / "data")
+
+    def texts(split: str | None) -> list[tuple[str, str | None]]:
+        corpus = Corpus("hf://datasets/a/b", inputs.loaded("hf://datasets/a/b", data, None, None, split))
+        with closing(Reader(corpus)) as reader:
+            return [(text.id, text.text) for part in parts_of(corpus) for text in reader.texts(part)]
+
+    assert texts("train") == [("train[0]", "one"), ("train[1]", "two")] and texts("test") == [("test[0]", "three")]
+    for split, message in {
+        None: "'hf://datasets/a/b' has 2 splits: choose one with --split, of 'train', 'test'",
+        "dev": "'hf://datasets/a/b' cannot be loaded: Unknown split \"dev\". Should be one of ['train', 'test'].",
+        "train[:1]": "'hf://datasets/a/b' with the split 'train[:1]' has 1 of the 2 rows in its files: expected a whole split; for its first texts use --samples",
+    }.items():
+        with pytest.raises(InputError) as e:
+            texts(split)
+        assert str(e.value) == message
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "config", "revision"),
+    [
+        ("hf://datasets/me/mine", "me/mine", None, None),
+        ("hf://datasets/me/mine@v1.0", "me/mine", None, "v1.0"),
+        ("hf://datasets/me/mine/en", "me/mine", "en", None),
+        ("hf://datasets/me/mine@main/en", "me/mine", "en", "main"),
+    ],
+)
+def test_what_is_asked_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, name: str, config: str | None, revision: str | None
+) -> None:
+    saved(tmp_path / "one", list("abc"))
+    asked: list[Any] = []
+
+    def load_dataset(*args: Any, **options: Any) -> Any:
+        asked.append((args, options))
+        files = sorted((tmp_path / "one").glob("*.arrow"))
+        return type("Held", (list,), {"cache_files": [{"filename": str(file)} for file in files], "split": "train"})(
+            "abc"
+        )
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert texts_of(path, split="train") == [Text(f"train[{n}]", text) for n, text in enumerate("acb")]
+    assert asked == [((name, config), {"revision": revision, "split": "train"})]
+
+
+def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*args: Any, **options: Any) -> Any:
+        raise ConnectionError("no way\nto the hub")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    with pytest.raises(InputError) as e:
+        open_corpus("hf://datasets/me/mine")
+    assert str(e.value) == "'hf://datasets/me/mine' cannot be loaded: no way"
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError) as e:
+        open_corpus("hf://datasets/me/mine")
+    assert str(e.value) == "'hf://datasets/me/mine' is loaded by Hugging Face datasets: pip install datasets"
+    for path in ("hf://datasets/mine", "hf://me/mine", "hf://datasets/me/mine/en/more", "hf://datasets/me/mine@"):
+        with pytest.raises(InputError) as e:
+            open_corpus(path)
+        assert str(e.value) == (
+            f"{path!r} names no dataset: expected hf://datasets/OWNER/NAME, also with @REVISION or /CONFIG behind it"
+        )
+
+
+GARBLED = "mend it, or take it out of the input"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "message"),
+    [
+        ("a.txt", b"\xff\xfea\0", {}, "{path} is UTF-16: expected UTF-8; convert it first"),
+        ("a.csv", b"\xfe\xff\0a", {}, "{path} is UTF-16: expected UTF-8; convert it first"),
+        ("a.txt", b"", {}, "{path} has no texts: expected at least one in a.txt"),
+        ("a.csv", b"text\n\n", {}, "{path} has no texts: expected at least one in a.csv"),
+        ("a.csv", b"\n\n", {}, "{path} is empty: expected the names of its columns in the first line"),
+        ("a.csv", b"body,n\nx,1\n", {}, "a.csv has no column 'text' or 'sentence' or 'words': name the column of the text with --text, one of 'body', 'n'"),
+        ("a.csv", b"text\nx\n", {"text": "body"}, "a.csv has no column 'body': expected one of 'text'"),
+        ("a.tsv", b"text\nx\n", {"pair": "b"}, "a.tsv has no column 'b': expected one of 'text'"),
+        ("a.jsonl", b'{"body": "x"}\n', {}, "a.jsonl has no column 'text' or 'sentence' or 'words': name the column of the text with --text, one of 'body'"),
+        ("a.jsonl", b'{"text": "x"}\n{"n": 1}', {"id": "key"}, "a.jsonl has no column 'key': expected one of 'text', 'n'"),
+        ("a.txt", b"x\n", {"text": "body"}, "--text 'body' names a column, and a.txt has none: leave it out, or give tables alone"),
+        ("a.txt", b"x\n", {"pair": "b"}, "--pair 'b' names a column, and a.txt has none: leave it out, or give tables alone"),
+        ("a.csv", b"text\nx\n", {"whole_files": True}, "--whole-files is about .txt files, and there are none in {path}: leave it out"),
+        ("a.csv", b"text\nx\n", {"split": "train"}, "--split 'train' chooses a split of a Hugging Face dataset, and {path} is none: leave it out"),
+        ("a.md", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
+        ("a.parquet.gz", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
+        ("a.parquet", b"nonsense", {}, f"{{path}} cannot be read as parquet: Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.; {GARBLED}"),
+    ],
+)  # fmt: skip
+def test_refusals(tmp_path: Path, name: str, data: bytes, options: dict[str, Any], message: str) -> None:
+    path = write(tmp_path / name, data)
+    with pytest.raises(InputError) as e:
+        texts_of(path, **options)
+    assert str(e.value) == message.format(path=repr(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a.txt.gz", "Not a gzipped file (b'no')"),
+        ("a.jsonl.xz", "Input format not supported by decoder"),
+        ("a.csv.bz2", "Invalid data stream"),
+    ],
+)
+def test_garbled_and_truncated_archives(tmp_path: Path, name: str, told: str) -> None:
+    path = tmp_path / name
+    kind = name.removeprefix("a.")
+    path.write_bytes(b"nonsense, and more of it")
+    with pytest.raises(InputError) as e:
+        texts_of(path)
+    assert str(e.value) == f"{str(path)!r} cannot be read as {kind}: {told}; {GARBLED}"
+    rng = random.Random(0)
+    whole = write(
+        path, b"text\n" + b"".join(b'{"text": "%d"}\n' % rng.getrandbits(99) for _ in range(5000))
+    ).read_bytes()
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(InputError) as e:
+        texts_of(path)
+    assert str(e.value) == (
+        f"{str(path)!r} cannot be read as {kind}: Compressed file ended before the end-of-stream marker was reached; {GARBLED}"
+    )
+
+
+def test_garbled_tables(tmp_path: Path) -> None:
+    whole = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"{n}" * 50 for n in range(1000)]}), whole, compression="gzip")
+    data = bytearray(whole.read_bytes())
+    data[200:400] = bytes(200)
+    whole.write_bytes(data)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "b.arrow").write_bytes(b"nonsense, and more of it")
+    for path in (whole, tmp_path / "b" / "b.arrow"):
+        with pytest.raises(InputError) as e:
+            texts_of(path)
+        assert str(e.value).startswith(f"{str(path)!r} cannot be read as {path.suffix[1:]}: ")
+        assert str(e.value).endswith(f"; {GARBLED}")
+
+
+def test_the_type_of_a_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [1, 2], "other": ["a", "b"]}), tmp_path / "a.parquet")
+    for options, message in (
+        ({}, "a.parquet: the column 'text' holds int64; expected text, so name another with --text"),
+        (
+            {"text": "other", "pair": "text"},
+            "a.parquet: the column 'text' holds int64; expected text, so name another with --pair",
+        ),
+    ):
+        with pytest.raises(InputError) as e:
+            texts_of(tmp_path / "a.parquet", **options)  # type: ignore[arg-type]
+        assert str(e.value) == message
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
+@pytest.mark.parametrize(
+    "end", [b"a\rb", b"a\rb\r", b"a\rb\n", b"a\r\nb\r\n", b"a\r\r\nb", b"the cat\r" * 19 + b"a\rb"]
+)
+def test_lines_that_end_in_a_carriage_return_alone(name: str, end: bytes, tmp_path: Path) -> None:
+    found = [text.text for text in texts_of(write(tmp_path / name, b"text\n" + end))]
+    assert found == ["the cat"] * end.count(b"cat") + ["a", "b"]
+
+
+def test_a_first_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST", 1000)
+    path = write(tmp_path / "a.csv", b"text\r" + b"x\r" * 1000)
+    assert [text.text for text in texts_of(path)] == ["x"] * 1000  # lines that end as on old Macs
+    write(path, b"text\r" + b"x\r" * 500 + b"y" * 3000 + b"\rz\r" * 2)
+    found = texts_of(path)
+    assert [text.text for text in found] == ["x"] * 500 + [None, "z", "z"]
+    write(path, b'x,"' + b"y" * 2000)
+    with pytest.raises(InputError) as e:
+        texts_of(path)
+    assert str(e.value) == (
+        f"{str(path)!r}: the first line is longer than 1,000 bytes; expected the names of its columns and a line end"
+    )
+    write(path, b"x" * 1001 + b"\n")
+    with pytest.raises(InputError) as e:
+        texts_of(path)
+    assert str(e.value) == (
+        f"{str(path)!r}: the names of the columns cannot be read (field larger than field limit (1000)); mend it"
+    )
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as e:
+        open_corpus(tmp_path / "none")
+    assert str(e.value) == (
+        f"there is no file or folder {str(tmp_path / 'none')!r}: expected texts in a file that ends in {KNOWN}, or a folder of them"
+    )
+    with pytest.raises(InputError) as e:
+        open_corpus(tmp_path)
+    assert str(e.value) == (
+        f"there is no file to read in the folder {str(tmp_path)!r}: expected some that end in {KNOWN}"
+    )
+    path = tmp_path / "a.txt"
+    path.symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError) as e:
+        texts_of(tmp_path)
+    assert str(e.value) == (
+        f"cannot read {str(path)!r}: No such file or directory; make it readable, or take it out of the input"
+    )
+    path.unlink()
+    os.mkfifo(path)
+    for name in ("a.txt", "a.parquet"):
+        path = path.rename(tmp_path / name)
+        with pytest.raises(InputError) as e:
+            texts_of(tmp_path)
+        assert str(e.value) == (
+            f"cannot read {str(path)!r}: expected a file, not a pipe or a device; copy it into a file"
+        )
+
+
+def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.txt", b"x\n")
+    write(tmp_path / "closed" / "b.txt", b"x\n")
+    scandir = os.scandir
+
+    def refused(path: Any) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(InputError) as e:
+        open_corpus(tmp_path)
+    assert (
+        str(e.value)
+        == f"cannot read the folder {str(tmp_path / 'closed')!r}: Permission denied; make it readable, or take it out of the input"
+    )
+
+
+def test_refusals_of_saved_datasets(tmp_path: Path) -> None:
+    saved(tmp_path / "d" / "train", list("ab"), _indices_data_files=[{"filename": "indices.arrow"}])
+    saved(tmp_path / "d" / "test", list("ab"), _split=None)
+    (tmp_path / "d" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    (tmp_path / "e").mkdir()
+    for name in ("state.json", "dataset_info.json"):
+        (tmp_path / "e" / name).write_text("{}")
+    d, e = tmp_path / "d", tmp_path / "e"
+    for path, split, message in (
+        (d, None, f"{str(d)!r} has 2 splits: choose one with --split, of 'train', 'test'"),
+        (d, "dev", f"{str(d)!r} has no split 'dev': expected one of 'train', 'test'"),
+        (
+            d,
+            "train",
+            f"{str(d / 'train')!r} is a selection of rows, which is kept beside them: call flatten_indices() before save_to_disk",
+        ),
+        (d / "train", "dev", f"{str(d / 'train')!r} has no split 'dev': expected one of 'train'"),
+        (d / "test", "dev", f"{str(d / 'test')!r} has no split 'dev': it has none, so leave it out"),
+        (
+            e,
+            None,
+            f"{str(e)!r} is no dataset that can be read (KeyError: '_data_files'): save it again with save_to_disk",
+        ),
+    ):
+        with pytest.raises(InputError) as raised:
+            open_corpus(path, split=split)
+        assert str(raised.value) == message
+
+
+def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.txt", b"x\n")
+    write(tmp_path / "b.parquet", b"")
+    saved(tmp_path / "d", list("ab"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert texts_of(tmp_path / "a.txt") == [Text("a.txt:1", "x")]
+    with pytest.raises(InputError) as e:
+        texts_of(tmp_path)
+    assert str(e.value) == "parquet needs pyarrow: pip install 'attnflow[corpus]'"
+    with pytest.raises(InputError) as e:
+        open_corpus(tmp_path / "d")
+    assert str(e.value) == "arrow needs pyarrow: pip install 'attnflow[corpus]'"
+
+
+def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", b"one\ntwo\nthree\nfour")
+    corpus = open_corpus(path)
+    first, second = parts_of(corpus, 2)
+    message = "the input changed while it was read: texts 2 to 3 are not what they were at first, in a.txt; start again when nothing writes to it"
+    for data in (
+        b"one\ntwo\nthree\nfour more",
+        b"one\ntwo\nthree\n",
+        b"one\ntwo\nThree\nfour",
+        b"one\ntwo\n",
+        b"one\ntwo\nthree\r\nfour",
+    ):
+        path.write_bytes(data)
+        with closing(Reader(corpus)) as reader:
+            assert [t.text for t in reader.texts(first)] == ["one", "two"]
+            if b"\r" in data:  # another end of the line is the same text
+                assert [t.text for t in reader.texts(second)] == ["three", "four"]
+                continue
+            with pytest.raises(InputError) as e:
+                reader.texts(second)
+            assert str(e.value) == message
+
+
+def test_digests_tell_texts_apart(tmp_path: Path) -> None:
+    """Where one text ends and the next begins, None and nothing, a character and the surrogates that look like it."""
+    rows: list[list[dict[str, Any]]] = [
+        [{"text": "ab"}],
+        [{"text": "a"}, {"text": "b"}],
+        [{"text": "ab"}, {"text": ""}],
+        [{"text": ""}, {"text": "ab"}],
+        [{"text": "ab"}, {}],
+        [{"text": "ab", "id": "x"}],
+        [{"text": "b", "id": "xa"}],
+        [{"text": "\U0001f480"}],
+        [{"text": 3}],
+        [{"text": 4}],
+    ]
+    paths = [
+        write(tmp_path / f"{n}" / "a.jsonl", "\n".join(map(json.dumps, held)).encode()) for n, held in enumerate(rows)
+    ]
+    paths.append(write(tmp_path / "broken" / "a.jsonl", b'{"text": "\\ud83d\x80"}'))
+    assert len({parts_of(open_corpus(path))[0].digest for path in paths}) == len(paths)
+
+
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    """Files of 8 MB, in parts of 160 kB."""
+    text = "the key to the cabinets " * 67
+    lines = [f"{n} {text}" for n in range(5000)]
+    write(tmp_path / "a.txt", "\n".join(lines).encode())
+    table = io.StringIO()
+    csv.writer(table).writerows([["text"], *([line] for line in lines)])
+    write(tmp_path / "b.csv.gz", table.getvalue().encode())
+    pq.write_table(pa.table({"text": lines}), tmp_path / "c.parquet", compression="none", use_dictionary=False)
+    for name in ("a.txt", "b.csv.gz", "c.parquet"):
+        corpus = open_corpus(tmp_path / name)
+        before = pa.total_allocated_bytes()
+        tables = 0
+        tracemalloc.start()
+        try:
+            with closing(Reader(corpus)) as reader:
+                for part in plan(corpus, 100, 1 << 40, lambda size: size):
+                    assert len(reader.texts(part)) == 100
+                    tables = max(tables, pa.total_allocated_bytes() - before)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 2_500_000, name
+        assert tables < 5_000_000, name  # what pyarrow holds: of two readers, a page and a batch each
+
+
+class Counting(io.FileIO):
+    """Counts the bytes that are read."""
+
+    total = 0
+
+    def read(self, size: int | None = -1) -> bytes:  # type: ignore[override]
+        data = super().read(-1 if size is None else size) or b""
+        Counting.total += len(data)
+        return data
+
+
+def test_in_order_nothing_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    path = write(tmp_path / "a.txt.gz", b"".join(b"%d\n" % rng.getrandbits(400) for _ in range(5000)))
+    corpus = open_corpus(path)
+    parts = parts_of(corpus, 100)
+    raw: list[Counting] = []
+
+    def opened(path: str) -> Any:
+        raw.append(Counting(path))
+        return gzip.GzipFile(fileobj=raw[-1])
+
+    monkeypatch.setattr(lines, "PACKED", inputs.PACKED | {".gz": opened})
+    with closing(Reader(corpus)) as reader:
+        for part in parts[::3]:  # as one of three workers does
+            reader.texts(part)
+        assert 0 < Counting.total <= path.stat().st_size and len(raw) == 1
+        reader.texts(parts[0])
+        reader.texts(parts[-1])
+        assert Counting.total > 1.5 * path.stat().st_size, "the counter counts"
+    raw[0].close()
+
+
+def test_of_parquet_only_what_is_needed_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"text": [f"{n}" for n in range(1000)]}), tmp_path / "a.parquet", row_group_size=100)
+    corpus = open_corpus(tmp_path / "a.parquet")
+    parts = parts_of(corpus, 10)
+    decoded: list[int] = []
+    begun: list[int] = []
+    rows_from = tables.Table._from
+
+    def counted(self: Any, group: int) -> Any:
+        begun.append(group)
+        for batch in rows_from(self, group):
+            decoded.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(tables.Table, "_from", counted)
+    with closing(Reader(corpus)) as reader:
+        for part in parts:
+            reader.texts(part)
+        assert begun == [0] and sum(decoded) == 1000
+        decoded.clear()
+        assert [t.text for t in reader.texts(parts[55])][:2] == ["550", "551"]
+        assert begun == [0, 5] and sum(decoded) <= tables.ROWS
+        reader.texts(parts[57])
+        assert begun == [0, 5]
+        decoded.clear()
+        reader.texts(parts[95])
+        assert begun == [0, 5, 9] and sum(decoded) <= tables.ROWS

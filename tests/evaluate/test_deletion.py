@@ -1,0 +1,311 @@
+"""Deletion curves against a slow loop written from the definition; their metrics against values computed by hand."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="deletion curves need torch")
+transformers = pytest.importorskip("transformers", reason="deletion curves need transformers")
+
+from test_importance import SIZES, TEXT, bert, gpt2  # noqa: E402
+
+import attnflow as af  # noqa: E402
+from attnflow.evaluate.deletion import DELETIONS, METRICS, STEPS, content, curves, metrics, orders  # noqa: E402
+from attnflow.importance.answer import questions  # noqa: E402
+from small_tokenizers import sentencepiece, wordpiece  # noqa: E402
+
+
+def plain(tokenizer: Any) -> Any:
+    """Without token types, whose embeddings GPT-2 would take from the table of words."""
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    return tokenizer
+
+
+def llama() -> Any:
+    tokenizer = plain(sentencepiece())
+    torch.manual_seed(0)
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **SIZES, **ids)
+    return af.wrap(transformers.LlamaForCausalLM(config), tokenizer)
+
+
+MODELS: dict[str, tuple[Any, list[Any], tuple[str, ...]]] = {
+    "embedded": (af.load, ["the keys", "the books that he reads"], DELETIONS),
+    "masked": (lambda: bert("BertForMaskedLM"), ["the [MASK] to the book", "[MASK] is able", "nobody is the [MASK]"], DELETIONS),
+    "pair": (lambda: bert("BertForSequenceClassification", num_labels=3), [("the key", "is the answer to nobody"), TEXT], DELETIONS),
+    "score": (lambda: bert("BertForSequenceClassification", num_labels=1), [TEXT, "the book is able"], DELETIONS),
+    "decoder": (gpt2, ["the key", "Nobody's"], ("remove",)),
+    "decoder that begins with a special token": (llama, [TEXT, "Nobody's answer"], ("unk", "remove")),
+    "class of a text without special tokens": (lambda: gpt2("GPT2ForSequenceClassification", num_labels=3), ["the key", "Nobody's"], ("remove",)),
+    "class read at a word": (
+        lambda: gpt2("GPT2ForTokenClassification", plain(wordpiece()), num_labels=3, prediction_position=2, is_causal=False),
+        [TEXT, "nobody is able to answer"], DELETIONS,
+    ),
+}  # fmt: skip
+SPECIAL = {"[CLS]", "[SEP]", "[EOS]", "<s>"}
+
+
+def said(model: Any, question: Any, stays: set[int], by: str) -> float:
+    """The answer to one text with only these positions, run by itself."""
+    names = question.tensors
+    left: list[tuple[int, dict[str, int]]] = []  # position in the whole text, and what stands there
+    for i in range(question.length):
+        here = {name: int(x[0, i]) for name, x in names.items()}
+        if i in stays:
+            left.append((i, here))
+        elif by != "remove":
+            left.append((i, {**here, "input_ids": getattr(model.tokenizer, f"{by}_token_id")}))
+    with torch.no_grad():
+        logits = model.model(**{name: torch.tensor([[here[name] for _, here in left]]) for name in names}).logits[0]
+    if question.kind == "next token":
+        logits = logits[-1]
+    elif question.place is not None:
+        logits = logits[[i for i, _ in left].index(question.place)]
+    return float((logits if question.kind == "score" else torch.softmax(logits.double(), -1))[question.chosen])
+
+
+def loop(model: Any, question: Any, row: list[int], by: str, steps: int, known: dict[Any, float]) -> list[list[float]]:
+    """known: what was said already, because rankings have sets in common."""
+    everything = set(range(question.length))
+    free = [i for i in range(question.length) if question.encoded.tokens[i] not in SPECIAL and i != question.place]
+    ranked = [free[k] for k in row]
+    found: list[list[float]] = [[], []]
+    for s in range(steps + 1):
+        top = set(ranked[: math.ceil(Fraction(s * len(free), steps))])
+        without = everything - top
+        only = everything - (set(free) - top)
+        if by == "remove":
+            without, only = without or {ranked[-1]}, only or {ranked[0]}
+        for side, stays in enumerate((without, only)):
+            key = question.encoded.text, by, frozenset(stays)
+            if key not in known:
+                known[key] = said(model, question, stays, by)
+            found[side].append(known[key])
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_curves_are_the_loop(name: str) -> None:
+    make, texts, deletions = MODELS[name]
+    model = make()
+    asked = questions(model, texts, [None] * len(texts), False)
+    rng = np.random.default_rng(1)
+    rankings = [orders(rng.random((3, len(content(q)))), seed=0) for q in asked]
+    known: dict[Any, float] = {}
+    for by in deletions:
+        for steps in (STEPS, 3):
+            found = curves(model, asked, rankings, by, steps)
+            for question, ranking, curve in zip(asked, rankings, found, strict=True):
+                expected = np.array([loop(model, question, row, by, steps, known) for row in ranking.tolist()])
+                assert curve.shape == (3, 2, steps + 1) and np.allclose(curve, expected, atol=2e-6), by
+                assert np.ptp(expected) > 1e-3  # or anything would pass
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Any:
+    return af.load()
+
+
+def test_what_is_content(embedded: Any) -> None:
+    def free(model: Any, text: Any) -> list[str]:
+        (question,) = questions(model, [text], [None], False)
+        return [question.encoded.tokens[i] for i in content(question)]
+
+    assert free(embedded, "the key to the cabinets") == ["the", "key", "to", "the", "cabinets"]
+    assert free(bert("BertForMaskedLM"), "the [MASK] to the book") == ["the", "to", "the", "book"]
+    assert free(llama(), "the key") == ["the"]  # neither how it begins nor the last token, which answers
+    at_a_word = MODELS["class read at a word"][0]()
+    assert free(at_a_word, TEXT) == ["the", "to", "the", "cabinet"]
+
+
+def test_ties_are_broken_alike_for_all_methods_and_anew_with_each_seed() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.integers(3, size=(6, 12)).astype(float)
+    scores = np.concatenate([scores, 5 * scores + 1, np.ones((1, 12))])
+    first, same, other = orders(scores, 3), orders(scores, 3), orders(scores, 4)
+    assert np.array_equal(first, same) and not np.array_equal(first, other)
+    assert np.array_equal(first[:6], first[6:12])  # equal up to scale: ranked alike
+    for row, ranked in zip(scores, first, strict=True):
+        assert sorted(ranked) == list(range(12)) and (np.diff(row[ranked]) <= 0).all()
+        for level in set(row):  # among equals, the order of the method to which all are equal
+            tied = [i for i in first[-1] if row[i] == level]
+            assert [i for i in ranked if row[i] == level] == tied
+    assert np.array_equal(orders(scores * (1 + 1e-13 * rng.standard_normal(scores.shape)), 3), first)
+    begins = [orders(np.zeros((1, 4)), seed)[0, 0] for seed in range(200)]
+    assert np.bincount(begins, minlength=4).min() > 25  # no place of the text is preferred
+
+
+def test_a_method_without_scores_has_no_curve(embedded: Any) -> None:
+    model = embedded
+    asked = questions(model, [TEXT], [None], False)
+    scores = np.array([[3.0, 1, 2, 5, 4], [np.nan, 1, 2, 3, 4], [1.0, 5, 2, 4, 3]])
+    ranking = orders(scores, 0)
+    assert ranking[1].tolist() == [-1] * 5
+    told: list[int] = []
+    (found,) = curves(model, asked, [ranking], "unk", progress=lambda done, total: told.append(total))
+    (others,) = curves(model, asked, [ranking[[0, 2]]], "unk", progress=lambda done, total: told.append(total))
+    assert len(set(told)) == 1  # it costs nothing
+    assert np.isnan(found[1]).all() and np.allclose(found[[0, 2]], others, atol=1e-6)
+    assert all(np.isnan(v).tolist() == [False, True, False] for v in metrics(found, asked[0].chance).values())
+
+
+def test_each_set_of_a_text_runs_once(embedded: Any) -> None:
+    model = embedded
+    asked = questions(model, ["the key to the cabinets", "the old books that the man reads"], [None] * 2, False)
+    rankings = [orders(np.random.default_rng(0).random((9, len(content(q)))), 0) for q in asked]
+    rankings = [np.concatenate([r, r[:4]]) for r in rankings]
+    sets = []
+    for ranking in rankings:
+        m = ranking.shape[1]
+        counts = {math.ceil(s * m / 10 - 1e-9) for s in range(11)}
+        parts = {frozenset(part) for row in ranking.tolist() for n in counts for part in (row[:n], row[n:])}
+        sets.append(len(parts - {frozenset(range(m))}))  # the whole text has run: its chance is known
+    ran = 0
+
+    def count(module: Any, args: Any, given: Any) -> None:
+        nonlocal ran
+        ran += len(given["input_ids"])
+
+    told: list[tuple[int, int]] = []
+    hook = model.model.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        found = curves(model, asked, rankings, "mask", progress=lambda done, total: told.append((done, total)))
+    finally:
+        hook.remove()
+    assert ran == sum(sets) < sum(r.shape[0] * 2 * 10 for r in rankings) // 2
+    assert told[0] == (0, ran) and told[-1] == (ran, ran)
+    for question, curve in zip(asked, found, strict=True):
+        assert (curve[:, 0, 0] == question.chance).all() and (curve[:, 1, -1] == question.chance).all()
+        assert np.array_equal(curve[:, 0, -1], curve[:, 1, 0])  # without all is with none
+        assert np.array_equal(curve[9:], curve[:4])
+
+
+def test_what_progress_raises_stops_the_work(embedded: Any) -> None:
+    model = embedded
+    asked = questions(model, [TEXT], [None], False)
+
+    def stop(done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        curves(model, asked, [orders(np.eye(5), 0)], "mask", progress=stop)
+
+
+@pytest.mark.parametrize("by", DELETIONS)
+def test_one_content_token_and_none(by: str) -> None:
+    model = bert("BertForMaskedLM")
+    asked = questions(model, ["[MASK]", "the [MASK]"], [None] * 2, False)
+    assert [len(content(q)) for q in asked] == [0, 1]
+    none, one = curves(model, asked, [np.zeros((2, 0), int), np.zeros((2, 1), int)], by)
+    assert none.shape == (2, 2, 11) and (none == asked[0].chance).all()
+    blank = said(model, asked[1], {0, 2, 3}, by)
+    whole = asked[1].chance
+    assert np.allclose(one[0], [[whole] + [blank] * 10, [blank] + [whole] * 10], atol=1e-6)
+    assert abs(whole - blank) > 1e-4
+    assert curves(model, [], [], by) == []
+
+
+@pytest.mark.parametrize("kind", ["GPT2ForSequenceClassification", "GPT2LMHeadModel"])
+def test_one_token_that_cannot_be_removed(kind: str) -> None:
+    model = gpt2(kind)
+    asked = questions(model, [{"input_ids": torch.tensor([[40]])}], [None], False)
+    m = 1 if kind == "GPT2ForSequenceClassification" else 0  # of a decoder, it is the one that answers
+    (found,) = curves(model, asked, [np.zeros((1, m), int)], "remove")
+    assert len(content(asked[0])) == m and (found == asked[0].chance).all()
+
+
+class Bag(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Words that vote: the logit of "yes" is the sum of what its words weigh."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(weights)
+
+    def forward(self, input_ids: Any) -> Any:
+        votes = self.weights[input_ids].sum(1)
+        return {"logits": torch.stack([torch.zeros_like(votes), votes], -1)}
+
+
+@pytest.mark.parametrize("by", DELETIONS)
+def test_the_true_order_of_votes_beats_every_other(by: str) -> None:
+    tokenizer = wordpiece()
+    weights = torch.zeros(len(tokenizer))
+    words = ["nobody", "answer", "book", "is", "cabinet", "to", "key", "the"]
+    worth = [3.0, 2.0, 1.0, 0.5, 0.2, 0.1, -0.4, -1.5]
+    for word, weight in zip(words, worth, strict=True):
+        weights[tokenizer.convert_tokens_to_ids(word)] = weight
+    model = af.wrap(Bag(weights), plain(tokenizer))
+    ids = torch.tensor([tokenizer("to the book is key nobody cabinet answer")["input_ids"]])
+    asked = questions(model, [{"input_ids": ids}], [1], False)
+    effects = weights[ids[0, content(asked[0])]].numpy()
+    rng = np.random.default_rng(0)
+    scores = np.stack([effects, -effects, *(rng.permutation(effects) for _ in range(20))])
+    (curve,) = curves(model, asked, [orders(scores, 0)], by)
+    found = metrics(curve, asked[0].chance)
+    for name, better in METRICS.items():
+        values = found[name] if better == "higher" else -found[name]
+        assert values[0] > values[1] and values[0] >= values.max() - 1e-9 and values[1] <= values.min() + 1e-9, name
+
+
+def test_metrics_by_hand() -> None:
+    deleted = [0.8, 0.8, 0.6, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05]
+    kept = [0.05, 0.3, 0.7, 0.7, 0.7, 0.75, 0.9, 0.9, 0.85, 0.8, 0.8]
+    found = metrics(np.array([deleted, kept]), 0.8)
+    assert list(found) == list(METRICS) and all(np.ndim(v) == 0 for v in found.values())
+    assert found["comprehensiveness"] == pytest.approx(0.8 - 0.6)
+    assert found["sufficiency"] == pytest.approx(0.8 - 0.7)
+    assert found["aopc"] == pytest.approx((0 + 0.2 + 0.4 + 0.4 + 0.6 + 0.6 + 0.7 + 0.7 + 0.7 + 0.75) / 10)
+    # log(1) + log(3/4) + log(1/2) + log(1/2) + log(1/4) = log(3/64)
+    assert found["log-odds"] == pytest.approx(math.log(3 / 64) / 5)
+    assert found["deletion-area"] == pytest.approx(0.1 * (0.8 / 2 + 2.9 + 0.05 / 2))
+    assert found["insertion-area"] == pytest.approx(0.1 * (0.05 / 2 + 6.6 + 0.8 / 2))
+    assert set(METRICS.values()) == {"higher", "lower"}
+
+
+def test_metrics_of_many_curves_of_a_score_and_of_nothing() -> None:
+    rng = np.random.default_rng(0)
+    curve, chance = rng.random((4, 3, 2, 11)), rng.random((4, 1))
+    curve[1, 2] = np.nan
+    curve[0, 0, 0, 1:] = 0  # clipped before the logarithm
+    found = metrics(curve, chance)
+    for i, j in np.ndindex(4, 3):
+        for name, value in metrics(curve[i, j], float(chance[i, 0])).items():
+            assert np.array_equal(found[name][i, j], value, equal_nan=True) and np.isnan(value) == ((i, j) == (1, 2))
+    assert found["log-odds"][0, 0] == pytest.approx(math.log(1e-12 / chance[0, 0]))
+    scores = metrics(-3 * curve, -3 * chance, kind="score")
+    assert np.isnan(scores["log-odds"]).all() and scores["log-odds"].shape == (4, 3)
+    for name in METRICS.keys() - {"log-odds"}:
+        assert np.allclose(scores[name], -3 * found[name], equal_nan=True)
+
+
+MISTAKES: dict[str, tuple[Any, str]] = {
+    "no such token": (lambda m, q, r: curves(gpt2(), [], [], "mask"), "by='mask': the tokenizer of this model has no mask token; expected one of 'remove', or the id of a token"),
+    "no such deletion": (lambda m, q, r: curves(m, q, r, "dash"), "by='dash': expected one of 'unk', 'mask', 'pad', 'remove', or the id of a token"),
+    "no steps": (lambda m, q, r: curves(m, q, r, "mask", steps=0), "steps=0: expected a whole number of at least 1"),
+    "half a step": (lambda m, q, r: curves(m, q, r, "mask", steps=2.5), "steps=2.5: expected a whole number of at least 1"),
+    "too few rankings": (lambda m, q, r: curves(m, q, r[:1], "mask"), "1 rankings for 2 questions: expected one for each"),
+    "ranking of another text": (lambda m, q, r: curves(m, q, r[::-1], "mask"), "the ranking of question 0 has shape (2, 2): expected [method, 5], one for each content token"),
+    "one method alone": (lambda m, q, r: curves(m, q, [r[0], r[1][0]], "mask"), "the ranking of question 1 has shape (2,): expected [method, 2], one for each content token"),
+    "a token twice": (lambda m, q, r: curves(m, q, [r[0], [[0, 1], [1, 1]]], "mask"), "the ranking of question 1 does not name each content token once: expected rows of the numbers from 0 to 1, as orders() gives them"),
+    "a token from the end": (lambda m, q, r: curves(m, q, [r[0], [[0, 1], [0, -1]]], "mask"), "the ranking of question 1 does not name each content token once: expected rows of the numbers from 0 to 1, as orders() gives them"),
+    "positions of the text": (lambda m, q, r: curves(m, q, [r[0] + 1, r[1]], "mask"), "the ranking of question 0 does not name each content token once: expected rows of the numbers from 0 to 4, as orders() gives them"),
+    "a curve alone": (lambda m, q, r: metrics(np.ones(11), 1.0), "curve has shape (11,): expected [..., 2, steps + 1] with at least 3 steps, so that one lies near 20% of the tokens"),
+    "two steps": (lambda m, q, r: metrics(np.ones((5, 2, 3)), 1.0), "curve has shape (5, 2, 3): expected [..., 2, steps + 1] with at least 3 steps, so that one lies near 20% of the tokens"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(embedded: Any, name: str) -> None:
+    call, message = MISTAKES[name]
+    model = embedded
+    asked = questions(model, [TEXT, "the keys"], [None] * 2, False)
+    rankings = [orders(np.random.default_rng(0).random((2, len(content(q)))), 0) for q in asked]
+    with pytest.raises(af.InputError) as raised:
+        call(model, asked, rankings)
+    assert str(raised.value) == message

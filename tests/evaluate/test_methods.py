@@ -1,0 +1,255 @@
+"""The methods of the grid: which there are, and that each says what the library says when it is asked by itself."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="methods need torch")
+transformers = pytest.importorskip("transformers", reason="methods need transformers")
+
+from test_importance import TEXT, bert, gpt2  # noqa: E402
+
+import attnflow as af  # noqa: E402
+from attnflow.edges import EDGES  # noqa: E402
+from attnflow.evaluate import methods as methods_module  # noqa: E402
+from attnflow.evaluate.methods import BASELINES, IMPORTANCES, Method, methods_of, score_text  # noqa: E402
+
+WITHOUT_CAPTUM = tuple(name for name in IMPORTANCES if name != "integrated-gradients")
+
+
+@cache
+def model(name: str) -> Any:
+    return {
+        "embedded": af.load,
+        "classifier": lambda: bert("BertForSequenceClassification", num_labels=3),
+        "masked": lambda: bert("BertForMaskedLM"),
+        "decoder": gpt2,
+    }[name]()
+
+
+TEXTS = {
+    "embedded": "the keys to the cabinet",
+    "classifier": TEXT,
+    "masked": "the [MASK] to the book",
+    "decoder": TEXT,
+}
+
+
+@cache
+def scored(name: str) -> tuple[tuple[Method, ...], Any]:
+    methods = methods_of(model(name), importances=WITHOUT_CAPTUM)
+    return methods, score_text(model(name), TEXTS[name], methods, seed=3)
+
+
+def names(methods: Any) -> list[str]:
+    return [method.name for method in methods]
+
+
+def test_all_methods_of_an_encoder() -> None:
+    found = methods_of(model("embedded"))
+    assert len(set(names(found))) == len(found) == 3 + 6 * 3 + 2 * (5 + 4) + 4 + 3
+    assert [(m.name, m.kind, m.edges, m.normalize, m.propagation) for m in found[:3]] == [
+        ("mean · raw", "paper", "mean", "rows", "raw"),
+        ("mean · rollout", "paper", "mean", "rows", "rollout"),
+        ("mean · flow", "paper", "mean", "rows", "flow"),
+    ]
+    assert [m for m in found if m.kind == "paper"] == list(found[:3])
+    assert tuple(names(found[-7:])) == IMPORTANCES + BASELINES
+    assert {m.edges for m in found if m.edges} == set(EDGES)
+    assert [m.name for m in found if m.edges == "alti"] == ["alti · raw", "alti · rollout", "alti · flow"]
+    assert [m.name for m in found if m.edges == "attention-gradient"] == [
+        "attention-gradient · raw",
+        "attention-gradient · rollout",
+        "attention-gradient · flow",
+        "attention-gradient · gather",
+        "attention-gradient · columns",
+        "attention-gradient (rows) · rollout",
+        "attention-gradient (rows) · flow",
+        "attention-gradient (graph) · rollout",
+        "attention-gradient (graph) · flow",
+    ]
+    assert all(
+        m.normalize == ("none" if "gradient" in str(m.edges) else "rows")
+        for m in found
+        if "(" not in m.name and m.edges
+    )
+    assert not any(m.receptive_field for m in found)
+
+
+def test_a_decoder_gets_the_receptive_field() -> None:
+    found = methods_of(model("decoder"))
+    extra = set(names(found)) - set(names(methods_of(model("embedded"))))
+    fields = ("ratio", "difference", "layer")
+    assert extra == {f"mean · {way} · {field}" for way in ("rollout", "flow") for field in fields}
+    assert len(set(names(found))) == len(found)
+    assert [m.receptive_field for m in found if m.receptive_field] == [*fields, *fields]
+
+
+def test_some_methods() -> None:
+    ours = names(methods_of(model("embedded"), edges=["alti", "mean", "alti"], importances=["gradient", "gradient"]))
+    papers = ["mean · raw", "mean · rollout", "mean · flow"]
+    assert ours == [*papers, "alti · raw", "alti · rollout", "alti · flow", "gradient", *BASELINES]
+    assert names(methods_of(model("embedded"), edges=[], importances=[])) == [*papers, *BASELINES]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"edges": ["alti", "values"]},
+            "edges='values': expected one of 'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', "
+            "'block-norm', 'alti', 'value-zeroing'",
+        ),
+        (
+            {"importances": ["lime"]},
+            "importances 'lime': expected some of 'blank-out', 'gradient', 'gradient-input', 'integrated-gradients'",
+        ),
+    ],
+)
+def test_names_that_nobody_knows(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(af.InputError) as told:
+        methods_of(model("embedded"), **given)
+    assert str(told.value) == sentence
+
+
+def alone(m: Any, text: str, method: Method, number: int) -> Any:
+    """What the library says of all tokens, asked for this method only."""
+    if method.name == "blank-out":
+        return m.blank_out(text).row()
+    if method.name in ("gradient", "gradient-input"):
+        return np.abs(m.gradient(text, reduce="l2" if method.name == "gradient" else "times-input").row())
+    trace = m.trace(text, edges=method.edges, normalize=method.normalize, answer=number, of="logit")
+    if method.propagation in ("gather", "columns"):
+        return trace.gather(residual=1 if method.propagation == "columns" else None).row()
+    field = {"receptive_field": method.receptive_field} if method.receptive_field else {}
+    query = "[MASK]" if "[MASK]" in trace.tokens else None
+    return getattr(trace, str(method.propagation))(query, layer=-1, **field).row()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_scores_are_what_the_library_says(name: str) -> None:
+    methods, found = scored(name)
+    m, text = model(name), TEXTS[name]
+    tokens = m.trace(text).tokens
+    content = [i for i, token in enumerate(tokens) if not token.startswith("[")]
+    content = content[:-1] if name == "decoder" else content  # all but the position that answers
+    assert found.content == tuple(content) and found.tokens == tuple(tokens[i] for i in content)
+    assert found.scores.shape == (len(methods), len(content)) and np.isfinite(found.scores).all()
+    for method, row in zip(methods, found.scores, strict=True):
+        if method.kind != "baseline":
+            expected = alone(m, text, method, found.answer["number"])[content]
+            np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-9, err_msg=method.name)
+    assert found.answer["probability"] == pytest.approx(m.gradient(text).provenance["answer"]["probability"], rel=1e-5)
+    kinds = {"masked": "masked token", "decoder": "next token"}
+    assert found.answer["kind"] == kinds.get(name, "class")
+    first, last = found.scores[-2:]
+    assert (np.diff(first) < 0).all() and (np.diff(last) > 0).all()
+
+
+def test_integrated_gradients() -> None:
+    pytest.importorskip("captum", reason="integrated gradients need captum")
+    (found,) = score_text(model("classifier"), TEXT, [Method("integrated-gradients", "importance")]).scores
+    expected = np.abs(model("classifier").integrated_gradients(TEXT).row())[1:-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert expected.max() > 1e-4
+
+
+def test_methods_do_not_depend_on_their_company() -> None:
+    methods, together = scored("classifier")
+    for i in (2, 10, 20, len(methods) - 3):
+        one = score_text(model("classifier"), TEXT, [methods[i]], seed=3)
+        assert np.array_equal(one.scores[0], together.scores[i])
+
+
+def test_seconds_are_of_all_that_a_method_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = 0.0, 0
+
+    def perf_counter() -> float:
+        """The first thing that is timed takes a second, the next two, then four: so a sum tells its parts."""
+        nonlocal now, calls
+        now += 2.0 ** (calls // 2) if calls % 2 else 0.0
+        calls += 1
+        return now
+
+    monkeypatch.setattr(methods_module, "time", SimpleNamespace(perf_counter=perf_counter))
+    methods = [
+        Method("mean · raw", "paper", "mean", "rows", "raw"),
+        Method("mean · flow", "paper", "mean", "rows", "flow"),
+        Method("alti · raw", "edges", "alti", "rows", "raw"),
+        Method("gradient · raw", "edges", "gradient", "none", "raw"),
+        Method("gradient (rows) · flow", "edges", "gradient", "rows", "flow"),
+        Method("attention-gradient · gather", "edges", "attention-gradient", "none", "gather"),
+        *(Method(name, "importance") for name in WITHOUT_CAPTUM),
+        Method("random", "baseline"),
+    ]
+    found = score_text(model("classifier"), TEXT, methods)
+    order = (
+        "pass", "capture", "mean", "mean raw", "mean flow", "alti", "alti raw", "capture with gradient", "gradient",
+        "gradient raw", "rows", "rows flow", "attention-gradient", "gather", "blank-out",
+    )  # fmt: skip
+    took = {what: 2.0**i for i, what in enumerate(order)}
+    needs = [
+        ("capture", "mean", "mean raw"),
+        ("capture", "mean", "mean flow"),
+        ("capture", "alti", "alti raw"),
+        ("capture with gradient", "gradient", "gradient raw"),
+        ("capture with gradient", "rows", "rows flow"),
+        ("capture with gradient", "attention-gradient", "gather"),
+        ("blank-out",),
+        ("pass",),
+        ("pass",),
+        (),
+    ]
+    assert found.seconds.tolist() == [sum(took[what] for what in own) for own in needs]
+    assert found.pass_seconds == took["pass"]
+
+
+def test_seconds_are_there() -> None:
+    methods, found = scored("embedded")
+    free = np.array([method.kind == "baseline" for method in methods])
+    assert (found.seconds[~free] > 0).all() and (found.seconds[free] == 0).all() and found.pass_seconds > 0
+
+
+def test_the_answer_that_is_explained() -> None:
+    m, own = model("classifier"), scored("classifier")[1]
+    other = (own.answer["number"] + 1) % 3
+    methods = methods_of(m, edges=["attention-gradient"], importances=WITHOUT_CAPTUM)
+    found = score_text(m, TEXT, methods, answer=other)
+    assert found.answer["number"] == other and found.answer["name"] == f"LABEL_{other}"
+    assert found.answer["probability"] < own.answer["probability"]
+    assert score_text(m, TEXT, methods[:1], answer=f"LABEL_{other}").answer == found.answer
+    rows = dict(zip(names(methods), found.scores, strict=True))
+    before = dict(zip(names(scored("classifier")[0]), own.scores, strict=True))
+    for name, row in rows.items():
+        about = "gradient" in name or name == "blank-out"
+        assert np.allclose(row, before[name], rtol=1e-3) != about or name == "random", name
+    expected = m.trace(TEXT, edges="attention-gradient", answer=other, of="logit").gather().row()[1:-1]
+    np.testing.assert_allclose(rows["attention-gradient · gather"], expected, rtol=1e-4)
+    np.testing.assert_allclose(rows["blank-out"], m.blank_out(TEXT, other).row()[1:-1], rtol=1e-4, atol=1e-9)
+
+
+def test_chance_depends_on_the_seed_only() -> None:
+    random = [Method("random", "baseline")]
+    m, texts = model("classifier"), (TEXT, "nobody is the answer to")
+    rows = {
+        (text, seed, answer): tuple(score_text(m, text, random, seed=seed, answer=answer).scores[0].tolist())
+        for text in texts
+        for seed in (0, 1)
+        for answer in (None, 0)
+    }
+    assert len(set(rows.values())) == 2
+    assert len({row for (_, seed, _), row in rows.items() if seed == 0}) == 1
+
+
+def test_texts_that_are_too_long() -> None:
+    m, long = model("classifier"), "key " * 40
+    with pytest.raises(af.InputError, match="truncate=True"):
+        score_text(m, long, methods_of(m, edges=[], importances=[]))
+    methods = methods_of(m, edges=["attention-gradient"], importances=["blank-out"])
+    found = score_text(m, long, methods, truncate=True)
+    assert found.scores.shape == (len(methods), 30) and np.isfinite(found.scores).all()

@@ -1,0 +1,343 @@
+"""The embedded model, and the tables and figures of the paper: on small files made here; the real ones are results."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+torch = pytest.importorskip("torch", reason="the embedded model needs torch")
+transformers = pytest.importorskip("transformers", reason="the embedded model needs transformers")
+
+from test_importance import bert  # noqa: E402
+from test_pronouns import ROWS, winobias  # noqa: E402
+
+import attnflow as af  # noqa: E402
+from attnflow.cli import main  # noqa: E402
+from attnflow.paper import agreement, verb_number  # noqa: E402
+from attnflow.paper import paper_tables as tables  # noqa: E402
+from attnflow.paper import published as paper  # noqa: E402
+from attnflow.paper import reproduction as report  # noqa: E402
+from attnflow.paper.card import card  # noqa: E402
+from attnflow.paper.figures import table_figure  # noqa: E402
+from small_tokenizers import wordpiece  # noqa: E402
+
+FOLDER = Path(af.__file__).parent / "paper" / "verb-number"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "reproduction"
+WORDS = "his her he she him baker guard mover nurse paid because was grateful patience waited for and greeted at door"
+SENTENCES = [
+    ("the key to the cabinets", "DT NN TO DT NNS", "is", "singular", 1, 1),
+    ("the keys to the old cabinet", "DT NNS TO DT JJ NN", "are", "plural", 1, 1),
+    ("the people in the room", "DT NNS IN DT NN", "have", "plural", 1, 1),
+    ("this book", "DT NN", "has", "singular", 1, 0),
+    ("the results of this study", "DT NNS IN DT NN", "show", "plural", 1, 1),
+    ("a zyzzyva of the tropics", "DT NN IN DT NNS", "eats", "singular", 1, 1),
+    ("the story of the children", "DT NN IN DT NNS", "is", "singular", 1, 1),
+    ("most of the cities", "JJS IN DT NNS", "are", "plural", 0, 0),
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return af.load()
+
+
+@pytest.fixture()
+def data(tmp_path: Path) -> Path:
+    head = "split\twords\ttags\tverb\tnumber\tsubject_index\tattractors"
+    lines = [
+        "\t".join(("test", words, tags, verb, number, str(i), str(n))) for words, tags, verb, number, i, n in SENTENCES
+    ]
+    (tmp_path / "agreement").mkdir()
+    (tmp_path / "agreement" / "agreement.tsv").write_text("\n".join([head, *lines]) + "\n")
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: Any, *given: str, code: int = 0) -> tuple[str, str]:
+    monkeypatch.setattr(sys, "argv", ["attnflow", *given])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    told = capsys.readouterr()
+    assert stopped.value.code == code, told.err
+    return told.out, told.err
+
+
+def test_the_embedded_model_is_small_and_plain(model: Any) -> None:
+    weights = FOLDER / "model.safetensors"
+    assert weights.stat().st_size < 6_000_000
+    from safetensors.torch import load_file
+
+    assert {t.dtype for t in load_file(weights).values()} == {torch.float16}
+    assert (FOLDER / "README.md").is_file() and (FOLDER / "training.json").is_file()
+    told = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
+    assert (FOLDER / "README.md").read_text(encoding="utf-8").startswith(card(told))
+    assert model.name == "verb-number" and model.dtype == torch.float32
+    config = model.config
+    assert (config.n_layer, config.n_head, config.n_embd, config.is_causal) == (6, 8, 128, False)
+    plain = transformers.AutoModelForTokenClassification.from_pretrained(FOLDER)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
+    ids = tokenizer("the key to the cabinets", return_tensors="pt")
+    with torch.no_grad():
+        said = torch.softmax(plain.eval()(**ids).logits[0, 0].double(), -1)
+    assert model.trace("the key to the cabinets").prediction.top[0][1] == pytest.approx(float(said.max()), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("the key to the cabinets", "singular"),
+        ("the keys to the cabinet", "plural"),
+        ("The people in the room", "plural"),
+        ("the article on NNP large systems", "singular"),
+        ("the articles on NNP large system", "plural"),
+        ("these results", "plural"),
+    ],
+)
+def test_what_it_says(model: Any, text: str, number: str) -> None:
+    trace = model.trace(text)
+    assert trace.prediction.kind == "class" and trace.prediction.top[0][0] == number
+    assert trace.tokens[0] == "[CLS]" and trace.tokens[-1] == "[EOS]" and trace.default_query == 0
+
+
+def test_its_accuracy() -> None:
+    where = os.environ.get("ATTNFLOW_DATA")
+    if not where:
+        pytest.skip("ATTNFLOW_DATA does not name the folder with the data")
+    found, tokenizer = verb_number.load(FOLDER)
+    examples = [e for e in agreement.read(Path(where) / "agreement" / "agreement.tsv.xz") if e.split == "test"]
+    assert verb_number.accuracy(found, tokenizer, examples)["all"]["accuracy"] >= 0.95
+    with pytest.warns(af.AttentionWarning, match="4 of 7489"):
+        subset = agreement.read(Path(where) / "linzen_subset")
+    assert verb_number.accuracy(found, tokenizer, subset)["0"]["accuracy"] >= 0.93
+
+
+def test_show_without_arguments(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out, _ = run(monkeypatch, capsys, "show")
+    assert out.startswith("class: 'singular'") and "cabinets" in out
+    readme = ROOT / "README.md"
+    if readme.is_file():
+        assert out.rstrip() in readme.read_text(encoding="utf-8")
+
+
+def test_show_what_tokens_are_worth(model: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    out, _ = run(monkeypatch, capsys, "show", "--method", "blank-out", "--no-special", "--json")
+    found = json.loads(out)
+    assert found["method"] == "blank-out" and found["tokens"] == ["the", "key", "to", "the", "cabinets"]
+    assert np.allclose(found["values"], model.blank_out("the key to the cabinets").without_special().values)
+    out, _ = run(monkeypatch, capsys, "show", "--method", "gradient")
+    assert out.startswith("class: 'singular'") and "gradient" in out
+    _, err = run(monkeypatch, capsys, "show", "--method", "gradient", "--words", code=2)
+    assert "method gradient is about tokens and the model's answer: --words, --query" in err
+
+
+def correlation(x: Any, y: Any) -> float:
+    x = x.round(9)
+    return float("nan") if len(set(x.tolist())) == 1 else float(stats.spearmanr(x, y).statistic)
+
+
+def test_tables_are_the_loop(model: Any, data: Path) -> None:
+    examples = agreement.read(data / "agreement" / "agreement.tsv")
+    found = tables.verb_number_tables([("seed 0", model)], examples, lambda line: None, resamples=200)
+    vocabulary = model.tokenizer.get_vocab()
+    expected: dict[str, list[Any]] = {"text": [], "words": [], "authors": []}
+    for e in examples:
+        text = {"input_ids": torch.tensor([verb_number.encode(e, vocabulary, 64)])}
+        trace, worth = model.trace(text), model.blank_out(text, e.number).row()
+        rows = [getattr(trace, view)(query=0).values[:, 0] for view in ("raw", "rollout", "flow")]
+        no_end = np.append(worth[:-1], 0)
+        expected["text"].append([[correlation(x, worth) for x in r] for r in rows])
+        expected["words"].append([[correlation(x[1:-1], worth[1:-1]) for x in r] for r in rows])
+        dense = [[[stats.rankdata(v.round(12), "dense") for v in (x, no_end)] for x in r] for r in rows]
+        n = len(worth)
+        expected["authors"].append([[1 - 6 * ((a - b) ** 2).sum() / (n**3 - n) for a, b in r] for r in dense])
+    for reading, values in expected.items():
+        means = np.nanmean(values, 0)
+        for v, view in enumerate(("raw", "rollout", "flow")):
+            for layer, cell in enumerate(found["table1"]["all"][reading][view]):
+                assert cell["mean"]["mean"] == pytest.approx(means[v, layer], abs=0.02), (reading, view, layer)
+    run_ = found["table1"]["runs"][0]
+    assert run_["accuracy"] >= 7 / 8 and run_["cancellation"]["ratio"] < 1e-5
+    assert run_["ties"]["flow"][5] >= run_["ties"]["rollout"][5]
+    json.dumps(found, allow_nan=False)
+
+
+def test_rare_words_become_their_tag(model: Any, data: Path) -> None:
+    rare = agreement.read(data / "agreement" / "agreement.tsv")[5]
+    ids = verb_number.encode(rare, model.tokenizer.get_vocab(), 64)
+    assert model.tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "a", "NN", "of", "the", "NNS", "[EOS]"]
+
+
+def constructed(raw: list[float], rollout: list[float], flow: list[float]) -> Any:
+    noise = np.random.default_rng(0).normal(0, 0.05, (200, 3, len(raw)))
+    return np.array([raw, rollout, flow])[None] + noise
+
+
+def verdicts(*means: list[float]) -> dict[str, str]:
+    return {name: c["verdict"] for name, c in tables.claims(constructed(*means), 500, 0).items()}
+
+
+def test_claims_on_constructed_correlations() -> None:
+    raw, rollout, flow = (
+        [0.7, 0.1, -0.1, -0.1, 0.2, 0.3],
+        [0.3, 0.4, 0.5, 0.6, 0.65, 0.7],
+        [0.3, 0.45, 0.7, 0.72, 0.74, 0.76],
+    )
+    assert verdicts(raw, rollout, flow) == dict.fromkeys(paper.CLAIMS, "holds")
+    falls = [0.3, 0.4, 0.35, 0.6, 0.65, 0.7]
+    assert verdicts(raw, falls, [*flow[:5], 0.2]) == {
+        "collapse": "holds",
+        "growth": "contradicted",
+        "ahead": "contradicted",
+        "end": "contradicted",
+    }
+    assert verdicts([0.5] * 6, rollout, flow)["collapse"] == "contradicted"  # it does not fall to half
+    level = [0.3, 0.4, 0.4, 0.6, 0.65, 0.7]
+    assert verdicts(raw, level, flow)["growth"] == "undecided"
+
+
+@pytest.mark.parametrize("layer", [1, 4])
+def test_a_claim_about_attention_that_ranks_nothing_cannot_be_asked(layer: int) -> None:
+    found = constructed(
+        [0.7, 0.1, -0.1, -0.1, 0.2, 0.3], [0.3, 0.4, 0.5, 0.6, 0.65, 0.7], [0.3, 0.45, 0.7, 0.72, 0.74, 0.76]
+    )
+    found[:, 0, layer] = np.nan
+    told = tables.claims(found, 100, 0)
+    assert told["collapse"]["verdict"] == "cannot be asked" and told["growth"]["verdict"] == "holds"
+    assert tables.claims(found[:, :, :2], 100, 0)["ahead"]["verdict"] == "cannot be asked"  # there is no L3
+
+
+def test_the_papers_own_tables() -> None:
+    holds = {"collapse": "holds", "growth": "holds", "ahead": "holds", "end": "holds"}
+    assert tables.papers_claims("table1") == {**holds, "ahead": "contradicted"}  # L6: 0.70 and 0.71
+    assert tables.papers_claims("table2") == holds
+    assert tables.papers_claims("table3")["ahead"] == "contradicted"
+    for rows in paper.TABLES.values():
+        assert rows["rollout"][0] == rows["flow"][0]  # the same at L1, by definition
+
+
+def test_over_all_seeds() -> None:
+    one, two = (np.random.default_rng(k).normal(k / 10, 0.1, (50, 3, 6)) for k in (1, 2))
+    one[0, 0, 0] = np.nan
+    found = tables.over_all([one, two], 300, 0)["raw"]
+    assert found[0]["n"] == 99 and found[1]["n"] == 100
+    assert found[1]["models"] == pytest.approx([one[:, 0, 1].mean(), two[:, 0, 1].mean()])
+    assert found[1]["mean"]["mean"] == pytest.approx(np.mean([one[:, 0, 1], two[:, 0, 1]]))
+    assert found[1]["mean"]["low"] < found[1]["mean"]["mean"] < found[1]["mean"]["high"]
+
+
+def test_commands(monkeypatch: pytest.MonkeyPatch, capsys: Any, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    out = tmp_path / "out"
+    shown, _ = run(monkeypatch, capsys, "reproduce", "table1", "--data", str(data), "-o", str(out))
+    assert "| raw, paper | 0.69±0.27 |" in shown and "Evenness and ties" in shown
+    shown, _ = run(monkeypatch, capsys, "reproduce", "figure3", "-o", str(out))
+    assert "the article on NNP large systems" in shown
+    for name in ("table1", "figure3"):
+        for kind in ("json", "md", "svg", "pdf", "png"):
+            assert (out / f"{name}.{kind}").stat().st_size > 0
+    run(monkeypatch, capsys, "reproduce", "report", "-o", str(out))
+    for damage in ("[]", "{}", "null", '{"table": "table2"}', "{"):
+        (out / "table2.json").write_text(damage)
+        _, err = run(monkeypatch, capsys, "reproduce", "report", "-o", str(out), code=2)
+        assert "table2.json' is damaged" in err
+    page = (tmp_path / "out.md").read_text()
+    assert "![Table 1" in page and "out/table1.svg" in page and not re.search(r"\bnan\b", page, re.IGNORECASE)
+
+
+def test_a_layer_whose_attention_ranks_nothing_is_a_gap(data: Path) -> None:
+    """As in models trained with strong dropout: no mean, no crash, and the reason in the table."""
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    model = af.load()
+    with torch.no_grad():
+        model.model.transformer.h[5].attn.c_attn.weight[:, :256] = 0  # queries and keys
+        model.model.transformer.h[5].attn.c_attn.bias[:256] = 0
+    examples = agreement.read(data / "agreement" / "agreement.tsv")
+    told = tables.verb_number_tables([("seed 0", model)], examples, lambda line: None, resamples=50)["table1"]
+    assert told["all"]["text"]["raw"][5]["mean"] is None and told["runs"][0]["evenness"][5] == pytest.approx(1)
+    assert told["runs"][0]["claims"]["text"]["end"]["verdict"] == "cannot be asked"
+    assert table_figure([told], "text").axes
+    told["runs"][0]["training"] = None
+    shown = report.section({**told, "recipe": "plain"})
+    assert "| none |" in shown and "(attention the same for all tokens): of 8 texts 8 at raw L6" in shown
+    assert "rollout L6 − raw L6 does not exist" in shown
+
+
+def test_table3_and_figure4(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    transformers.utils.logging.disable_progress_bar()
+    for kind, name in (("BertForSequenceClassification", "sst2"), ("BertForMaskedLM", "masked-lm")):
+        small = bert(kind, wordpiece(*WORDS.split()))
+        small.unwrap().save_pretrained(tmp_path / "models" / name)
+        small.tokenizer.save_pretrained(tmp_path / "models" / name)
+    (tmp_path / "sst2").mkdir()
+    rows = "".join(f"{text}\t{k % 2}\n" for k, (text, *_) in enumerate(SENTENCES[:3]))
+    (tmp_path / "sst2" / "test.tsv").write_text("sentence\tlabel\n" + rows)
+    winobias(tmp_path / "winobias")
+    (tmp_path / "winogender").mkdir()
+    (tmp_path / "winogender" / "all_sentences.tsv").write_text(ROWS)
+    given = ("--data", str(tmp_path), "--models", str(tmp_path / "models"), "-o", str(tmp_path / "out"))
+    shown, _ = run(monkeypatch, capsys, "reproduce", "table3", *given)
+    assert "| rollout, ours |" in shown and "3 texts" in shown  # of two layers, so without the paper's beside them
+    shown, _ = run(monkeypatch, capsys, "reproduce", "figure4", *given)
+    assert "The author talked to Sara about [MASK] book" in shown
+    assert "WinoBias type 1, agreement with the prediction" in shown and "gender-neutral" in shown
+    found = json.loads((tmp_path / "out" / "figure4.json").read_text())
+    assert [e["candidates"] for e in found["examples"]] == [["author", "Sara"], ["Mary", "John"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("reproduce", "table9"), "'table9': expected some of table1, table2, table3, figure1, figure2, figure3, figure4; all; or report alone"),
+        (("reproduce", "table1", "--data", "nowhere"), "there is no 'nowhere': expected a folder with the data, or a file of examples"),
+        (("reproduce", "table1", "--data", "."), "the folder '.' has none of agreement.tsv, agr_50_mostcommon_10K.tsv (or .xz, .gz) in it"),
+        (("reproduce", "table1", "--seeds", "x"), "seeds 'x': expected numbers from 0 with commas between them"),
+        (("reproduce", "table1", "--seeds", "0,0"), "seeds '0,0': expected each seed once"),
+        (("reproduce", "figure2", "--recipe", "authors"), "there is no trained model in 'reproduction/models/verb-number-authors-seed0': make one with"),
+        (("reproduce", "table3"), "this needs --data, a folder with test.tsv (or .xz, .gz) in it"),
+        (("reproduce", "table3", "--data", "."), "the folder '.' has no test.tsv (or .xz, .gz) in it"),
+        (("reproduce", "report", "-o", "empty"), "the folder 'empty' has no results: run attnflow reproduce first"),
+        (("reproduce", "all", "-m", "x"), "--model is for one of table3 and figure4"),
+        (("train", "sst2", "--base", "x", "-o", "y"), "this needs --data, a folder with test.tsv"),
+        (("train", "verb-number", "--data", "nowhere", "-o", "y"), "there is no 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_mistakes(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path, given: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "--seeds" in given:
+        (tmp_path / "agreement.tsv").write_text(
+            "split\twords\ttags\tverb\tnumber\ntest\tthe key\tDT NN\tis\tsingular\n"
+        )
+        given = (*given, "--data", ".")
+    _, err = run(monkeypatch, capsys, *given, code=2)
+    assert message in err
+
+
+def test_the_page_is_made_from_the_results() -> None:
+    if not RESULTS.is_dir():
+        pytest.skip("the results are not part of an installed package")
+    assert report.page(RESULTS) == (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+
+
+def test_the_results_answer_the_paper() -> None:
+    if not RESULTS.is_dir():
+        pytest.skip("the results are not part of an installed package")
+    for name in ("table1", "table2", "table1-authors", "table2-authors"):  # 3 seeds, 2,000 samples, every reading
+        told = json.loads((RESULTS / f"{name}.json").read_text())
+        assert told["samples"] == 2000 and len(told["runs"]) >= 3
+        for reading in ("text", "words", "authors"):
+            assert all(cell["mean"] is not None for cells in told["all"][reading].values() for cell in cells)
+    best = json.loads((RESULTS / "table1.json").read_text())["runs"]
+    assert all(run["training"]["accuracy"]["test"]["all"]["accuracy"] >= 0.95 for run in best)
+    assert json.loads((RESULTS / "table3.json").read_text())["samples"] == 872

@@ -1,0 +1,97 @@
+"""The grid on several processes: what they find is what one finds, and it goes on after they were killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the grid needs torch")
+pytest.importorskip("pyarrow", reason="the grid needs pyarrow")
+
+from test_grid import TEXTS, bytes_of, files, saved
+from test_importance import bert
+
+from attnflow.errors import InputError
+from attnflow.evaluate import grid
+from attnflow.evaluate.crew import crew
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return saved(bert("BertForSequenceClassification"), tmp_path_factory.mktemp("model"))
+
+
+def test_a_worker_that_dies() -> None:
+    """Each has loaded the number of its own process here, and its work is to send itself a signal."""
+    with pytest.raises(InputError) as e, crew(None, os.getpid, 2) as do:
+        assert [number for number, other in do(operator.sub, {5: os.getpid(), 7: os.getpid()}) if other] in (
+            [5, 7],
+            [7, 5],
+        )
+        assert list(do(os.kill, {0: signal.SIGINT})) == [(0, None)]  # Ctrl-C is for the process that started it
+        list(do(os.kill, {0: signal.SIGTERM}))
+    assert str(e.value) == (
+        "one of 2 workers died, most often because memory ran out: give fewer workers, and run the same again to go on where it stopped"
+    )
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_drop_what_they_are_at_when_told() -> None:
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), crew(None, partial(partial, time.sleep), 2) as do:
+        for number, _ in do(operator.call, {0: 600, 1: 0, 2: 600}):
+            assert number == 1
+            raise KeyboardInterrupt
+    assert time.monotonic() - begun < 300 and multiprocessing.active_children() == []
+
+
+SCRIPT = """
+import json, os, signal, sys
+from pathlib import Path
+from attnflow.evaluate import grid
+
+def die(line):
+    if line.startswith("sanity"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    source, texts, folder, options = json.loads(sys.argv[1])
+    grid.PART = 2
+    grid.run(source, texts, Path(folder), **options, workers=2, say=die)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing can be killed without warning here")
+def test_two_workers_find_what_one_finds_and_it_goes_on_after_they_were_killed(
+    source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "PART", 2)
+    options = {"edges": ["alti"], "importances": ["blank-out"], "deletions": ["mask"], "steps": 3, "sanity": 3}
+    script, folder = tmp_path / "script.py", tmp_path / "grid"
+    script.write_text(SCRIPT)
+    given = json.dumps([source, TEXTS, str(folder), options])
+    # it ends when all that write to the pipe have: no worker outlives who started it
+    done = subprocess.run([sys.executable, str(script), given], stdout=subprocess.PIPE, timeout=200)
+    assert done.returncode == -signal.SIGKILL
+    assert [len(list(folder.glob(f"{stage}/*.parquet"))) for stage in grid.STAGES] == [3, 3, 1]
+    before = files(folder)
+    lines: list[str] = []
+    found = grid.run(source, TEXTS, folder, **options, workers=1, say=lines.append)
+    shown = [line.split(" texts")[0] for line in lines]
+    assert shown in (["sanity: 2 of 3", "sanity: 3 of 3"], ["sanity: 1 of 3", "sanity: 3 of 3"])  # whichever came first
+    assert before.items() <= files(folder).items()
+    one = grid.run(source, TEXTS, tmp_path / "one", **options, workers=1)
+    assert bytes_of(found) == bytes_of(one) and found.provenance == one.provenance
+    assert np.isfinite(found.seconds).all() and np.isfinite(found.pass_seconds).all()

@@ -1,0 +1,350 @@
+"""What the page holds, and the file it is: read back in Python. tests/pages looks at it in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
+
+import attnflow as af
+from attnflow import cli
+from attnflow.trace import Step
+from attnflow.view import document, page
+from attnflow.view.explain import explain, traced
+from small_tokenizers import wordpiece
+
+TEXT = "the key to the cabinets"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return af.load()
+
+
+@pytest.fixture(scope="module")
+def trace(model: Any) -> Any:
+    return model.trace(TEXT, keep_heads=True)
+
+
+@pytest.fixture(scope="module")
+def pieces() -> Any:
+    """A small model whose words are several pieces."""
+    tokenizer = wordpiece()
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48
+    )
+    return af.wrap(BertForMaskedLM(config), tokenizer, name="small")
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Any:
+    tokenizer = wordpiece()
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=3, n_head=4, n_positions=64)
+    return af.wrap(GPT2LMHeadModel(config), tokenizer, name="small decoder")
+
+
+def unpacked(array: dict[str, Any]) -> np.ndarray[Any, Any]:
+    data = np.frombuffer(zlib.decompress(base64.b64decode(array["data"])), np.uint8)
+    if array["type"] == "u1":
+        return data.reshape(array["shape"])
+    size = int(array["type"][1])
+    return data.reshape(size, -1).T.copy().view(f"<{array['type']}").reshape(array["shape"])
+
+
+def unrounded(weights: dict[str, Any], shapes: list[tuple[int, int]]) -> list[np.ndarray[Any, Any]]:
+    codes = np.frombuffer(zlib.decompress(base64.b64decode(weights["data"])), np.uint8).astype(float)
+    values = np.where(codes > 0, np.exp((codes - 255) / weights["steps"]), 0)
+    scales, found = unpacked(weights["scales"]).astype(float), []
+    for rows, columns in shapes:
+        block, values = values[: rows * columns].reshape(rows, columns), values[rows * columns :]
+        found.append(block * scales[:rows, None])
+        scales = scales[rows:]
+    return found
+
+
+def held(file: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="attnflow-document">(.*?)</script>', file, re.DOTALL)
+    assert found is not None
+    document: dict[str, Any] = json.loads(found[1])
+    return document
+
+
+def test_arrays_come_back_as_they_were() -> None:
+    random = np.random.default_rng(0)
+    for values in (random.random((2, 3, 5)), random.random((4, 2)).astype(np.float32)):
+        back = unpacked(document.packed(values))
+        assert back.dtype == values.dtype and np.array_equal(back, values)
+    pixels = random.integers(0, 256, (3, 4, 3), np.uint8)
+    assert np.array_equal(unpacked(document.packed(pixels)), pixels)
+
+
+def test_rounded_weights_keep_their_rows() -> None:
+    random = np.random.default_rng(0)
+    matrices = [random.dirichlet(np.full(50, 0.3), 50), np.tril(random.dirichlet(np.ones(20), 20))]
+    matrices[1][3] = 0  # a row that gives nothing
+    for given, back in zip(matrices, unrounded(document.rounded(matrices), [(50, 50), (20, 20)]), strict=True):
+        assert np.allclose(back.sum(1), given.sum(1), rtol=1e-6)
+        kept = given > given.max(1, keepdims=True) * 1e-3
+        assert np.abs(back[kept] / given[kept] - 1).max() < 0.025
+        assert (back[given == 0] == 0).all() and np.isfinite(back).all()
+
+
+def test_the_document_holds_what_the_library_computes(model: Any, trace: Any) -> None:
+    found = model.explain(TEXT).document
+    json.dumps(found, allow_nan=False)
+    weights = unpacked(found["weights"]).reshape(6, 7, 7)
+    assert np.array_equal(weights, np.stack([s.weights.numpy() for s in trace.steps]))
+    assert found["exact"] and found["leftOut"] == [] and found["missing"] == ""
+    flows = found["views"]["subwords"]["flow"]
+    assert flows["queries"] == list(range(7))
+    assert np.array_equal(unpacked(flows["values"]), trace.flow(query="all").values)
+    heads = unpacked(found["heads"]["weights"]).reshape(6, 8, 7, 7)
+    assert np.array_equal(heads, np.stack([trace.weights[l].numpy() for l in range(6)]))
+    assert [one["name"] for one in found["importance"]] == ["gradient", "blank-out"]
+    assert found["importance"][1]["values"] == model.blank_out(TEXT).row().tolist()
+    assert found["prediction"]["top"][0] == ["singular", pytest.approx(0.9588, abs=1e-3)]
+    assert found["state"] == {"unit": "subwords", "query": 0}
+
+
+def test_words_have_flows_of_their_own(pieces: Any) -> None:
+    text = "the cabinetmaker is unbelievable"
+    found = explain(pieces, text, importance=(), state={"unit": "words"}).document
+    words = pieces.trace(text).words()
+    assert found["units"]["words"]["tokens"] == list(words.tokens)
+    assert [list(group) for group in words.word_groups] == [list(g) for g in found["units"]["words"]["groups"]]
+    assert np.allclose(unpacked(found["views"]["words"]["flow"]["values"]), words.flow(query="all").values)
+    assert found["state"]["unit"] == "words" and found["importance"] == []
+
+
+def test_heads_are_not_even_kept_where_the_page_would_not_hold_them(
+    pieces: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(traced(pieces, TEXT).weights) == 3 and len(traced(pieces, (TEXT, TEXT)).weights) == 3
+    n = len(pieces.trace(TEXT).tokens)
+    monkeypatch.setattr(document, "HEADS", 3 * 4 * n)
+    assert traced(pieces, TEXT).weights
+    monkeypatch.setattr(document, "HEADS", 3 * 4 * n - 1)
+    assert not traced(pieces, TEXT).weights
+
+
+def test_a_masked_model_opens_at_its_mask(pieces: Any) -> None:
+    found = explain(pieces, "the [MASK] to the cabinet", importance=("gradient",)).document
+    assert found["units"]["subwords"]["tokens"][found["state"]["query"]] == "[MASK]"
+
+
+def test_a_decoder_holds_its_receptive_field(decoder: Any) -> None:
+    text = "the key to the book is"
+    found, trace = explain(decoder, text, importance=()).document, decoder.trace(text)
+    assert found["causal"] and found["state"]["query"] == len(trace.tokens) - 1
+    table = found["views"]["subwords"]["flow"]
+    ratio = trace.flow(query="all", receptive_field="ratio").values
+    under = unpacked(table["uniform"])
+    assert np.allclose(np.where(under > 0, unpacked(table["values"]) / np.where(under > 0, under, 1), 0), ratio)
+    assert np.allclose(unpacked(table["layer"]), trace.flow(query="all", receptive_field="layer").values)
+
+
+def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "PAIRS", 100)
+    monkeypatch.setattr(document, "EXACT", 100)
+    monkeypatch.setattr(document, "HEADS", 1000)
+    found = document.of_trace(trace, query=2)
+    assert found["leftOut"] == [
+        "Flow was computed for the query 'key' alone: for every pair it would be 294 maximum flows. Other queries: "
+        "explain(text, query=…), or attnflow serve.",
+        "The weights are rounded to eight bits, because 294 of them in full would make a large file: what the page computes "
+        "from them is marked ≈. The rows of the query it opens with are exact.",
+        "Single heads are held for the query that the page opens with alone.",
+    ]
+    views = found["views"]["subwords"]
+    assert [views[name]["queries"] for name in ("raw", "rollout", "flow")] == [[2]] * 3
+    assert np.array_equal(unpacked(views["rollout"]["values"]), trace.rollout(query=2).values)
+    assert unpacked(found["heads"]["weights"]).size == 6 * 8 * 7
+    monkeypatch.setattr(document, "ROUNDED", 100)
+    monkeypatch.setattr(document, "HEADS", 10)
+    monkeypatch.setattr(document, "LONGEST", 5)
+    found = document.of_trace(trace)
+    assert found["leftOut"] == [
+        "Flow is left out: it takes minutes for 7 tokens.",
+        "The 294 weights of this text are left out, and with them the graph, the flow paths and the map of a layer: the file "
+        "would be too large. The rows of the query it opens with are here, and exact.",
+        "Single heads are left out: their weights would make a large file.",
+    ]
+    assert found["weights"] is None and found["heads"] is None and found["views"]["subwords"]["flow"] is None
+
+
+def test_rows_and_paths_for_a_page_that_asks(trace: Any) -> None:
+    found = document.rows(trace, "subwords", 5)
+    assert found["views"]["flow"]["queries"][5:6] == [5]
+    assert np.array_equal(unpacked(found["views"]["rollout"]["values"]), trace.rollout(query=5).values)
+    proof = af.max_flow(trace.graph(), query=0, token=2, layer=2)
+    told = document.paths(trace, "subwords", 0, 2, 2)
+    json.dumps(told, allow_nan=False)
+    assert told["value"] == proof.value and told["gap"] == proof.gap
+    assert [(p["positions"], p["amount"]) for p in told["paths"]] == [
+        (list(p.positions), p.amount) for p in proof.paths()
+    ]
+    assert [(e["step"], e["query"], e["key"], e["capacity"]) for e in told["cut"]] == [tuple(e) for e in proof.cut]
+    first = told["paths"][0]
+    graph = trace.graph()
+    product = np.prod([graph[2 - i, first["positions"][i], first["positions"][i + 1]] for i in range(3)])
+    assert first["rollout"] == pytest.approx(float(product))
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda t: document.rows(t, "letters", 0), "unit 'letters': expected one of 'subwords', 'words'"),
+        (lambda t: document.rows(t, "words", 7), "query 7: expected a position from 0 to 6"),
+        (lambda t: document.paths(t, "subwords", 0, 6, 0), "layer 6: expected a number from 0 to 5"),
+        (lambda t: document.paths(t, "subwords", 0, 5, -1), "token -1: expected a position from 0 to 6"),
+        (lambda t: page.of_trace(t).save("x.txt"), "'x.txt' has the extension '.txt': expected .html, for a page"),
+        (lambda t: page.of_weights(np.ones((2, 1, 3, 3)) / 3, ["a"]), "1 tokens for weights of 3 positions: expected one for each"),
+        (
+            lambda t: page.of_weights(np.ones((1, 1, 3, 4)) / 4),
+            "weights have shapes (1, 3, 4): expected [head, query, key] in every layer, with as many queries as keys, of one text",
+        ),
+        (lambda t: page.of_weights(np.ones((1, 2, 1, 3, 3)) / 3), "weights have shapes (1, 1, 3, 3), (1, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, of one text"),
+        (lambda t: document.of_trace(t, query=[]), "query=[]: expected a position, a token, or several of them"),
+        (lambda t: document.of_trace(object()), 'a page of a object: expected a trace that holds its graph (memory="graph")'),
+    ],
+)  # fmt: skip
+def test_the_sentence(trace: Any, call: Any, sentence: str) -> None:
+    with pytest.raises(af.InputError) as caught:
+        call(trace)
+    assert str(caught.value) == sentence
+
+
+def test_importance_that_is_not_there_says_why(pieces: Any) -> None:
+    bare = af.wrap(BertModel(pieces.config), pieces.tokenizer, name="bare")
+    found = explain(bare, TEXT).document
+    assert found["importance"] == []
+    assert found["missing"] == (
+        "No gradient and no blank-out: Model('bare', BertModel) has no head, so it answers nothing: expected a classifier or "
+        "a language model, for example one loaded from a folder whose configuration names such a class."
+    )
+    with pytest.raises(af.InputError, match="importance 'magic': expected some of 'blank-out', 'gradient'"):
+        explain(bare, TEXT, importance=("magic",))
+
+
+def test_progress_tells_and_can_stop(model: Any) -> None:
+    seen: list[tuple[str, int, int]] = []
+    explain(model, TEXT, progress=lambda *told: seen.append(told))
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["model", "gradient", "blank-out", "flow"]
+    assert ("blank-out", 7, 7) in seen
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if stage == "blank-out" and total == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        explain(model, TEXT, progress=stop)
+    assert len(explain(model, TEXT).document["importance"]) == 2  # nothing was left behind
+
+
+def test_the_file_stands_by_itself_and_holds_no_markup_of_the_text(tmp_path: Path) -> None:
+    tokens = ["</script><script>x()</script>", "<img src=x onerror=x()>", "<!--", "\u2028", "\ud800"]
+    made = page.of_weights(np.full((2, 1, 5, 5), 0.2), tokens, text='a "quoted" <b>&amp; \ud800')
+    made.save(tmp_path / "page.html")
+    file = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert held(file)["units"]["subwords"]["tokens"] == tokens
+    assert file.count("<script") == 2 and file.count("</script>") == 2
+    assert "<title>a &quot;quoted&quot; &lt;b&gt;&amp;amp; ? · attnflow</title>" in file
+    script = re.search(r'<script type="module">(.*?)</script>', file, re.DOTALL)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', file)
+    assert script is not None and policy is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy[1] and "connect-src 'none'" in policy[1]
+    assert set(re.findall(r"https?://[\w./]+", file)) == {"http://www.w3.org/2000/svg"}
+    assert "connect-src 'self'" in page.application([{"name": "m"}])
+
+
+def test_notebooks_show_pages_in_frames(model: Any, trace: Any) -> None:
+    for shown in (model.explain(TEXT, importance=()), trace, trace.flow(layer=2)):
+        frame = shown._repr_html_()
+        assert frame.startswith('<iframe title="attnflow" sandbox="allow-scripts allow-downloads" srcdoc="')
+        inside = html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1])  # type: ignore[index]
+        assert held(inside)["text"] == TEXT
+    assert held(inside)["state"] == {
+        "layer": 2,
+        "method": "flow",
+        "special": True,
+        "field": "",
+        "unit": "subwords",
+        "query": 0,
+    }
+    assert repr(model.explain(TEXT, importance=())) == "Page(6 layers, 7 tokens, 'the key to the cabinets')"
+
+
+def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path: Path) -> None:
+    trace.rollout(layer=[1, 3]).save(tmp_path / "r.json")
+    read = af.TokenAttention.load(tmp_path / "r.json")
+    read.save(tmp_path / "r.html")
+    found = held((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert found["layers"] == [1, 3] and found["levels"] == [] and found["weights"] is None
+    assert np.array_equal(unpacked(found["views"]["subwords"]["rollout"]["values"]), read.values)
+    assert found["leftOut"] == [
+        "This page holds the values of rollout alone, as they are in the result that it was made of: neither the graph they "
+        "were computed from nor what the model said."
+    ]
+
+
+@pytest.mark.parametrize("make", [
+    lambda t: t.flow().normalized(), lambda t: t.flow(normalize=True), lambda t: t.rollout(start=2),
+    lambda t: t.rollout().without_special().normalized(),
+])  # fmt: skip
+def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
+    """What the page would not compute from the trace again is shown as it is."""
+    result = make(trace)
+    views = page.of_result(result).document["views"]["subwords"]
+    assert np.array_equal(unpacked(views[result.method]["values"]), result.values)
+
+
+def test_arrays_alone() -> None:
+    random = np.random.default_rng(0)
+    weights = random.dirichlet(np.ones(4), (2, 3, 4))
+    found = page.of_weights(weights, list("abcd")).document
+    graph = af.attention_graph(weights)
+    assert np.allclose(unpacked(found["views"]["subwords"]["flow"]["values"]), af.flow(graph), atol=1e-6)
+    assert found["state"]["query"] == 0 and not found["causal"]
+    causal = np.tril(weights)
+    assert page.of_weights(causal / causal.sum(-1, keepdims=True)).document["state"]["query"] == 3
+
+
+def test_a_step_of_another_size_is_a_level_of_its_own(trace: Any) -> None:
+    from dataclasses import replace
+
+    merging = Step(torch.full((3, 7), 1 / 7), residual=False)
+    top = Step(torch.full((3, 3), 1 / 3))
+    merged = replace(trace, steps=(*trace.steps, merging, top), ends=(*trace.ends, 7), weights={})
+    found = document.of_trace(merged)
+    low = merged.rollout(layer=2, query=5)
+    assert np.array_equal(unpacked(page.of_result(low).document["views"]["subwords"]["rollout"]["values"]), low.values)
+    assert found["levels"][-2:] == ["merged", "L7"] and found["layers"] == [6] and found["queries"] == ["0", "1", "2"]
+    assert "words" not in found["units"]
+
+
+def test_show_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "page.html"
+    monkeypatch.setattr(
+        "sys.argv", ["attnflow", "show", TEXT, "--layer", "L3", "--query", "key", "--no-special", "-o", str(path)]
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0 and capsys.readouterr().err == f"wrote {path}\n"
+    found = held(path.read_text(encoding="utf-8"))
+    assert found["state"] == {"layer": 2, "special": False, "unit": "subwords", "query": 2}
+    assert len(found["importance"]) == 2 and found["heads"] is not None

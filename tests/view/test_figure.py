@@ -1,0 +1,268 @@
+"""Figures for print: what is drawn, that words do not overlap, and that files are the same every time."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from attnflow import TokenAttention
+from attnflow.errors import InputError
+from attnflow.paper.pronouns import FIGURE_4, MaskedPronoun
+from attnflow.view.figure import correlation_curves, layer_maps, layered_graph, pronoun_figure, save
+
+matplotlib = pytest.importorskip("matplotlib", reason="needs matplotlib")
+
+ODD = [
+    "[CLS]",
+    "$x",
+    "a$b$",
+    "_^{",
+    "日本",
+    "🙂",
+    "a\nb",
+    "\ud800",
+    "internationalisation-of-things",
+    "\\frac",
+    "<b>&",
+    "",
+    "%",
+]
+WORDS = ["[CLS]", "the", "key", "to", "the", "cabinets", "<?>"]
+
+
+def result(tokens, method="raw", layers=3, query=None, seed=0) -> TokenAttention:
+    n = len(tokens)
+    values = np.random.default_rng(seed).dirichlet(np.full(n, 0.5), (layers, n))
+    queries = list(range(n)) if query is None else [query]
+    return TokenAttention(
+        values=values[:, queries], method=method, layers=range(layers), queries=queries, tokens=tokens,
+        query_tokens=[tokens[i] for i in queries], word_ids=[None] * n, word_texts=[], special=[False] * n, text="text",
+    )  # fmt: skip
+
+
+def views(tokens, layers=3, query=None):
+    return {name: result(tokens, name, layers, query, seed) for seed, name in enumerate(("raw", "rollout", "flow"))}
+
+
+def pronoun(example=FIGURE_4[0], layers=6) -> MaskedPronoun:
+    draw = np.random.default_rng(0)
+    return MaskedPronoun(example, 0.03, 0.01, {v: draw.random((layers, 2)) for v in ("raw", "rollout", "flow")})
+
+
+def curves():
+    return {name: [(x, x - 0.1, x + 0.1) for x in (0.1, 0.5, 0.7)] for name in ("raw", "rollout", "flow")}
+
+
+FIGURES = {
+    "graph": lambda: layered_graph({"flow": result(ODD, "flow")}),
+    "graph upwards": lambda: layered_graph({"flow": result(ODD, "flow")}, upwards=True),
+    "maps": lambda: layer_maps(
+        [("$odd$ 日本 _x", {"raw": result(ODD, query=0)}), ("", {"raw": result(WORDS, query=0)})]
+    ),
+    "maps with values": lambda: layer_maps([("", views(WORDS, query=0))], shared="all", values=True),
+    "pronouns": lambda: pronoun_figure([pronoun(), pronoun(FIGURE_4[1])]),
+    "curves": lambda: correlation_curves([("blank-out", curves(), {"raw": [0.2, None, 0.1]}), ("$x$", curves(), None)]),
+}
+
+
+def drawn(figure):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas.get_renderer()
+
+
+@pytest.mark.parametrize(
+    ("name", "extension"),
+    [*((name, "svg") for name in FIGURES), ("graph", "pdf"), ("graph", "png"), ("pronouns", "png")],
+)
+def test_files_are_the_same_every_time(tmp_path, name, extension):
+    one, two = tmp_path / f"one.{extension}", tmp_path / f"two.{extension}"
+    save(FIGURES[name](), one)
+    save(FIGURES[name](), two)
+    held = one.read_bytes()
+    assert held == two.read_bytes()
+    assert held[:4] in (b"<?xm", b"%PDF", b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [one.name, two.name]
+
+
+def test_words_are_text_in_svg_and_dollars_are_dollars(tmp_path):
+    save(FIGURES["graph"](), tmp_path / "x.svg")
+    held = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    for word in ("$x", "a$b$", "日本", "a\\nb", "\\ud800", "internationalisatio…", "&lt;b&gt;&amp;", "attention flow"):
+        assert f">{word}</text>" in held, word
+    assert "dc:date" not in held
+
+
+def test_the_users_own_settings_change_nothing_and_are_kept(tmp_path):
+    save(FIGURES["maps"](), tmp_path / "one.svg")
+    with matplotlib.rc_context({"text.usetex": True, "font.size": 20, "svg.fonttype": "path"}):
+        save(FIGURES["maps"](), tmp_path / "two.svg")
+        assert matplotlib.rcParams["font.size"] == 20
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_the_graph_has_an_edge_for_every_weight_as_strong_as_its_share():
+    tokens = ["a", "b"]
+    flow = TokenAttention(
+        values=[[[0.5, 0.5], [0, 2.0]], [[0.25, 0.75], [1.0, 1.0]]], method="flow", layers=[0, 1], queries=[0, 1],
+        query_tokens=tokens, tokens=tokens, word_ids=[None] * 2, word_texts=[], special=[False] * 2, text="a b",
+    )  # fmt: skip
+    (at,) = layered_graph({"flow": flow}, query="a").axes
+    (lines,) = at.collections[:1]
+    ends = {tuple(map(tuple, segment.astype(int).tolist())): i for i, segment in enumerate(lines.get_segments())}
+    # (layer, token) of the query and of what it attends to, one layer below; a weight of 0 is no edge
+    assert set(ends) == {
+        ((1, 0), (0, 0)), ((1, 0), (0, 1)), ((1, 1), (0, 1)), ((2, 0), (1, 0)), ((2, 0), (1, 1)), ((2, 1), (1, 0)), ((2, 1), (1, 1))
+    }  # fmt: skip
+    width = lines.get_linewidths()
+    assert width[ends[(1, 1), (0, 1)]] > width[ends[(2, 0), (1, 1)]] > width[ends[(2, 0), (1, 0)]]
+    assert width[ends[(2, 1), (1, 0)]] == pytest.approx(width[ends[(1, 0), (0, 0)]])  # shares of a row
+    colours = [tuple(c[:3]) for c in lines.get_colors()]
+    assert {colours[i] for (above, _), i in ends.items() if above[1] == 0} == {matplotlib.colors.to_rgb("#d55e00")}
+    (up,) = layered_graph({"flow": flow}, upwards=True).axes
+    turned = {tuple((y, x) for x, y in s.astype(int).tolist()) for s in up.collections[0].get_segments()}
+    assert turned == set(ends)
+
+
+def test_of_many_tokens_only_the_strongest_edges_are_drawn():
+    tokens = [f"t{i}" for i in range(20)]
+    assert len(layered_graph({"raw": result(tokens)}).axes[0].collections[0].get_segments()) == 3 * 20 * 3
+    assert len(layered_graph({"raw": result(tokens)}, edges=1).axes[0].collections[0].get_segments()) == 3 * 20
+
+
+def test_maps_have_the_first_layer_lowest_and_one_scale_a_view():
+    rows = [(str(i), {name: result(WORDS, name, 3, 0, seed=i) for name in ("raw", "flow")}) for i in range(2)]
+    figure = layer_maps(rows)
+    images = [at.images[0] for at in figure.axes if at.images]
+    np.testing.assert_array_equal(images[1].get_array(), rows[0][1]["flow"].values[:, 0])
+    assert images[0].origin == "lower" and [t.get_text() for t in images[0].axes.get_yticklabels()] == [
+        "L1",
+        "L2",
+        "L3",
+    ]
+    assert images[0].get_clim() == images[2].get_clim() == (0, max(r["raw"].values.max() for _, r in rows))
+    assert len(figure.axes) == 6
+    assert len(layer_maps(rows, shared="all").axes) == 5
+
+
+@pytest.mark.parametrize("count", [3, 14, 30])
+@pytest.mark.parametrize("kind", ["maps", "upwards", "lines"])
+def test_tokens_never_overlap(count, kind):
+    tokens = [("internationalise", "a", "WWWWWWWW", "日本日本")[i % 4] for i in range(count)]
+    if kind == "maps":
+        figure = layer_maps([("", {"raw": result(tokens, query=0), "flow": result(tokens, query=0)})])
+    else:
+        figure = layered_graph({"raw": result(tokens), "flow": result(tokens)}, upwards=kind == "upwards")
+    renderer = drawn(figure)
+    at = figure.axes[0]
+    ticks = at.get_yticklabels() if kind == "lines" else at.get_xticklabels()
+    apart = 90 if kind == "lines" else ticks[0].get_rotation()
+    boxes = [t.get_window_extent(renderer) for t in ticks]
+    # of labels at an angle, the boxes overlap and the words do not: what counts is how far apart the lines of text are
+    for (a, b), tick in zip(pairwise(boxes), ticks, strict=False):
+        if kind == "lines":
+            assert abs(a.y0 - b.y0) >= tick.get_fontsize() / 72 * figure.dpi
+        elif apart == 0:
+            assert a.x1 <= b.x0
+        else:
+            assert (b.x1 - a.x1) * np.sin(np.radians(apart)) >= 1.1 * tick.get_fontsize() / 72 * figure.dpi
+    page = figure.bbox
+    assert all(box.x0 >= page.x0 and box.y0 >= page.y0 for box in boxes)
+
+
+def test_pronouns_show_relative_probabilities_and_what_is_favoured():
+    e = pronoun()
+    figure = pronoun_figure([e])
+    bars, *panels = figure.axes
+    assert [round(b.get_width(), 6) for b in bars.patches] == [0.75, 0.25]
+    blue, orange = (matplotlib.colors.to_rgba(c) for c in ("#0072b2", "#d55e00"))
+    assert [b.get_facecolor() for b in bars.patches] == [blue, orange]  # "his" is the author's, "her" is Sara's
+    for at, weights in zip(panels, e.weights.values(), strict=True):
+        np.testing.assert_array_equal([line.get_ydata() for line in at.lines], weights.T)
+        squares = [tuple(s.get_facecolor()[0]) for s in at.collections]
+        assert squares == [blue if a > b else orange for a, b in weights]
+    unknown = pronoun_figure([MaskedPronoun(replace(e.example, genders=(None, None)), 0.0, 0.0, e.weights)])
+    assert {b.get_facecolor() for b in unknown.axes[0].patches} == {matplotlib.colors.to_rgba("#9a9a9a")}
+
+
+def test_curves_have_a_band_and_leave_out_what_the_paper_does_not_say():
+    figure = correlation_curves([("t", curves(), {"raw": [0.2, None, 0.1]})], layers=["L1", "L3", "L6"])
+    (at,) = figure.axes
+    solid, dashed = (line for line in at.lines if line.get_color() == "#6b6b6b")
+    np.testing.assert_allclose(solid.get_ydata(), [0.1, 0.5, 0.7])
+    np.testing.assert_allclose(dashed.get_xydata(), [[0, 0.2], [2, 0.1]])
+    assert [t.get_text() for t in at.get_xticklabels()] == ["L1", "L3", "L6"]
+    band = at.collections[0].get_paths()[0].get_extents()
+    np.testing.assert_allclose([band.y0, band.y1], [0.0, 0.8], atol=1e-12)
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["raw", "rollout", "flow", "paper"]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: layered_graph({}), "there are no results"),
+        (lambda: layered_graph({"raw": 1}), "'raw' is a int: expected a TokenAttention"),
+        (lambda: layered_graph({"raw": result(WORDS, query=0)}), r'has 1 queries .* as of .raw\("all"\)'),
+        (lambda: layered_graph({"raw": result(WORDS), "flow": result(ODD)}), "'flow' is of 'text': expected"),
+        (lambda: layered_graph(views(WORDS), edges=0), "edges=0: expected a number of at least 1"),
+        (lambda: layered_graph(views(WORDS), query="no"), "'no'"),
+        (lambda: layer_maps([]), "there are no examples"),
+        (lambda: layer_maps([("a", views(WORDS, query=0)), ("b", {})]), r"'b' has the views \[\]: expected \['raw'"),
+        (lambda: layer_maps([("a", views(WORDS, query=0))], shared="no"), 'expected "method" or "all"'),
+        (lambda: pronoun_figure([]), "there are no examples"),
+        (lambda: correlation_curves([]), "there is nothing to draw"),
+        (lambda: correlation_curves([("t", curves(), {"raw": [1.0]})]), "'t' has 1 layers of 'raw': expected 3"),
+        (lambda: correlation_curves([("t", curves(), None)], layers=["L1"]), "expected 3 names"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(make, said):
+    with pytest.raises(InputError, match=said):
+        make()
+
+
+def test_files_that_cannot_be_written_say_so(tmp_path):
+    figure = layer_maps([("", views(WORDS, query=0))])
+    with pytest.raises(InputError, match=r"has the extension '.jpg': expected one of .svg, .pdf, .png"):
+        save(figure, tmp_path / "x.jpg")
+    with pytest.raises(InputError, match=r"cannot write .*no/x.svg': No such file or directory"):
+        save(figure, tmp_path / "no" / "x.svg")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    own = builtins.__import__
+
+    def missing(name, *rest, **more):
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return own(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(
+        InputError, match=r"figures need matplotlib, which is not installed: pip install 'attnflow\[plot\]'"
+    ):
+        layer_maps([("", views(WORDS, query=0))])
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_a_result_draws_and_saves_itself(tmp_path, kind):
+    one = result(WORDS, "flow", layers=4, query=0)
+    one.save(tmp_path / f"a.{kind}")
+    save(layer_maps([("", {"flow": one})]), tmp_path / f"b.{kind}")
+    assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+def test_what_cannot_be_drawn():
+    many = result(WORDS)
+    with pytest.raises(InputError, match="this result has 7 queries: give one"):
+        many.plot()
+    assert many.plot(query="key").axes
+    with pytest.raises(
+        InputError, match="plot() of an image of 2 × 3 patches: expected text".replace("(", r"\(").replace(")", r"\)")
+    ):
+        replace(many, grid=(2, 3)).plot()
