@@ -59,6 +59,14 @@ def write_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) ->
             beside.unlink()
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InputError(f"cannot make the folder {str(folder)!r}: {e.strerror or e}") from None
+
+
 def synced(path: Path) -> None:
     """Has the system put a file, or the names in a folder, on the disk."""
     if path.is_dir() and os.name == "nt":  # where folders cannot be opened, and need not be

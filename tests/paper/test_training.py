@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch")
 transformers = pytest.importorskip("transformers", reason="training needs transformers")
 
+from attnflow.capture.silence import silenced  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
 from attnflow.paper import masked_lm, sst2, teacher, training, verb_number  # noqa: E402
 from attnflow.paper.agreement import Example  # noqa: E402
@@ -294,7 +295,7 @@ def bert(folder: Path) -> Path:
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
     torch.manual_seed(0)
-    with training.quiet():
+    with silenced():
         transformers.BertModel(config).save_pretrained(folder / "bert")
         tokenizer.save_pretrained(folder / "bert")
     return folder / "bert"

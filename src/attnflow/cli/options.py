@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from attnflow.capture.silence import silence as quiet  # noqa: F401
 from attnflow.errors import InputError
+from attnflow.files import make_folder  # noqa: F401
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -49,13 +50,6 @@ def numbers(text: str, what: str, least: int = 1) -> list[int]:
     return found
 
 
-def make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise InputError(f"cannot make the folder {str(folder)!r}: {e.strerror or e}") from None
-
-
 def text_given(text: str) -> str:
     """What stands on the command line, or, for -, on standard input."""
     try:
@@ -78,22 +72,3 @@ def query_given(query: str | None, tokens: int) -> Any:
     """A position, or a token, which may be a number such as 2020."""
     place = int(query) if query is not None and re.fullmatch("-?[0-9]+", query) else None
     return query if place is None or abs(place) > tokens else place
-
-
-def quiet() -> None:
-    """Errors of the libraries below are reported by us; their warnings and progress bars are not for the terminal."""
-    import os
-    import warnings
-
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is first imported
-    try:
-        import torch  # noqa: F401
-        from transformers.utils import logging
-    except ImportError:
-        raise InputError("models need torch and transformers: pip install 'attnflow[models]'") from None
-    from huggingface_hub.utils import logging as hub_logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()
-    warnings.filterwarnings("ignore", module="(transformers|torch|huggingface_hub)")

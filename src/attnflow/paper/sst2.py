@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.paper import training
 from attnflow.paper.agreement import opened
@@ -110,7 +111,7 @@ def save(model: Any, tokenizer: Any, out: Path, half: bool) -> None:
     """The folder that ``from_pretrained`` reads."""
     import torch
 
-    with training.quiet():
+    with silenced():
         (model.to(torch.float16) if half else model).save_pretrained(out)
         tokenizer.save_pretrained(out)
     model.float()

@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import __version__
+from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import wilson
-from attnflow.files import write_whole
+from attnflow.files import make_folder, write_whole
 
 Say = Callable[[str], None]
 LOG, REPORT, LOCK = "log.jsonl", "training.json", ".lock"
@@ -183,10 +184,7 @@ _claimed: dict[Path, int] = {}  # folders, and the locks on them, which end with
 
 def claim(out: Path) -> None:
     """Makes the folder of a training and keeps it for this process; a finished training is not written over."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise InputError(f"cannot make the folder {str(out)!r}: {e.strerror or e}") from None
+    make_folder(out)
     if (out / REPORT).is_file():
         raise InputError(f"the folder {str(out)!r} holds a finished training: give another one, or delete it")
     try:
@@ -366,29 +364,13 @@ def place(device: str | None) -> Any:
 def pretrained(cls: Any, base: str | Path, **options: Any) -> Any:
     """``cls.from_pretrained`` without its bars and its list of fresh weights, and with one sentence for what goes wrong."""
     try:
-        with quiet():
+        with silenced():
             return cls.from_pretrained(str(base), **options)
     except (OSError, ValueError, KeyError, ImportError) as e:
         why = (str(e).strip().splitlines() or [type(e).__name__])[0]
         raise InputError(
             f"the base {str(base)!r} cannot be loaded ({why}): expected a model's folder, or its id on the hub"
         ) from e
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """transformers without progress bars and notices."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def data_file(folder: str | Path, name: str) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 from attnflow.paper import masked_lm, teacher, training
@@ -213,7 +214,7 @@ def adopt(
     new = sorted(plurals, key=lambda word: (-counts[word], word))[:count]
     found = tokenizer_of(tags, [*known[len(tags) :], *new], tokenizer.model_max_length)
     row = model.get_input_embeddings().weight[tokenizer.get_vocab()["NNS"]].detach().clone()
-    with training.quiet(), torch.no_grad():
+    with silenced(), torch.no_grad():
         model.resize_token_embeddings(len(found), mean_resizing=False)
         model.get_input_embeddings().weight[len(tokenizer) :] = row
     return found
@@ -255,7 +256,7 @@ def save(model: Any, tokenizer: Any, out: Path) -> None:
     """The folder: weights in half precision, to be loaded in single precision."""
     import torch
 
-    with training.quiet():
+    with silenced():
         model.to(torch.float16).save_pretrained(out)
         tokenizer.save_pretrained(out)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
