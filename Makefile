@@ -39,7 +39,7 @@ node:
 
 # The documentation's pictures, from the page itself.
 pictures: $(VENV)/test.stamp
-	$(BIN)/python tests/pages/pictures.py
+	$(BIN)/python tests/pictures.py
 
 # The documentation, in build/site.
 docs: $(VENV)/docs.stamp

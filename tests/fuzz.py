@@ -16,9 +16,9 @@ import numpy as np
 
 import attnflow as af
 from attnflow.flow import flow_and_steps
-from families import FAMILIES, WIDE_RANGE, attention, dyadic, widths
-from oracles import exact_maximum, scipy_maximum
-from validator import check_certificate
+from helpers.families import FAMILIES, WIDE_RANGE, attention, dyadic, widths
+from helpers.oracles import exact_maximum, scipy_maximum
+from helpers.validator import check_certificate
 
 KINDS = [*sorted(FAMILIES), "attention", "attention deep", "attention wide"]
 BITS = 18

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 import attnflow as af
-from architectures import ARCHITECTURES, Architecture
 from attnflow.capture.check import Checked
+from helpers.architectures import ARCHITECTURES, Architecture, built
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 
@@ -44,14 +44,6 @@ ConvBERT), and where a layer's attention is not one square matrix (Longformer's 
 
 Real checkpoints in the tests: all-MiniLM-L6-v2 (BERT) and SmolLM2-135M-Instruct (Llama, from GGUF).
 """
-
-
-def built(a: Architecture) -> Any:
-    """As load() would: eager where the model does not go through the interface."""
-    model = a.build()
-    if hasattr(model, "set_attn_implementation") and not model._can_set_attn_implementation():
-        model = a.build("eager")
-    return model
 
 
 def row(a: Architecture) -> str:

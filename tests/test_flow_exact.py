@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import attnflow as af
 from attnflow.flow import flow_and_steps
-from families import FAMILIES, attention, dyadic, widths
-from oracles import exact_maximum, networkx_maximum, scipy_maximum
-from validator import check_certificate
+from helpers.families import FAMILIES, attention, dyadic, widths
+from helpers.oracles import exact_maximum, networkx_maximum, scipy_maximum
+from helpers.validator import check_certificate
 
 kinds = st.sampled_from(sorted(FAMILIES))
 seeds = st.integers(0, 2**32 - 1)

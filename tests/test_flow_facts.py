@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnflow as af
-from families import attention
+from helpers.families import attention
 
 GRAPHS = [(1, 5), (2, 7), (3, 9), (4, 16), (6, 12), (6, 70), (12, 8), (40, 5)]
 

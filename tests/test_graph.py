@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import attnflow as af
-from families import attention
+from helpers.families import attention
 
 RNG = np.random.default_rng(0)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import attnflow as af
-from families import attention
+from helpers.families import attention
 
 A = attention(np.random.default_rng(0), 5, 7, 2.0)
 

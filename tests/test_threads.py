@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from families import attention
+from helpers.families import attention
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,16 @@ import pytest
 import torch
 
 import attnflow as af
-from architectures import (
+from attnflow import model as model_module
+from attnflow.capture.check import float_outputs, largest_difference
+from attnflow.capture.routes import EAGER, FUSED, INTERFACE
+from helpers.architectures import (
     ARCHITECTURES,
     LLAMA,
     POSITIONS,
     TEXT,
     Architecture,
+    built,
     hf,
     ids,
     image,
@@ -23,11 +27,8 @@ from architectures import (
     text,
     wave,
 )
-from attnflow import model as model_module
-from attnflow.capture.check import float_outputs, largest_difference
-from attnflow.capture.routes import EAGER, FUSED, INTERFACE
-from small_tokenizers import wordpiece
-from support import PAGE, built, page
+from helpers.small_tokenizers import wordpiece
+from support import PAGE, page
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 transformers.utils.logging.set_verbosity_error()

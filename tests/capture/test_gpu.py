@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import attnflow as af
-from architectures import LLAMA, POSITIONS, hf, ids
 from attnflow.edges import EDGES
 from attnflow.evaluate import grid
+from helpers.architectures import LLAMA, POSITIONS, hf, ids
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU")
 

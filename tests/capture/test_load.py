@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,20 +14,14 @@ import pytest
 import torch
 
 import attnflow as af
-from architectures import LLAMA, POSITIONS, SEQ2SEQ, TEXT, hf
 from attnflow.capture.inputs import encode_text
-from small_tokenizers import FAMILIES, byte_level, sentencepiece, wordpiece
+from helpers.architectures import LLAMA, POSITIONS, SEQ2SEQ, TEXT, hf
+from helpers.small_models import package
+from helpers.small_tokenizers import FAMILIES, byte_level, sentencepiece, wordpiece
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-
-
-def package(name: str) -> Path:
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"the package {name} is not installed; make test installs it")
-    return Path(spec.origin).parent
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,6 @@ pa = pytest.importorskip("pyarrow", reason="a corpus needs pyarrow")
 
 import pyarrow.dataset as ds  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
-from test_importance import bert as bert_of  # noqa: E402
-from test_importance import gpt2  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from attnflow import files  # noqa: E402
@@ -34,7 +32,9 @@ from attnflow.corpus import explainer as explain  # noqa: E402
 from attnflow.corpus.progress import Progress, duration  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.corpus.sources import Text, open_corpus  # noqa: E402
-from small_tokenizers import sentencepiece  # noqa: E402
+from helpers.small_models import bert as bert_of  # noqa: E402
+from helpers.small_models import gpt2  # noqa: E402
+from helpers.small_tokenizers import sentencepiece  # noqa: E402
 
 TEXTS = [
     "the key to the cabinet",

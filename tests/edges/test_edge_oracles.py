@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import edge_oracles as oracles
+from helpers import edge_oracles as oracles
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 

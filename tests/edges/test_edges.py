@@ -15,14 +15,13 @@ torch = pytest.importorskip("torch", reason="edges need torch")
 transformers = pytest.importorskip("transformers", reason="edges need transformers")
 
 import attnflow as af  # noqa: E402
-import edge_oracles as oracles  # noqa: E402
-from architectures import ARCHITECTURES, POSITIONS, hf  # noqa: E402
-from architectures import text as some_ids  # noqa: E402
 from attnflow.edges import EDGES, weights  # noqa: E402
 from attnflow.evaluate.methods import lacking  # noqa: E402
-from oracles import networkx_maximum  # noqa: E402
-from small_tokenizers import byte_level, wordpiece  # noqa: E402
-from support import built  # noqa: E402
+from helpers import edge_oracles as oracles  # noqa: E402
+from helpers.architectures import ARCHITECTURES, POSITIONS, built, hf  # noqa: E402
+from helpers.architectures import text as some_ids  # noqa: E402
+from helpers.oracles import networkx_maximum  # noqa: E402
+from helpers.small_tokenizers import byte_level, wordpiece  # noqa: E402
 
 NAMES = tuple(oracles.models())
 CAUSAL = ("gpt2", "llama", "qwen2", "mistral")

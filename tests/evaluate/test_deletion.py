@@ -12,12 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="deletion curves need torch")
 transformers = pytest.importorskip("transformers", reason="deletion curves need transformers")
 
-from test_importance import SIZES, TEXT, bert, gpt2  # noqa: E402
-
 import attnflow as af  # noqa: E402
 from attnflow.evaluate.deletion import DELETIONS, METRICS, STEPS, content, curves, metrics, orders  # noqa: E402
 from attnflow.importance.answer import questions  # noqa: E402
-from small_tokenizers import sentencepiece, wordpiece  # noqa: E402
+from helpers.small_models import SIZES, TEXT, bert, gpt2  # noqa: E402
+from helpers.small_tokenizers import sentencepiece, wordpiece  # noqa: E402
 
 
 def plain(tokenizer: Any) -> Any:

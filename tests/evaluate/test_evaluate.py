@@ -23,11 +23,10 @@ from attnflow.evaluate.statistics import Interval, holm, intervals, ranks, spear
 torch = pytest.importorskip("torch", reason="evaluation needs torch")
 transformers = pytest.importorskip("transformers", reason="evaluation needs transformers")
 
-from test_importance import TEXT, bert, gpt2  # noqa: E402
-
 from attnflow.cli import main  # noqa: E402
 from attnflow.evaluate import evaluate  # noqa: E402
 from attnflow.evaluate.correlation import measure, summarize  # noqa: E402
+from helpers.small_models import TEXT, bert, gpt2  # noqa: E402
 
 NAMES = {0: "no", 1: "yes"}
 TEXTS = [

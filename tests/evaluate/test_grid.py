@@ -18,21 +18,14 @@ torch = pytest.importorskip("torch", reason="the grid needs torch")
 transformers = pytest.importorskip("transformers", reason="the grid needs transformers")
 pytest.importorskip("pyarrow", reason="the grid needs pyarrow")
 
-from test_importance import bert, gpt2  # noqa: E402
-
 from attnflow.evaluate import deletion, grid, randomize  # noqa: E402
 from attnflow.evaluate.methods import Method  # noqa: E402
 from attnflow.evaluate.randomize import LEVELS, layers_of, randomized  # noqa: E402
 from attnflow.evaluate.statistics import spearman  # noqa: E402
 from attnflow.importance.answer import questions  # noqa: E402
+from helpers.grids import TEXTS, bytes_of, files  # noqa: E402
+from helpers.small_models import bert, gpt2, saved  # noqa: E402
 
-TEXTS = [
-    "the key to the cabinet",
-    "nobody is able to answer",
-    "the book is the answer",
-    "to the key",
-    "a book to answer the cabinet",
-]
 METHODS = (
     Method("raw", "paper", "mean", None, "raw"),
     Method("none", "edges", "value-norm", None, "rollout"),
@@ -90,13 +83,6 @@ def guessed(
     )
 
 
-def saved(model: Any, folder: Path) -> dict[str, Any]:
-    """From where it can be loaded again."""
-    model.unwrap().save_pretrained(folder)
-    model.tokenizer.save_pretrained(folder)
-    return {"model": str(folder), "device": "cpu"}
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return saved(bert("BertForSequenceClassification"), tmp_path_factory.mktemp("model"))
@@ -125,17 +111,6 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def run(source: Any, folder: Path, texts: Any = TEXTS, **options: Any) -> Any:
     quick = {"workers": 1, "steps": 3, "sanity": 3, "edges": ["mean"], "deletions": ["mask"]}
     return grid.run(source, texts, folder, **{**quick, **options})
-
-
-def bytes_of(found: Any) -> dict[str, bytes]:
-    """Of all arrays but the times."""
-    arrays = {"values": found.values, "agreement": found.agreement, **found.curves, **found.sanity}
-    assert all(array.dtype == np.float64 for array in arrays.values())
-    return {name: array.tobytes() for name, array in arrays.items()}
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
 
 
 def test_it_is_the_plain_loop(source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

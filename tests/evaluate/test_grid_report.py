@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
-from test_ranking import METHODS, METRICS, measured
 
 from attnflow.errors import InputError
 from attnflow.evaluate import dataset as read
 from attnflow.evaluate import grid_report
 from attnflow.evaluate.ranking import summarize
 from attnflow.view import grid_page
+from helpers.measurements import METHODS, METRICS, measured
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="methods need torch")
 transformers = pytest.importorskip("transformers", reason="methods need transformers")
 
-from test_importance import TEXT, bert, gpt2  # noqa: E402
-
 import attnflow as af  # noqa: E402
 from attnflow.edges import EDGES  # noqa: E402
 from attnflow.evaluate import methods as methods_module  # noqa: E402
 from attnflow.evaluate.methods import BASELINES, IMPORTANCES, Method, methods_of, score_text  # noqa: E402
+from helpers.small_models import TEXT, bert, gpt2  # noqa: E402
 
 WITHOUT_CAPTUM = tuple(name for name in IMPORTANCES if name != "integrated-gradients")
 

@@ -12,33 +12,8 @@ torch = pytest.importorskip("torch", reason="importance needs torch")
 transformers = pytest.importorskip("transformers", reason="importance needs transformers")
 
 import attnflow as af  # noqa: E402
-from small_tokenizers import byte_level, wordpiece  # noqa: E402
-
-TEXT = "the key to the cabinet"
-SIZES: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "initializer_range": 0.7,
-}
-
-
-def bert(kind: str, tokenizer: Any = None, **more: Any) -> Any:
-    tokenizer = tokenizer or wordpiece()
-    torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **SIZES, **more)
-    return af.wrap(getattr(transformers, kind)(config), tokenizer)
-
-
-def gpt2(kind: str = "GPT2LMHeadModel", tokenizer: Any = None, **more: Any) -> Any:
-    tokenizer = tokenizer or byte_level()
-    torch.manual_seed(0)
-    ids = {"bos_token_id": 0, "eos_token_id": 0}
-    config = transformers.GPT2Config(
-        vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5, **ids, **more
-    )
-    return af.wrap(getattr(transformers, kind)(config), tokenizer)
+from helpers.small_models import SIZES, TEXT, bert, gpt2  # noqa: E402
+from helpers.small_tokenizers import wordpiece  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from browser import chromium
+
+from helpers.browser import chromium
 
 
 @pytest.fixture(scope="session")
@@ -18,18 +19,18 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """saved(name, page) is that page on disk."""
-    import cases
+    from helpers import page_cases
 
     folder = tmp_path_factory.mktemp("saved")
-    return lambda name, page: cases.save(folder, name, page)
+    return lambda name, page: page_cases.save(folder, name, page)
 
 
 def made(name: str) -> Any:
     @pytest.fixture(scope="session", name=name)
     def case(tmp_path_factory: pytest.TempPathFactory) -> Any:
-        import cases  # not before a test asks for one: it needs torch, and the documentation does not
+        from helpers import page_cases  # not before a test asks for one: it needs torch, and the documentation does not
 
-        return getattr(cases, name)(tmp_path_factory.mktemp(name))
+        return getattr(page_cases, name)(tmp_path_factory.mktemp(name))
 
     return case
 

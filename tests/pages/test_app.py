@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from browser import HURRY
 from PIL import Image
 
 import attnflow as af
-from architectures import IMAGE, VOCABULARY, hf
 from attnflow.capture.hub import embedded_folder
 from attnflow.cli import serve as commands
 from attnflow.server import service
@@ -30,7 +28,9 @@ from attnflow.server.jobs import Limits
 from attnflow.server.run import Server
 from attnflow.server.service import Served, served
 from attnflow.view import document
-from small_tokenizers import wordpiece
+from helpers.architectures import IMAGE, VOCABULARY, hf
+from helpers.browser import HURRY
+from helpers.small_tokenizers import wordpiece
 
 EXAMPLE = "the key to the cabinets"
 OTHER = "the keys near the old cabinet"

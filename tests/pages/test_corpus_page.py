@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import opened, settle
-from test_corpus_report import WORDS, embedded, made_up, stored, traced
 
 from attnflow.corpus import corpus_report as report
 from attnflow.view.corpus_page import html_of
+from helpers.browser import opened, settle
+from helpers.corpora import WORDS, embedded, made_up, stored, traced
 
 VIEWS = ("raw", "rollout", "flow")
 PAIRS = ("raw – rollout", "raw – flow", "rollout – flow")

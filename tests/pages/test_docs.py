@@ -189,8 +189,8 @@ def test_the_keys_of_the_page_are_all_told() -> None:
 
 
 def small_decoder() -> af.Model:
-    from architectures import LLAMA, hf
-    from small_tokenizers import byte_level
+    from helpers.architectures import LLAMA, hf
+    from helpers.small_tokenizers import byte_level
 
     tokenizer = byte_level()
     size = {"vocab_size": len(tokenizer), "max_position_embeddings": 512}
@@ -200,15 +200,15 @@ def small_decoder() -> af.Model:
 def small_vision() -> af.Model:
     import transformers
 
-    from architectures import IMAGE, hf
+    from helpers.architectures import IMAGE, hf
 
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
     return af.wrap(hf("ViTForImageClassification", **IMAGE)(), processor)
 
 
 def small_encoder_decoder() -> af.Model:
-    from architectures import SEQ2SEQ, hf
-    from small_tokenizers import sentencepiece
+    from helpers.architectures import SEQ2SEQ, hf
+    from helpers.small_tokenizers import sentencepiece
 
     tokenizer = sentencepiece()
     options = {**SEQ2SEQ, "vocab_size": len(tokenizer), "decoder_start_token_id": 2}

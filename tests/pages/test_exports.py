@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import downloaded, exported, opened, settle
-from cases import SENTENCE
-from reading import (
+
+from helpers.browser import downloaded, exported, opened, settle
+from helpers.page_cases import SENTENCE
+from helpers.page_reading import (
     METHODS,
     Case,
     as_json,

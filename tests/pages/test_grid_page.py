@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import opened, settle
 
 from attnflow.edges import EDGES
 from attnflow.evaluate import deletion
 from attnflow.evaluate.methods import IMPORTANCES, _methods
 from attnflow.evaluate.ranking import Measured, summarize
 from attnflow.view.grid_page import html_of
+from helpers.browser import opened, settle
 
 KINDS = {"raw": "paper", "rollout": "paper", "flow": "paper", "blank-out": "importance", "gradient": "importance",
          "random": "baseline", "last": "baseline"}  # fmt: skip

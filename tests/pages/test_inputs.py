@@ -10,9 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import exported, opened, settle
-from cases import HOSTILE, attention
-from reading import (
+
+import attnflow as af
+from attnflow.result import TokenAttention
+from attnflow.view import document
+from attnflow.view.page import of_result, of_weights
+from helpers.browser import exported, opened, settle
+from helpers.page_cases import HOSTILE, attention
+from helpers.page_reading import (
     METHODS,
     Case,
     as_json,
@@ -30,11 +35,6 @@ from reading import (
     text_of,
     view_of,
 )
-
-import attnflow as af
-from attnflow.result import TokenAttention
-from attnflow.view import document
-from attnflow.view.page import of_result, of_weights
 
 
 def test_receptive_field_of_a_decoder(browser: Any, decoder: Case) -> None:

@@ -16,8 +16,8 @@ from attnflow import receptive
 from attnflow.evaluate import statistics
 from attnflow.flow import CutEdge
 from attnflow.trace import Step, Trace
-from families import FAMILIES, attention, dyadic, widths
-from validator import check_certificate
+from helpers.families import FAMILIES, attention, dyadic, widths
+from helpers.validator import check_certificate
 
 MODULE = Path(__file__).parents[2] / "web" / "src" / "maths.js"
 LOAD = """async (source) => {

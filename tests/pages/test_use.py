@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import opened, settle
-from reading import (
+
+from attnflow.result import TokenAttention
+from attnflow.view.page import of_result
+from helpers.browser import opened, settle
+from helpers.page_reading import (
     Case,
     check_told,
     choose,
@@ -21,9 +24,6 @@ from reading import (
     text_of,
     view_of,
 )
-
-from attnflow.result import TokenAttention
-from attnflow.view.page import of_result
 
 
 def test_one_selection_in_the_address(browser: Any, sentence: Case, pieces: Case) -> None:

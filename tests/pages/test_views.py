@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import opened, settle
-from reading import (
+
+import attnflow as af
+from attnflow.evaluate.statistics import spearman
+from helpers.browser import opened, settle
+from helpers.page_reading import (
     METHODS,
     Case,
     as_json,
@@ -27,9 +30,6 @@ from reading import (
     told,
     view_of,
 )
-
-import attnflow as af
-from attnflow.evaluate.statistics import spearman
 
 
 def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) -> None:

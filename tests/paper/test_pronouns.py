@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,29 +25,7 @@ from attnflow.paper.pronouns import (
     read_winogender,
     with_slot,
 )
-
-PRO = """1 [The baker] paid the guard because [she] was grateful.
-2 The baker paid [the guard] because of [his] patience.
-3 The mover waited for [the nurse] and greeted [her] at the door.
-"""
-ANTI = """1 [The baker] paid the guard because [he] was grateful.
-2 The baker paid [the guard] because of [her] patience.
-3 The mover waited for [the nurse] and greeted [him] at the door.
-"""
-ROWS = (
-    "sentid\tsentence\n"
-    "plumber.tenant.0.male.txt\tThe plumber left the tenant his tools.\n"
-    "plumber.tenant.0.female.txt\tThe plumber left the tenant her tools.\n"
-    "plumber.tenant.0.neutral.txt\tThe plumber left the tenant their tools.\n"
-    "nurse.someone.1.female.txt\tSomeone asked the nurse if she could go home.\n"
-)
-
-
-def winobias(folder: Path, pro: str = PRO, anti: str = ANTI) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "pro_stereotyped_type1.txt.dev").write_text(pro)
-    (folder / "anti_stereotyped_type1.txt.dev").write_text(anti)
-    return folder
+from helpers.pronoun_files import ROWS, winobias
 
 
 def test_winobias_has_the_pronoun_both_candidates_and_which_one_is_meant(tmp_path):
@@ -247,7 +224,7 @@ def model():
     pytest.importorskip("transformers", reason="needs transformers")
     from transformers import BertConfig, BertForMaskedLM
 
-    from small_tokenizers import wordpiece
+    from helpers.small_tokenizers import wordpiece
 
     tokenizer = wordpiece()
     known = "he she him her his mary john baker guard mover nurse paid because of was waited for and greeted patience"

@@ -16,9 +16,6 @@ from scipy import stats
 torch = pytest.importorskip("torch", reason="the embedded model needs torch")
 transformers = pytest.importorskip("transformers", reason="the embedded model needs transformers")
 
-from test_importance import bert  # noqa: E402
-from test_pronouns import ROWS, winobias  # noqa: E402
-
 import attnflow as af  # noqa: E402
 from attnflow.cli import main  # noqa: E402
 from attnflow.paper import agreement, verb_number  # noqa: E402
@@ -27,7 +24,9 @@ from attnflow.paper import published as paper  # noqa: E402
 from attnflow.paper import reproduction as report  # noqa: E402
 from attnflow.paper.card import card  # noqa: E402
 from attnflow.paper.figures import table_figure  # noqa: E402
-from small_tokenizers import wordpiece  # noqa: E402
+from helpers.pronoun_files import ROWS, winobias  # noqa: E402
+from helpers.small_models import bert  # noqa: E402
+from helpers.small_tokenizers import wordpiece  # noqa: E402
 
 FOLDER = Path(af.__file__).parent / "paper" / "verb-number"
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from attnflow.capture.silence import silenced  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
 from attnflow.paper import masked_lm, sst2, teacher, training, verb_number  # noqa: E402
 from attnflow.paper.agreement import Example  # noqa: E402
-from small_tokenizers import wordpiece  # noqa: E402
+from helpers.small_tokenizers import wordpiece  # noqa: E402
 
 TINY: dict[str, Any] = {
     "layers": 2, "heads": 2, "width": 32, "vocabulary": 40, "tag_words": 1, "epochs": 6, "batch": 64, "rate": 5e-3,

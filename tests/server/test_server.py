@@ -34,7 +34,6 @@ transformers = pytest.importorskip("transformers", reason="models need torch and
 Image = pytest.importorskip("PIL.Image", reason="images need pillow")
 
 import attnflow as af  # noqa: E402
-from architectures import IMAGE, VOCABULARY, hf  # noqa: E402
 from attnflow.cli import serve as commands  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
 from attnflow.server import run, service  # noqa: E402
@@ -46,7 +45,8 @@ from attnflow.server.service import Served, Service, Traces, served  # noqa: E40
 from attnflow.view import document  # noqa: E402
 from attnflow.view.explain import explain  # noqa: E402
 from attnflow.view.page import application  # noqa: E402
-from small_tokenizers import wordpiece  # noqa: E402
+from helpers.architectures import IMAGE, VOCABULARY, hf  # noqa: E402
+from helpers.small_tokenizers import wordpiece  # noqa: E402
 
 transformers.utils.logging.set_verbosity_error()
 

@@ -20,12 +20,11 @@ import pytest
 pytest.importorskip("torch", reason="the grid needs torch")
 pytest.importorskip("pyarrow", reason="the grid needs pyarrow")
 
-from test_grid import TEXTS, bytes_of, files, saved
-from test_importance import bert
-
 from attnflow.errors import InputError
 from attnflow.evaluate import grid
 from attnflow.evaluate.crew import crew
+from helpers.grids import TEXTS, bytes_of, files
+from helpers.small_models import bert, saved
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import CORES, PART_TEXTS, below, command, content, explain, parts_done, processes, until, workers_of
 
 from attnflow.corpus.cluster import Shape, shape
 from attnflow.errors import InputError
+from helpers.processes import (
+    CORES,
+    PART_TEXTS,
+    below,
+    command,
+    content,
+    explain,
+    parts_done,
+    processes,
+    until,
+    workers_of,
+)
 
 pytest.importorskip("ray", reason="the job on Ray needs ray: pip install 'attnflow[ray]'")
 pq = pytest.importorskip("pyarrow.parquet", reason="a corpus is kept as parquet")

@@ -8,9 +8,8 @@ import pytest
 pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("gguf", reason="gguf is not installed")
 
-from test_load import package
-
 import attnflow as af
+from helpers.small_models import package
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,12 @@ torch = pytest.importorskip("torch", reason="comparisons need torch")
 transformers = pytest.importorskip("transformers", reason="comparisons need transformers")
 
 import attnflow as af  # noqa: E402
-from architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
 from attnflow.cli.compare import compare as command  # noqa: E402
 from attnflow.evaluate.statistics import rank_correlations  # noqa: E402
 from attnflow.view import sheet  # noqa: E402
 from attnflow.view.comparison import Comparison, compare, render  # noqa: E402
-from small_tokenizers import byte_level, sentencepiece, wordpiece  # noqa: E402
+from helpers.architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
+from helpers.small_tokenizers import byte_level, sentencepiece, wordpiece  # noqa: E402
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TEXT = "the key to the cabinets"

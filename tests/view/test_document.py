@@ -21,7 +21,7 @@ from attnflow import cli
 from attnflow.trace import Step
 from attnflow.view import document, page
 from attnflow.view.explain import explain, traced
-from small_tokenizers import wordpiece
+from helpers.small_tokenizers import wordpiece
 
 TEXT = "the key to the cabinets"
 

@@ -1,4 +1,4 @@
-"""Makes the pictures of the documentation from the page itself: python tests/pages/pictures.py [name …].
+"""Makes the pictures of the documentation from the page itself: python tests/pictures.py [name …].
 
 The decoder is SmolLM2-135M-Instruct, from the package that the tests use; the vision model is a small one, trained here in
 half a minute to name the colour of a disc.
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from browser import chromium
 
 import attnflow as af
 from attnflow.corpus import corpus_report as report
+from helpers.browser import chromium
 
-PICTURES = Path(__file__).parent.parent.parent / "docs" / "pictures"
+PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 TEXT = "the key to the cabinets"
 COLOURS = {"red": (0.85, 0.2, 0.15), "green": (0.15, 0.65, 0.25), "blue": (0.2, 0.3, 0.85)}
 

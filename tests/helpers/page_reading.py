@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import exported, settle
 
 import attnflow as af
 from attnflow.result import TokenAttention
 from attnflow.view.page import Page
+from helpers.browser import exported, settle
 
 METHODS = ("raw", "rollout", "flow")
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from reading import Case
 
 import attnflow as af
-from architectures import LLAMA, POSITIONS, hf
 from attnflow.result import TokenAttention
 from attnflow.view.page import Page, of_trace, of_weights
-from small_tokenizers import sentencepiece, wordpiece
+from helpers.architectures import LLAMA, POSITIONS, hf
+from helpers.page_reading import Case
+from helpers.small_tokenizers import sentencepiece, wordpiece
 
 SENTENCE = "the old key to my cabinets"  # no word twice, so that names of states are unique
 HOSTILE = [

@@ -181,3 +181,11 @@ ARCHITECTURES = [
     Architecture("nn.TransformerEncoder", "plain", transformer_encoder, states, returns=False),
     Architecture("ViT in plain PyTorch (timm's manner)", "plain", plain_vit, image, returns=False),
 ]  # fmt: skip
+
+
+def built(a: Architecture) -> Any:
+    """As load() would: eager where the model does not go through the interface."""
+    model = a.build()
+    if hasattr(model, "set_attn_implementation") and not model._can_set_attn_implementation():
+        model = a.build("eager")
+    return model

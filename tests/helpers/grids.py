@@ -1,0 +1,27 @@
+"""What a run of the grid leaves, as bytes that two runs can be compared by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TEXTS = [
+    "the key to the cabinet",
+    "nobody is able to answer",
+    "the book is the answer",
+    "to the key",
+    "a book to answer the cabinet",
+]
+
+
+def bytes_of(found: Any) -> dict[str, bytes]:
+    """Of all arrays but the times."""
+    arrays = {"values": found.values, "agreement": found.agreement, **found.curves, **found.sanity}
+    assert all(array.dtype == np.float64 for array in arrays.values())
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*"))}

@@ -1,0 +1,68 @@
+"""Corpus jobs in processes of their own, and the processes that these start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PART_TEXTS = 12
+ASKED = ["--part-texts", str(PART_TEXTS), "--method", "rollout,flow", "--query", "all", "--layer", "last"]
+CORES = 2
+
+
+def command(corpus: Path, output: Path, *more: str) -> list[str]:
+    run = "from attnflow.cli import main; main()"
+    return [sys.executable, "-c", run, "corpus", str(corpus), str(output), *ASKED, *more]
+
+
+def explain(corpus: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(corpus, output, *more), capture_output=True, text=True, timeout=120)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s in vain for {what}"
+        time.sleep(0.01)
+
+
+def parts_done(output: Path) -> int:
+    """Lines of the manifest, less its first."""
+    manifest = output / "_manifest.jsonl"
+    return manifest.read_bytes().count(b"\n") - 1 if manifest.exists() else 0
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Parent and command line of all that run, by their ids; those that ended, and nobody has asked how, do not."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            line = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it has just ended
+            continue
+        if state != "Z":
+            found[int(folder.name)] = (int(parent), line)
+    return found
+
+
+def below(root: int) -> dict[int, str]:
+    """Command lines of all that a process has started, and these in turn."""
+    running = processes()
+    found: dict[int, str] = {}
+    fresh = [root]
+    while fresh:
+        fresh = [pid for pid, (parent, _) in running.items() if parent in fresh]
+        found |= {pid: running[pid][1] for pid in fresh}
+    return found
+
+
+def workers_of(root: int) -> set[int]:
+    return {pid for pid, line in below(root).items() if "ray::MapWorker" in line}

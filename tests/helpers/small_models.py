@@ -1,0 +1,54 @@
+"""Small models with random weights, wrapped, and the real checkpoints that the package index carries."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import attnflow as af
+from helpers.small_tokenizers import byte_level, wordpiece
+
+TEXT = "the key to the cabinet"
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "initializer_range": 0.7,
+}
+
+
+def bert(kind: str, tokenizer: Any = None, **more: Any) -> Any:
+    tokenizer = tokenizer or wordpiece()
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **SIZES, **more)
+    return af.wrap(getattr(transformers, kind)(config), tokenizer)
+
+
+def gpt2(kind: str = "GPT2LMHeadModel", tokenizer: Any = None, **more: Any) -> Any:
+    tokenizer = tokenizer or byte_level()
+    torch.manual_seed(0)
+    ids = {"bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5, **ids, **more
+    )
+    return af.wrap(getattr(transformers, kind)(config), tokenizer)
+
+
+def saved(model: Any, folder: Path) -> dict[str, Any]:
+    """From where it can be loaded again."""
+    model.unwrap().save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return {"model": str(folder), "device": "cpu"}
+
+
+def package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"the package {name} is not installed; make test installs it")
+    return Path(spec.origin).parent
