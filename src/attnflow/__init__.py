@@ -20,13 +20,12 @@ from attnflow.graph import attention_graph, merge
 from attnflow.heads import single_head
 from attnflow.result import Score, TokenAttention
 from attnflow.rollout import rollout
+from attnflow.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from attnflow.capture.hub import load
     from attnflow.model import Model, wrap
     from attnflow.trace import Trace
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AttentionWarning",

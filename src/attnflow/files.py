@@ -100,7 +100,7 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
     if document["format"] != FORMAT:
         raise ValueError("another format")
     if document["version"] > VERSION:
-        from attnflow import __version__
+        from attnflow.version import __version__
 
         raise InputError(
             f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
