@@ -118,7 +118,7 @@ def participles() -> Iterator[str]:
                 yield at(path, node, name)
 
 
-def tests_that_import_tests() -> Iterator[str]:
+def imports_of_tests() -> Iterator[str]:
     """What several tests share stands in tests/helpers, or is a fixture."""
     for path, tree in TESTS.items():
         for node in ast.walk(tree):
@@ -128,7 +128,7 @@ def tests_that_import_tests() -> Iterator[str]:
                 yield at(path, node, ast.unparse(node))
 
 
-RULES = (private_uses, command_line_words, repeated_file_names, public_any, participles, tests_that_import_tests)
+RULES = (private_uses, command_line_words, repeated_file_names, public_any, participles, imports_of_tests)
 
 
 # How often the rules are still broken: each number only falls, and the table ends empty.
