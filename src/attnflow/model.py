@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -40,11 +41,23 @@ def wrap(model: Any, processor: Any = None, *, name: str | None = None) -> Model
     model: any module. It is put into evaluation mode; a transformers model gets our function in front of its attention
         implementation, which does nothing unless a trace is running.
     processor: its tokenizer, image processor or feature extractor, or a processor with several of these.
-    name: how results name the model; by default where it was loaded from.
+    name: how results name the model; by default its hub id, or the last part of its folder.
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is a {type(model).__name__}: expected a torch module; load() takes a path or a hub id")
     return Model(model, processor, name)
+
+
+def name_of(source: str) -> str:
+    """How results name a model: a hub id as it is, a folder or a file by its last part. Where it lies is not for sharing.
+
+    >>> name_of("org/model"), name_of("/home/me/run-7/checkpoint-1000")
+    ('org/model', 'checkpoint-1000')
+    """
+    local = Path(source)
+    if not source or not (local.exists() or local.is_absolute() or source[0] in ".~" or len(local.parts) > 2):
+        return source
+    return (local if local.name not in ("", "..") else local.resolve()).name or source
 
 
 _checking = threading.RLock()  # a self-check changes the model's implementation and back: one at a time
@@ -82,7 +95,7 @@ class Model:
             processor if hasattr(processor, "convert_ids_to_tokens") else None
         )
         self.config = getattr(model, "config", None)
-        self.name = name or getattr(self.config, "_name_or_path", "") or type(model).__name__
+        self.name = name or name_of(getattr(self.config, "_name_or_path", "")) or type(model).__name__
         self.revision = revision or getattr(self.config, "_commit_hash", None)
         self.checked: dict[str, check.Checked] = {}
         self.checked_linear: set[str] = set()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import attnflow as af
+from attnflow.capture import hub
 from attnflow.capture.inputs import encode_text
 from helpers.architectures import LLAMA, POSITIONS, SEQ2SEQ, TEXT, hf
 from helpers.small_models import package
@@ -118,7 +119,7 @@ def test_load_from_a_folder(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = model.model(**model.tokenizer("The key to the cabinets", return_tensors="pt")).logits[0]
     assert dict(trace.prediction.top)["good"] == pytest.approx(float(logits.softmax(-1)[1]), abs=1e-5)
-    assert model.name == str(tmp_path / "m") and model.limit() == 32
+    assert model.name == "m" and model.limit() == 32
 
 
 def test_models_outside_the_interface_load_with_eager_attention(tmp_path: Path) -> None:
@@ -479,6 +480,21 @@ def test_minilm(minilm: af.Model) -> None:
     batch = minilm.trace([text, "Short.", "The answer, of course, was no."])
     np.testing.assert_allclose(batch[0].graph(), trace.graph(), atol=1e-6)
     np.testing.assert_allclose(batch[1].graph(), minilm.trace("Short.").graph(), atol=1e-6)
+
+
+def test_names_do_not_tell_where_a_model_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = classifier()
+    path = folder(tmp_path / "m", model, wordpiece())
+    loaded = af.load(path, revision="main")
+    assert loaded.name == loaded.trace("The key").provenance["model"] == "m" and loaded.revision is None
+    assert af.wrap(loaded.unwrap(), loaded.processor).name == "m"  # by what transformers keeps of it
+    monkeypatch.chdir(path)
+    assert af.load(".").name == af.load("../m").name == "m"
+    (tmp_path / "m" / "q8.gguf").touch()
+    monkeypatch.setattr(hub, "_fetch", lambda *options: (model, None, model.config))
+    assert {af.load(source).name for source in ("q8.gguf", "./q8.gguf", Path("q8.gguf").resolve())} == {"q8.gguf"}
+    assert af.load(path, gguf_file="q8.gguf").name == af.load(".", gguf_file="q8.gguf").name == "q8.gguf"
+    assert af.load("org/model", gguf_file="q8.gguf").name == af.load("org/model").name == "org/model"
 
 
 def test_gguf_files_are_named(tmp_path: Path) -> None:

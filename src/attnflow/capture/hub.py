@@ -7,7 +7,7 @@ from typing import Any
 
 import attnflow
 from attnflow.errors import InputError
-from attnflow.model import Model
+from attnflow.model import Model, name_of
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
@@ -73,7 +73,11 @@ def load(
     finally:
         if shown:
             logging.enable_progress_bar()
-    return Model(found.to(place), processor, name, revision or getattr(config, "_commit_hash", None))
+    local = Path(name).is_dir()
+    known = name_of(str(Path(name) / gguf_file) if local and gguf_file else name)
+    return Model(
+        found.to(place), processor, known, None if local else revision or getattr(config, "_commit_hash", None)
+    )
 
 
 EMBEDDED = "verb-number"

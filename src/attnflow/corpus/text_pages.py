@@ -79,7 +79,10 @@ def _model(summary: Mapping[str, Any], name: str | None) -> Any:
         raise InputError("the rows do not say which model explained them")
     if told == EMBEDDED and str(revision).startswith("attnflow "):
         return attnflow.load(dtype=dtype)
-    revision = None if Path(told).exists() else revision
+    if Path(told).exists():
+        revision = None
+    elif revision is None and "/" not in told:  # not from the hub, where another model may have that name
+        raise InputError(f"the rows name the model {told!r}, and no folder of that name is here")
     return attnflow.load(told, revision=revision, dtype=dtype, gguf_file=gguf)
 
 

@@ -329,7 +329,7 @@ class ComparisonView:
             yield Text(page.shown(f"{found.prediction.kind}: {answers}"))
         model = found.provenance.get("model")
         unit = " (words)" if found.provenance.get("unit") == "word" else ""
-        named = ([] if model is None else [page.shown(terminal.short(str(model)))]) + [
+        named = ([] if model is None else [page.shown(str(model))]) + [
             f"comparison{unit}",
             f"query {page.shown(found.query_token)}",
             f"L{found.layer + 1}",

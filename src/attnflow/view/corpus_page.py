@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +14,13 @@ def html_of(summary: Mapping[str, Any]) -> str:
 
     pages: the rows whose texts have a page of their own beside this one, texts/<row>.html.
     missing: a sentence on those that have none, or None.
-    Whole texts stay out, which may be long: the page shows their tokens.
+    Whole texts stay out, which may be long: the page shows their tokens. So does the folder of the input: pages are shared.
     """
     texts = {
         row: {name: value for name, value in text.items() if name not in ("text", "pair")}
         for row, text in summary["disagreement"]["texts"].items()
     }
-    shown = {**summary, "disagreement": {**summary["disagreement"], "texts": texts}}
+    source = re.split(r"[\\/]", (summary["input"] or "").rstrip("\\/"))[-1] or None
+    shown = {**summary, "input": source, "disagreement": {**summary["disagreement"], "texts": texts}}
     title = f"{summary['folder']} · attnflow"
     return file_of(title, shown, "corpus")

@@ -128,7 +128,7 @@ class TerminalView:
         model = result.provenance.get("model")
         yield Text(
             (" · " if page.blocks else " | ").join(
-                ([] if model is None else [page.shown(short(str(model)))])
+                ([] if model is None else [page.shown(str(model))])
                 + [page.shown(_method(result)), f"query {page.shown(result.query_tokens[self.at_query])}"]
                 + ([] if _of_no_layer(result) else [f"L{result.layers[self.at_layer] + 1}"])
             ),
@@ -155,16 +155,6 @@ def unknown(result: TokenAttention | Comparison) -> list[str]:
     if not isinstance(places, list) or moved:
         return []
     return [result.tokens[i] for i in places if isinstance(i, int) and 0 <= i < len(result.tokens)]
-
-
-def short(model: str) -> str:
-    """A hub id as it is, of a long path its last two folders.
-
-    >>> short("org/model"), short("/home/me/experiments/run-7/checkpoint-1000")
-    ('org/model', '…/run-7/checkpoint-1000')
-    """
-    parts = model.replace("\\", "/").split("/")
-    return model if len(parts) <= 3 else "…/" + "/".join(parts[-2:])
 
 
 def _of_no_layer(result: TokenAttention) -> bool:

@@ -1,0 +1,64 @@
+"""Whatever is saved may be shared: none of it says where on this machine the model or the texts lie."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attnflow as af
+from attnflow.capture.hub import embedded_folder
+from attnflow.corpus import corpus_report, explain_corpus
+from attnflow.view.comparison import compare
+from attnflow.view.explain import explain
+
+TEXT = "the key to the cabinets in the old houses on the hill"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(embedded_folder(), tmp_path / "a private place" / "mine"))
+
+
+def content(path: Path) -> bytes:
+    if not zipfile.is_zipfile(path):
+        return path.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        # numpy stores text in four bytes a character
+        return b"".join(archive.read(name).replace(b"\0", b"") for name in archive.namelist())
+
+
+def test_no_saved_format_tells_the_folder_of_the_model(folder: Path, tmp_path: Path) -> None:
+    model = af.load(folder)
+    out = tmp_path / "out"
+    out.mkdir()
+    result, comparison = model.trace(TEXT).rollout("[CLS]"), compare(model, TEXT)
+    for extension in ("json", "npz", "csv", "parquet", "html", "svg", "pdf", "png"):
+        result.save(out / f"result.{extension}")
+    for extension in ("json", "csv", "svg", "pdf", "png"):
+        comparison.save(out / f"comparison.{extension}")
+    explain(model, TEXT).save(out / "page.html")
+    texts = tmp_path / "a private place" / "texts.txt"
+    texts.write_text(f"{TEXT}\nthe keys\n")
+    explain_corpus(texts, out / "corpus", str(folder), methods=("raw", "rollout"))
+    (report,) = corpus_report.write(out / "corpus", texts=1)
+    saved: dict[str, Any] = {path.name: content(path) for path in out.rglob("*") if path.is_file()}
+    assert len(saved) == 17
+    for name, data in saved.items():
+        assert name == "_manifest.jsonl" or b"a private place" not in data, name
+        if name.endswith(("json", "npz", "csv", "html", "jsonl")) and name != "comparison.csv":
+            assert b"mine" in data, name
+    assert str(folder).encode() not in saved["_manifest.jsonl"]  # where the texts lie is for those who resume the job
+    assert b"the rows name the model 'mine', and no folder of that name is here; -m MODEL says" in report.read_bytes()
+
+
+def test_a_report_finds_a_model_by_its_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text(f"{TEXT}\nthe keys\n")
+    explain_corpus(texts, tmp_path / "out", str(folder), methods=("raw", "rollout"))
+    monkeypatch.chdir(folder.parent)
+    assert len(corpus_report.write(tmp_path / "out", texts=1)) > 1
