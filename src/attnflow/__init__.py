@@ -25,7 +25,7 @@ from attnflow.version import __version__ as __version__
 if TYPE_CHECKING:
     from attnflow.capture.hub import load
     from attnflow.model import Model, wrap
-    from attnflow.trace import Trace
+    from attnflow.trace import Prediction, Trace
 
 __all__ = [
     "AttentionWarning",
@@ -36,6 +36,7 @@ __all__ = [
     "MaxFlow",
     "Model",
     "ModelError",
+    "Prediction",
     "Score",
     "TokenAttention",
     "Trace",
@@ -54,12 +55,12 @@ def __getattr__(name: str) -> Any:
     """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
     if name in ("corpus", "evaluate", "importance", "view"):
         return importlib.import_module(f"attnflow.{name}")
-    if name not in ("Model", "Trace", "load", "wrap"):
+    if name not in ("Model", "Prediction", "Trace", "load", "wrap"):
         raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as e:
         raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
-    places = {"load": "capture.hub", "Trace": "trace"}
+    places = {"load": "capture.hub", "Prediction": "trace", "Trace": "trace"}
     return getattr(importlib.import_module(f"attnflow.{places.get(name, 'model')}"), name)
