@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnflow.errors import AttentionWarning, InputError
-from attnflow.paper import agreement
+from attnflow.paper import agreement, data_files
 from attnflow.paper.agreement import Example, as_tokens
 
 HEADER = "split\tsource\tgenre\twords\ttags\tverb\tnumber\tsubject_index\tintervening_nouns\tattractors\tsent_id"
@@ -112,15 +112,15 @@ def changed(column: str, value: str) -> str:
         (changed("number", "dual"), "a.tsv, line 2: number is 'dual'; expected one of 'singular', 'plural'"),
         (changed("words", " "), "a.tsv, line 2: there are no words before the verb; expected at least one"),
         (changed("tags", "DT NNS"), "a.tsv, line 2: 5 words and 2 tags; expected one tag for each word"),
-        (changed("subject_index", "5"), "a.tsv, line 2: subject_index is 5; expected a word's index, 0 to 4"),
-        (changed("subject_index", "-1"), "a.tsv, line 2: subject_index is -1; expected a word's index, 0 to 4"),
+        (changed("subject_index", "5"), "a.tsv, line 2: subject_index is '5'; expected a word's index, 0 to 4"),
+        (changed("subject_index", "-1"), "a.tsv, line 2: subject_index is '-1'; expected a word's index, 0 to 4"),
         (changed("subject_index", "one"), "a.tsv, line 2: subject_index is 'one'; expected a word's index, 0 to 4"),
-        (changed("attractors", "some"), "a.tsv, line 2: attractors is 'some'; expected a count"),
-        (changed("attractors", "-2"), "a.tsv, line 2: attractors is -2; expected a count, 0 or more"),
+        (changed("attractors", "some"), "a.tsv, line 2: attractors is 'some'; expected a count, 0 or more"),
+        (changed("attractors", "-2"), "a.tsv, line 2: attractors is '-2'; expected a count, 0 or more"),
         (linzen(verb_pos="VBD"), "a.tsv, line 2: verb_pos is 'VBD'; expected one of 'VBZ', 'VBP'"),
-        (linzen(verb_index="8"), "a.tsv, line 2: verb_index is 8; expected a word's index, 1 to 7"),
+        (linzen(verb_index="8"), "a.tsv, line 2: verb_index is '8'; expected a word's index, 1 to 7"),
         (linzen(verb_index="1"), "a.tsv, line 2: verb_index is 1, so no word stands before the verb; expected at least 2"),
-        (linzen(subj_index="6"), "a.tsv, line 2: subj_index is 6; expected a word's index, 1 to 5"),
+        (linzen(subj_index="6"), "a.tsv, line 2: subj_index is '6'; expected a word's index, 1 to 5"),
         (linzen(pos_sentence="DT NN"), "a.tsv, line 2: 7 words and 2 tags; expected one tag for each word"),
     ],
 )  # fmt: skip
@@ -140,7 +140,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gold", "says"),
     [
-        ("9\tis\tare\t0", "s.gold, line 1: the verb index is 9; expected a word's index, 0 to 2"),
+        ("9\tis\tare\t0", "s.gold, line 1: the verb index is '9'; expected a word's index, 0 to 2"),
         (
             "0\tis\tare\t0",
             "s.gold, line 1: the verb index is 0, so no word stands before the verb; expected at least 1",
@@ -186,11 +186,11 @@ def test_splits_must_be_there_with_both_numbers() -> None:
 def test_downloads_say_what_failed_and_check_the_hash(tmp_path: Path) -> None:
     here = write(tmp_path, "given.tsv.gz", linzen()).as_uri()
     page = write(tmp_path, "page.html", "<html>").as_uri()
-    path, found = agreement.download_linzen(tmp_path / "to", urls=[page, here])
+    path, found = data_files.download_linzen(tmp_path / "to", urls=[page, here])
     assert len(agreement.read(path)) == 1 and len(found) == 64
     with pytest.raises(InputError, match=f"has the SHA-256 {found}: expected abc; fetch it again"):
-        agreement.download_linzen(tmp_path / "to", sha256="abc", urls=[here])
+        data_files.download_linzen(tmp_path / "to", sha256="abc", urls=[here])
     with pytest.raises(InputError, match=r"cannot be fetched from .*it sent a page, not a gzip file.*give its path"):
-        agreement.download_linzen(tmp_path / "other", urls=[page])
+        data_files.download_linzen(tmp_path / "other", urls=[page])
     with pytest.raises(InputError, match=r"connect to the network, or fetch agr_50_mostcommon_10K\.tsv\.gz elsewhere"):
-        agreement.download_linzen(tmp_path / "other", urls=[(tmp_path / "none.gz").as_uri()])
+        data_files.download_linzen(tmp_path / "other", urls=[(tmp_path / "none.gz").as_uri()])

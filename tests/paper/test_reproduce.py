@@ -21,9 +21,10 @@ from attnflow.cli import main  # noqa: E402
 from attnflow.paper import agreement, verb_number  # noqa: E402
 from attnflow.paper import paper_tables as tables  # noqa: E402
 from attnflow.paper import published as paper  # noqa: E402
-from attnflow.paper import reproduction as report  # noqa: E402
 from attnflow.paper.card import card  # noqa: E402
 from attnflow.paper.figures import table_figure  # noqa: E402
+from attnflow.paper.result_text import section  # noqa: E402
+from benchmarks import reproduction  # noqa: E402
 from helpers.pronoun_files import ROWS, winobias  # noqa: E402
 from helpers.small_models import bert  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
@@ -243,11 +244,11 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, capsys: Any, data: Path, tmp_
     for name in ("table1", "figure3"):
         for kind in ("json", "md", "svg", "pdf", "png"):
             assert (out / f"{name}.{kind}").stat().st_size > 0
-    run(monkeypatch, capsys, "reproduce", "report", "-o", str(out))
+    reproduction.main(out)
     for damage in ("[]", "{}", "null", '{"table": "table2"}', "{"):
         (out / "table2.json").write_text(damage)
-        _, err = run(monkeypatch, capsys, "reproduce", "report", "-o", str(out), code=2)
-        assert "table2.json' is damaged" in err
+        with pytest.raises(af.InputError, match=r"table2\.json' is damaged"):
+            reproduction.main(out)
     page = (tmp_path / "out.md").read_text()
     assert "![Table 1" in page and "out/table1.svg" in page and not re.search(r"\bnan\b", page, re.IGNORECASE)
 
@@ -265,7 +266,7 @@ def test_a_layer_whose_attention_ranks_nothing_is_a_gap(data: Path) -> None:
     assert told["runs"][0]["claims"]["text"]["end"]["verdict"] == "cannot be asked"
     assert table_figure([told], "text").axes
     told["runs"][0]["training"] = None
-    shown = report.section({**told, "recipe": "plain"})
+    shown = section({**told, "recipe": "plain"})
     assert "| none |" in shown and "(attention the same for all tokens): of 8 texts 8 at raw L6" in shown
     assert "rollout L6 − raw L6 does not exist" in shown
 
@@ -296,17 +297,16 @@ def test_table3_and_figure4(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_pa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("reproduce", "table9"), "'table9': expected some of table1, table2, table3, figure1, figure2, figure3, figure4; all; or report alone"),
+        (("reproduce", "table9"), "'table9': expected some of table1, table2, table3, figure1, figure2, figure3, figure4; or all"),
         (("reproduce", "table1", "--data", "nowhere"), "there is no 'nowhere': expected a folder with the data, or a file of examples"),
         (("reproduce", "table1", "--data", "."), "the folder '.' has none of agreement.tsv, agr_50_mostcommon_10K.tsv (or .xz, .gz) in it"),
         (("reproduce", "table1", "--seeds", "x"), "seeds 'x': expected numbers from 0 with commas between them"),
-        (("reproduce", "table1", "--seeds", "0,0"), "seeds '0,0': expected each seed once"),
-        (("reproduce", "figure2", "--recipe", "authors"), "there is no trained model in 'reproduction/models/verb-number-authors-seed0': make one with"),
-        (("reproduce", "table3"), "this needs --data, a folder with test.tsv (or .xz, .gz) in it"),
+        (("reproduce", "table1", "--seeds", "0,0"), "--seeds [0, 0]: expected each seed once"),
+        (("reproduce", "figure2", "--recipe", "authors"), "there is no trained model in 'reproduction/models/verb-number-authors-seed0': train the recipe 'authors' with seed 0 into it, or reproduce table1 first"),
+        (("reproduce", "table3"), "give --data, a folder with test.tsv (or .xz, .gz) in it"),
         (("reproduce", "table3", "--data", "."), "the folder '.' has no test.tsv (or .xz, .gz) in it"),
-        (("reproduce", "report", "-o", "empty"), "the folder 'empty' has no results: run attnflow reproduce first"),
         (("reproduce", "all", "-m", "x"), "--model is for one of table3 and figure4"),
-        (("train", "sst2", "--base", "x", "-o", "y"), "this needs --data, a folder with test.tsv"),
+        (("train", "sst2", "--base", "x", "-o", "y"), "give --data, a folder with test.tsv"),
         (("train", "verb-number", "--data", "nowhere", "-o", "y"), "there is no 'nowhere'"),
     ],
 )  # fmt: skip
@@ -323,10 +323,15 @@ def test_mistakes(
     assert message in err
 
 
+def test_a_page_needs_results(tmp_path: Path) -> None:
+    with pytest.raises(af.InputError, match="has no results: run attnflow reproduce first"):
+        reproduction.page(tmp_path)
+
+
 def test_the_page_is_made_from_the_results() -> None:
     if not RESULTS.is_dir():
         pytest.skip("the results are not part of an installed package")
-    assert report.page(RESULTS) == (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    assert reproduction.page(RESULTS) == (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
 
 
 def test_the_results_answer_the_paper() -> None:

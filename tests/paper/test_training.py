@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers", reason="training needs transf
 
 from attnflow.capture.silence import silenced  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
-from attnflow.paper import masked_lm, sst2, teacher, training, verb_number  # noqa: E402
+from attnflow.paper import data_files, masked_lm, sst2, teacher, training, verb_number  # noqa: E402
 from attnflow.paper.agreement import Example  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
 
@@ -334,7 +334,7 @@ def test_sst2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("text\tlabel\na\t1\n", "has the columns 'text', 'label': expected 'sentence' and 'label', tab-separated"),
+        ("text\tlabel\na\t1\n", "has no column 'sentence': it has 'text', 'label'; expected tab-separated columns"),
         ("sentence\tlabel\na\t2\n", "x.tsv, line 2: label is '2'; expected 0 (negative) or 1 (positive)"),
         ("sentence\tlabel\n \t1\n", "x.tsv, line 2: the sentence is empty; expected at least one word"),
         ("sentence\tlabel\na\t1\nb\t1\n", "has 2 lines of one class only: expected both 0 and 1"),
@@ -348,7 +348,7 @@ def test_sst2_files_that_cannot_be_used(tmp_path: Path, text: str, says: str) ->
     with pytest.raises(
         InputError, match=r"has no dev\.tsv, dev\.tsv\.xz or dev\.tsv\.gz: give the folder that has them"
     ):
-        training.data_file(tmp_path, "dev.tsv")
+        data_files.data_file(tmp_path, "dev.tsv")
 
 
 def test_masked_lm(tmp_path: Path) -> None:

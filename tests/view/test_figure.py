@@ -11,8 +11,9 @@ import pytest
 
 from attnflow import TokenAttention
 from attnflow.errors import InputError
+from attnflow.paper.figures import pronoun_figure
 from attnflow.paper.pronouns import FIGURE_4, MaskedPronoun
-from attnflow.view.figure import correlation_curves, layer_maps, layered_graph, pronoun_figure, save
+from attnflow.view.figure import correlation_curves, layer_maps, layered_graph, save
 
 matplotlib = pytest.importorskip("matplotlib", reason="needs matplotlib")
 

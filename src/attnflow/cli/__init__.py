@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn, cast
 
 import typer
+from typer.core import TyperGroup
 
 from attnflow import __version__
-from attnflow.cli import compare, corpus, env, evaluate, reproduce, serve, show
+from attnflow.cli import compare, corpus, env, evaluate, reproduce, serve, show, train
+from attnflow.cli.messages import in_options
 from attnflow.errors import InputError, JobError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What flows where inside a transformer.")
@@ -18,7 +20,7 @@ app.command()(evaluate.evaluate)
 app.add_typer(corpus.app, name="corpus")
 app.command()(serve.serve)
 app.command()(reproduce.reproduce)
-app.add_typer(reproduce.train, name="train")
+app.add_typer(train.app, name="train")
 app.command()(env.env)
 
 
@@ -26,18 +28,24 @@ def main() -> None:
     try:
         app()
     except InputError as e:
-        print(f"attnflow: {e}", file=sys.stderr)
-        sys.exit(2)
+        _stop(_translated(e), 2)
     except JobError as e:
-        print(f"attnflow: {e}", file=sys.stderr)
-        sys.exit(1)
+        _stop(_translated(e), 1)
     except OSError as e:  # a full disk, a closed pipe
-        print(f"attnflow: {e.strerror or e}", file=sys.stderr)
-        sys.exit(1)
+        _stop(e.strerror or str(e), 1)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _translated(error: Exception) -> str:
+    return in_options(str(error), cast(TyperGroup, typer.main.get_command(app)), sys.argv[1:])
+
+
+def _stop(message: str, status: int) -> NoReturn:
+    print(f"attnflow: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _version(yes: bool) -> None:
+    if yes:
         print(__version__)
         raise typer.Exit()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from attnflow.capture.silence import silence as quiet  # noqa: F401
+from attnflow.capture.silence import silence
 from attnflow.errors import InputError
 from attnflow.files import make_folder  # noqa: F401
 
@@ -31,7 +32,13 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU 
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 Gguf = Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+Data = Annotated[
+    Path | None, typer.Option(help="A folder with the data, or the file itself; see docs/reproduction.md.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
+
+quiet = silence
 
 
 def progress(line: str) -> None:

@@ -7,31 +7,21 @@ columns ``words``, ``tags``, ``verb``, ``number`` all become the same `Example`.
 from __future__ import annotations
 
 import csv
-import gzip
-import hashlib
-import io
-import lzma
 import random
 import re
-import urllib.request
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from attnflow.errors import AttentionWarning, InputError
+from attnflow.paper.data_files import opened, rows_of
 
 NUMBERS = ("singular", "plural")
 UNKNOWN = "[UNK]"
 AGREEMENT = ("words", "tags", "verb", "number")
 LINZEN = ("orig_sentence", "pos_sentence", "verb", "verb_pos", "subj_index", "verb_index", "n_diff_intervening")
 LINZEN_NUMBERS = {"VBZ": "singular", "VBP": "plural"}
-LINZEN_URLS = (
-    "https://www.dropbox.com/s/5axdu3q9jkxzjy8/agr_50_mostcommon_10K.tsv.gz?dl=1",
-    "http://tallinzen.net/media/rnn_agreement/agr_50_mostcommon_10K.tsv.gz",
-)
-LINZEN_SHA256: str | None = None  # the authors published none; `download_linzen` reports what it got
 GUESSES = ("suffix",)
 
 
@@ -59,8 +49,7 @@ def read(path: str | Path) -> list[Example]:
     path = Path(path)
     if path.is_dir():
         return read_linzen_subset(path)
-    with opened(path) as lines:
-        header = lines.readline().rstrip("\r\n").split("\t")
+    header = opened(path).readline().rstrip("\r\n").split("\t")
     if set(AGREEMENT) <= set(header):
         return read_agreement(path)
     if set(LINZEN) <= set(header):
@@ -73,10 +62,10 @@ def read(path: str | Path) -> list[Example]:
 
 def read_agreement(path: str | Path) -> list[Example]:
     """Columns words, tags, verb, number; split, subject_index (from 0) and attractors where they are there."""
-    found = []
-    for where, row in _rows(Path(path), AGREEMENT, csv.QUOTE_NONE):
+    examples = []
+    for where, row in rows_of(Path(path), AGREEMENT):
         words = _words(row["words"], where)
-        found.append(
+        examples.append(
             Example(
                 words,
                 _label(row["number"], dict(zip(NUMBERS, NUMBERS, strict=True)), "number", where),
@@ -87,7 +76,7 @@ def read_agreement(path: str | Path) -> list[Example]:
                 row.get("split") or None,
             )
         )
-    return _some(found, path)
+    return _some(examples, path)
 
 
 def read_linzen(path: str | Path) -> list[Example]:
@@ -95,15 +84,15 @@ def read_linzen(path: str | Path) -> list[Example]:
 
     The words are those of ``orig_sentence``; `as_tokens` puts the tags of rare ones in, for any vocabulary.
     """
-    found = []
+    examples = []
     # The publishers wrote it with Python's csv module and its default quotes.
-    for where, row in _rows(Path(path), LINZEN, csv.QUOTE_MINIMAL):
+    for where, row in rows_of(Path(path), LINZEN, csv.QUOTE_MINIMAL):
         words = _words(row["orig_sentence"], where)
         tags = _tags(row["pos_sentence"], len(words), where)
         verb = _index(row["verb_index"], len(words), "verb_index", where, first=1)
         if verb == 0:
             raise InputError(f"{where}: verb_index is 1, so no word stands before the verb; expected at least 2")
-        found.append(
+        examples.append(
             Example(
                 words[:verb],
                 _label(row["verb_pos"], LINZEN_NUMBERS, "verb_pos", where),
@@ -113,7 +102,7 @@ def read_linzen(path: str | Path) -> list[Example]:
                 _count(row["n_diff_intervening"], "n_diff_intervening", where),
             )
         )
-    return _some(found, path)
+    return _some(examples, path)
 
 
 def read_linzen_subset(folder: str | Path) -> list[Example]:
@@ -124,15 +113,12 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
         raise InputError(
             f"the folder {str(folder)!r} has {len(texts)} .text and {len(golds)} .gold files: expected one of each"
         )
-    with opened(texts[0]) as lines:
-        sentences = lines.read().splitlines()
-    with opened(golds[0]) as lines:
-        answers = lines.read().splitlines()
+    sentences, answers = (opened(file).read().splitlines() for file in (texts[0], golds[0]))
     if len(sentences) != len(answers):
         raise InputError(
             f"{texts[0].name} has {len(sentences)} lines and {golds[0].name} has {len(answers)}: expected the same number"
         )
-    found, same = [], 0
+    examples, same = [], 0
     for number, (sentence, answer) in enumerate(zip(sentences, answers, strict=True), 1):
         where = f"{golds[0].name}, line {number}"
         fields = answer.split("\t")
@@ -147,7 +133,7 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
         if fields[1].lower() == fields[2].lower():
             same += 1
             continue
-        found.append(
+        examples.append(
             Example(
                 words[:verb],
                 _number_of(fields[1].lower(), fields[2].lower(), where),
@@ -156,9 +142,11 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
             )
         )
     if same:
-        said = f"{golds[0].name}: {same} of {len(answers)} lines have the same right and wrong form, so no number: left out"
-        warnings.warn(said, AttentionWarning, stacklevel=2)
-    return _some(found, folder)
+        count = f"{golds[0].name}: {same} of {len(answers)} lines"
+        warnings.warn(
+            f"{count} have the same right and wrong form, so no number: left out", AttentionWarning, stacklevel=2
+        )
+    return _some(examples, folder)
 
 
 def split_linzen(examples: Sequence[Example], seed: int = 1) -> list[Example]:
@@ -221,75 +209,6 @@ def suffix_tag(word: str) -> str:
     return next((tag for pattern, tag in endings if re.fullmatch(pattern, word)), "NN")
 
 
-def download_linzen(
-    to: str | Path, *, sha256: str | None = LINZEN_SHA256, urls: Sequence[str] = LINZEN_URLS
-) -> tuple[Path, str]:
-    """Fetches the published file into the folder `to`: its path and its SHA-256, which is checked if one is given."""
-    path = Path(to) / "agr_50_mostcommon_10K.tsv.gz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = path.read_bytes() if path.is_file() else _fetched(urls)
-    found = hashlib.sha256(data).hexdigest()
-    if sha256 is not None and found != sha256:
-        raise InputError(f"the file from {urls[0]} has the SHA-256 {found}: expected {sha256}; fetch it again")
-    if not path.is_file():
-        part = path.with_suffix(".part")
-        part.write_bytes(data)
-        part.replace(path)
-    return path, found
-
-
-def _fetched(urls: Sequence[str]) -> bytes:
-    why = []
-    for url in urls:
-        try:
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                data: bytes = answer.read()
-        except (OSError, ValueError) as e:  # urllib's own errors are OSErrors
-            why.append(f"{url} ({getattr(e, 'reason', e)})")
-            continue
-        if data[:2] == b"\x1f\x8b":
-            return data
-        why.append(f"{url} (it sent a page, not a gzip file)")
-    raise InputError(
-        f"the Linzen file cannot be fetched from {' or '.join(why)}: connect to the network, or fetch "
-        "agr_50_mostcommon_10K.tsv.gz elsewhere and give its path"
-    )
-
-
-def opened(path: Path) -> io.StringIO:
-    """The text of a plain, .gz or .xz file."""
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".xz":
-            data = lzma.decompress(data)
-        elif path.suffix == ".gz":
-            data = gzip.decompress(data)
-        return io.StringIO(data.decode("utf-8-sig"), newline="")
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as e:
-        why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
-        raise InputError(f"{str(path)!r}: {why}; expected UTF-8 text, plain, .gz or .xz") from None
-
-
-def _rows(path: Path, columns: Sequence[str], quoting: Literal[0, 3]) -> Iterator[tuple[str, dict[str, str]]]:
-    with opened(path) as lines:
-        table = csv.reader(lines, delimiter="\t", quoting=quoting)
-        try:
-            given = next(table, [])
-            missing = [name for name in columns if name not in given]
-            if missing:
-                raise InputError(
-                    f"{str(path)!r} has no column {', '.join(map(repr, missing))}: it has {', '.join(map(repr, given))}; "
-                    "expected tab-separated columns with their names in the first line"
-                )
-            for row in table:
-                where = f"{path.name}, line {table.line_num}"
-                if len(row) != len(given):
-                    raise InputError(f"{where}: it has {len(row)} columns; expected {len(given)}, as in the first line")
-                yield where, dict(zip(given, row, strict=True))
-        except csv.Error as e:
-            raise InputError(f"{path.name}, line {table.line_num}: it cannot be read ({e}); expected columns") from None
-
-
 def _some(examples: list[Example], path: str | Path) -> list[Example]:
     if not examples:
         raise InputError(f"{str(path)!r} has no examples: expected at least one line after the column names")
@@ -316,25 +235,17 @@ def _label(value: str, labels: dict[str, str], column: str, where: str) -> str:
     return labels[value]
 
 
-def _integer(value: str, column: str, where: str, expected: str) -> int:
-    if not re.fullmatch(r"-?\d+", value):
-        raise InputError(f"{where}: {column} is {value!r}; expected {expected}")
-    return int(value)
-
-
 def _index(value: str, words: int, column: str, where: str, first: int = 0) -> int:
-    expected = f"a word's index, {first} to {words - 1 + first}"
-    index = _integer(value, column, where, expected) - first
-    if not 0 <= index < words:
-        raise InputError(f"{where}: {column} is {value}; expected {expected}")
-    return index
+    """A place among the words, counted from 0; the file counts from `first`."""
+    if not re.fullmatch(r"-?\d+", value) or not 0 <= int(value) - first < words:
+        raise InputError(f"{where}: {column} is {value!r}; expected a word's index, {first} to {words - 1 + first}")
+    return int(value) - first
 
 
 def _count(value: str, column: str, where: str) -> int:
-    count = _integer(value, column, where, "a count")
-    if count < 0:
-        raise InputError(f"{where}: {column} is {value}; expected a count, 0 or more")
-    return count
+    if not re.fullmatch(r"\d+", value):
+        raise InputError(f"{where}: {column} is {value!r}; expected a count, 0 or more")
+    return int(value)
 
 
 def _number_of(right: str, wrong: str, where: str) -> str:

@@ -6,20 +6,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
 from attnflow.paper import pronouns
 from attnflow.paper import published as paper
 from attnflow.view import figure as picture
+from attnflow.view import sheet
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from attnflow.model import Model
+    from attnflow.trace import Trace
 
 Say = Callable[[str], None]
 NOTHING = dict.fromkeys(("mean", "low", "high"), float("nan"))
 OF_FIGURE = {"figure1": VIEWS, "figure2": ("raw",), "figure3": ("rollout", "flow")}
 
 
-def attention_figure(model: Model, name: str) -> tuple[dict[str, Any], Any]:
+def attention_figure(model: Model, name: str) -> tuple[dict[str, Any], Figure]:
     """Figures 1, 2 and 3: the numbers, and the picture.
 
     Figure 1 has all rows of the first example, the others the row of [CLS] of all examples.
@@ -35,31 +43,30 @@ def attention_figure(model: Model, name: str) -> tuple[dict[str, Any], Any]:
             {
                 "text": text,
                 "tokens": list(trace.tokens),
-                "prediction": _said(trace),
-                "changed": {"text": other, "prediction": _said(changed)},
+                "prediction": _prediction(trace),
+                "changed": {"text": other, "prediction": _prediction(changed)},
                 "paper": {"right": right, "flips": flips},
                 "values": {view: result.values.tolist() for view, result in results.items()},
             }
         )
-    drawn = picture.layered_graph(rows[0][1]) if name == "figure1" else picture.layer_maps(rows)
-    return {"figure": name, "model": model.name, "revision": model.revision, "examples": examples}, drawn
+    figure = picture.layered_graph(rows[0][1]) if name == "figure1" else picture.layer_maps(rows)
+    return {"figure": name, "model": model.name, "revision": model.revision, "examples": examples}, figure
 
 
-def _said(trace: Any) -> dict[str, Any] | None:
-    said = trace.prediction
-    return None if said is None else dict(said.top)
+def _prediction(trace: Trace) -> dict[str, float] | None:
+    return None if trace.prediction is None else dict(trace.prediction.top)
 
 
-def pronoun_figure(
+def pronoun_results(
     model: Model, winobias: Path | None, winogender: Path | None, held_out: Any, say: Say
-) -> tuple[dict[str, Any], Any]:
+) -> tuple[dict[str, Any], Figure]:
     """Figure 4, and beyond its two sentences how often each view agrees with the model's own prediction.
 
     winobias, winogender: where these lie; without both, there are the two sentences alone. held_out: how well the model
         predicts words of other texts, if known.
     """
     shown = [pronouns.masked_pronoun(model, e.text, e.names, e.genders, kind=e.kind) for e in pronouns.FIGURE_4]
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "figure": "figure4",
         "model": model.name,
         "revision": model.revision,
@@ -73,17 +80,17 @@ def pronoun_figure(
         ("Winogender", winogender, pronouns.read_winogender),
     ):
         if path is not None:
-            found = read(path)
-            examples += found.examples
-            excluded[name] = dict(found.reasons)
+            sentences = read(path)
+            examples += sentences.examples
+            excluded[name] = dict(sentences.reasons)
     if examples:
         say(f"{len(examples)} sentences with a pronoun and two candidates")
-        told["consistency"] = pronouns.consistency(model, examples, say=say).to_dict()
-        told["left out"] = excluded
-    return told, picture.pronoun_figure(shown)
+        result["consistency"] = pronouns.consistency(model, examples, say=say).to_dict()
+        result["left out"] = excluded
+    return result, pronoun_figure(shown)
 
 
-def table_figure(tables: Sequence[dict[str, Any]], reading: str) -> Any:
+def table_figure(tables: Sequence[dict[str, Any]], reading: str) -> Figure:
     """The tables as curves, the paper's dashed; a layer without any correlation is a gap."""
     rows = []
     for table in tables:
@@ -95,3 +102,82 @@ def table_figure(tables: Sequence[dict[str, Any]], reading: str) -> Any:
         theirs = {view: paper.means(table["table"], view) for view in ours} if depth == 6 else None
         rows.append((f"Table {table['table'][-1]}", ours, theirs))
     return picture.correlation_curves(rows)
+
+
+def pronoun_figure(examples: Sequence[pronouns.MaskedPronoun]) -> Figure:
+    """Figure 4: for each sentence p(his) against p(her), and for each view the mask's weight on both candidates by layer.
+
+    The bars share 1 between the two forms, and have the colour of the candidate that each form implies. The squares above
+    the curves say which candidate is favoured at each layer; curves have scales of their own, because flows are larger.
+
+    examples: of `pronouns.masked_pronoun`; all have the same views.
+    """
+    if not examples:
+        raise InputError("there are no examples: expected at least one of masked_pronoun()")
+    names = list(examples[0].weights)
+    if any(list(e.weights) != names for e in examples):
+        raise InputError(f"the examples have different views: expected {names} of each, as the first one has")
+    with sheet.style():
+        bars, tall, over, under = 0.8, 0.95, 0.5, 0.26
+        left = 0.1 + sheet.room(form for e in examples for form in e.forms)
+        right = 0.16 + sheet.room(sheet.label(name) for e in examples for name in e.example.names)
+        wide = (sheet.PAGE - left - bars - right - 0.42 * len(names)) / len(names)
+        page = sheet.empty(sheet.PAGE, (tall + over + under) * len(examples) + 0.06)
+        for number, e in enumerate(examples):
+            y = page.get_size_inches()[1] - (tall + over + under) * number - over - tall
+            sentence = sheet.line(e.example.filled("[MASK]")[0], sheet.PAGE - 0.3)
+            sheet.note(page, 0.04, y + tall + 0.3, sentence, style="italic", va="bottom")
+            _bars(sheet.axes(page, left, y + 0.22, bars, tall - 0.4), e)
+            sheet.note(page, left, y + 1.15 * tall, "prediction", va="bottom")
+            for column, name in enumerate(names):
+                x = left + bars + 0.42 + (wide + 0.42) * column
+                at = sheet.axes(page, x, y, wide, tall)
+                _candidate_curves(at, e, name, wide)
+                at.text(0, 1.15, sheet.title(name), transform=at.transAxes, va="bottom")
+                if column == 0:
+                    at.set_ylabel("weight", size=sheet.SMALL)
+                if column == len(names) - 1:
+                    _name_lines(at, e, name, tall)
+    return page
+
+
+def _bars(at: Axes, e: pronouns.MaskedPronoun) -> None:
+    total = (e.p_male + e.p_female) or 1.0
+    meant = (pronouns.implied(e.example, 1.0, 0.0), pronouns.implied(e.example, 0.0, 1.0))
+    for row, (form, p, candidate) in enumerate(zip(e.forms, (e.p_male, e.p_female), meant, strict=True)):
+        at.barh(row, p / total, height=0.62, color=sheet.FAINT if candidate is None else sheet.PAIR[candidate])
+        at.text(p / total + 0.04, row, f"{p / total:.2f}", va="center", size=sheet.SMALL)
+        at.text(-0.06, row, form, va="center", ha="right")
+    at.set(xlim=(0, 1.25), ylim=(1.6, -0.6), xticks=[], yticks=[])
+    at.spines["bottom"].set_visible(False)
+
+
+def _candidate_curves(at: Axes, e: pronouns.MaskedPronoun, name: str, wide: float) -> None:
+    weights = e.weights[name]
+    layers = np.arange(len(weights))
+    for candidate, mark in ((0, "o"), (1, "^")):
+        at.plot(layers, weights[:, candidate], color=sheet.PAIR[candidate], marker=mark, markersize=2.6, clip_on=False)
+    at.set(xlim=(-0.4, len(weights) - 0.6), ylim=(0, max(float(weights.max()), 1e-12) * 1.04))
+    at.set_xticks(layers, sheet.layer_names(range(len(weights)), wide / len(weights), sheet.SMALL), size=sheet.SMALL)
+    at.locator_params(axis="y", nbins=4)
+    at.tick_params(axis="y", labelsize=sheet.SMALL)
+    for layer in layers:
+        which = e.favoured(name, int(layer))
+        at.scatter(
+            layer, 1.08, s=9, marker="s", color=sheet.FAINT if which is None else sheet.PAIR[which], linewidths=0,
+            transform=at.get_xaxis_transform(), clip_on=False,
+        )  # fmt: skip
+
+
+def _name_lines(at: Axes, e: pronouns.MaskedPronoun, name: str, tall: float) -> None:
+    """The candidates' names at the ends of their curves, moved apart where these meet."""
+    ends = e.weights[name][-1] / at.get_ylim()[1]
+    apart = 1.3 * sheet.SIZE / 72 / tall
+    middle, half = float(ends.mean()), max(float(abs(ends[0] - ends[1])), apart) / 2
+    upper = int(ends[1] > ends[0])
+    for candidate, word in enumerate(e.example.names):
+        y = middle + (half if candidate == upper else -half)
+        at.annotate(
+            sheet.label(word), (1, y), xycoords="axes fraction", xytext=(4, 0), textcoords="offset points", va="center",
+            color=sheet.PAIR[candidate], fontfamily=sheet.families(word), annotation_clip=False,
+        )  # fmt: skip

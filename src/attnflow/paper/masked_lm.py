@@ -10,7 +10,7 @@ import numpy as np
 
 from attnflow.errors import InputError
 from attnflow.paper import training
-from attnflow.paper.agreement import opened
+from attnflow.paper.data_files import data_file, file_hash, lines_of
 from attnflow.paper.sst2 import save
 
 WIDTHS = (32, 64, 128)  # short texts too, since pronouns are asked for in single sentences
@@ -39,12 +39,12 @@ def train(
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    out, files = Path(out), {name: training.data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
+    out, files = Path(out), {name: data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
     training.claim(out)
     recipe = {
         "task": "masked-lm", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
         "base weights": training.weights_hash(base),
-        "data": {name: training.file_hash(file) for name, file in files.items()},
+        "data": {name: file_hash(file) for name, file in files.items()},
     }  # fmt: skip
     where = training.place(device)
     torch.manual_seed(seed)
@@ -179,11 +179,10 @@ def scores(model: Any, head: Any, masking: Masking, texts: training.Texts) -> di
 
 def read(path: str | Path) -> list[str]:
     """The lines of a text that are not empty."""
-    with opened(Path(path)) as lines:
-        found = [line.strip() for line in lines if line.strip()]
-    if not found:
+    lines = [line for _, line in lines_of(path)]
+    if not lines:
         raise InputError(f"{str(path)!r} has no text: expected one sentence a line")
-    return found
+    return lines
 
 
 def _packed(tokenizer: Any, path: Path, seed: int) -> list[list[int]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnflow.errors import InputError
+from attnflow.paper.data_files import lines_of
 
 Span = tuple[int, int]
 Genders = tuple[str | None, str | None]
@@ -153,7 +154,7 @@ def read_winobias(path: str | Path) -> Examples:
 def _winobias(file: Path) -> Iterator[PronounExample | Excluded]:
     named = _WINOBIAS_FILE.fullmatch(file.name)
     source = f"WinoBias type {named[2]}" if named else "WinoBias"
-    for number, line in _lines(file):
+    for number, line in lines_of(file):
         where = f"{file.name}:{number}"
         parts = re.fullmatch(r"\d+\s+(\S.*)", line)
         marked = list(_MARKED.finditer(parts[1])) if parts else []
@@ -224,7 +225,7 @@ def read_winogender(path: str | Path) -> Examples:
 
 
 def _winogender(file: Path) -> Iterator[PronounExample | Excluded]:
-    lines = _lines(file)
+    lines = lines_of(file)
     number, header = next(lines, (1, ""))
     if header.split("\t") != ["sentid", "sentence"]:
         raise InputError(f"{str(file)!r}, line {number}: {header[:80]!r}: expected the columns sentid and sentence")
@@ -272,18 +273,6 @@ def _from_template(
     if two < one:
         one, two, genders = two, one, (genders[1], genders[0])
     return PronounExample(text, pronouns[0].span(), KINDS[pronouns[0][0].lower()], (one, two), genders)
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers from 1."""
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as e:
-        why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
-        raise InputError(f"{str(file)!r}: {why}; expected a file of WinoBias or Winogender, in UTF-8") from None
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line.strip()
 
 
 def _collected(parts: Iterable[Iterable[PronounExample | Excluded]]) -> Examples:

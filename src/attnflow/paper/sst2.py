@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.paper import training
-from attnflow.paper.agreement import opened
+from attnflow.paper.data_files import data_file, file_hash, rows_of
 
 LABELS = ("negative", "positive")
 Labelled = tuple[Sequence[str], Sequence[int]]
@@ -37,13 +36,13 @@ def train(
     averaging: of the weights, see `training.fit`. half: save in half precision, which halves the file.
     Returns what training.json says.
     """
-    out, files = Path(out), {name: training.data_file(data, f"{name}.tsv") for name in ("train", "dev", "test")}
+    out, files = Path(out), {name: data_file(data, f"{name}.tsv") for name in ("train", "dev", "test")}
     training.claim(out)
     parts = {name: read(file) for name, file in files.items()}
     recipe = {
         "task": "sst2", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
         "averaging": averaging, "chosen by": "loss on dev", "base weights": training.weights_hash(base),
-        "data": {name: training.file_hash(file) for name, file in files.items()},
+        "data": {name: file_hash(file) for name, file in files.items()},
     }  # fmt: skip
     model, tokenizer, best = fine_tune(
         "sst2", parts["train"], parts["dev"], base, out, labels=LABELS, recipe=recipe, seed=seed, epochs=epochs,
@@ -127,21 +126,13 @@ def read(path: str | Path) -> Labelled:
     """Sentences and labels of a tab-separated file."""
     path = Path(path)
     sentences, labels = [], []
-    with opened(path) as lines:
-        table = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        if not {"sentence", "label"} <= set(table.fieldnames or ()):
-            raise InputError(
-                f"{str(path)!r} has the columns {', '.join(map(repr, table.fieldnames or ()))}: expected 'sentence' and "
-                "'label', tab-separated"
-            )
-        for row in table:
-            where = f"{path.name}, line {table.line_num}"
-            if row["label"] not in ("0", "1"):
-                raise InputError(f"{where}: label is {row['label']!r}; expected 0 (negative) or 1 (positive)")
-            if not row["sentence"].strip():
-                raise InputError(f"{where}: the sentence is empty; expected at least one word")
-            sentences.append(row["sentence"].strip())
-            labels.append(int(row["label"]))
+    for where, row in rows_of(path, ("sentence", "label")):
+        if row["label"] not in ("0", "1"):
+            raise InputError(f"{where}: label is {row['label']!r}; expected 0 (negative) or 1 (positive)")
+        if not row["sentence"].strip():
+            raise InputError(f"{where}: the sentence is empty; expected at least one word")
+        sentences.append(row["sentence"].strip())
+        labels.append(int(row["label"]))
     if len(set(labels)) < 2:
         raise InputError(f"{str(path)!r} has {len(labels)} lines of one class only: expected both 0 and 1")
     return sentences, labels

@@ -14,6 +14,7 @@ from typing import Any
 from attnflow.errors import InputError
 from attnflow.paper import training
 from attnflow.paper.agreement import NUMBERS, Example, parts_of, read
+from attnflow.paper.data_files import file_hash
 from attnflow.paper.sst2 import Labelled, accuracy, fine_tune, save
 
 
@@ -103,7 +104,7 @@ def train_encoder(
     recipe = {
         "task": "verb-number teacher", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate,
         "batch": batch, "base weights": training.weights_hash(base),
-        "data": {name: training.file_hash(file) for name, file in files.items()},
+        "data": {name: file_hash(file) for name, file in files.items()},
     }  # fmt: skip
     shown = parts["train"] + (read(more) if more is not None else [])
     model, tokenizer, best = fine_tune(

@@ -28,6 +28,7 @@ from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import wilson
 from attnflow.files import make_folder, write_whole
+from attnflow.paper.data_files import file_hash
 
 Say = Callable[[str], None]
 LOG, REPORT, LOCK = "log.jsonl", "training.json", ".lock"
@@ -371,27 +372,6 @@ def pretrained(cls: Any, base: str | Path, **options: Any) -> Any:
         raise InputError(
             f"the base {str(base)!r} cannot be loaded ({why}): expected a model's folder, or its id on the hub"
         ) from e
-
-
-def data_file(folder: str | Path, name: str) -> Path:
-    """The file of that name in the folder, plain, .xz or .gz."""
-    for ending in ("", ".xz", ".gz"):
-        if (Path(folder) / f"{name}{ending}").is_file():
-            return Path(folder) / f"{name}{ending}"
-    raise InputError(f"the folder {str(folder)!r} has no {name}, {name}.xz or {name}.gz: give the folder that has them")
-
-
-def file_hash(path: str | Path) -> str:
-    """SHA-256 of a file, or of the files of a folder in the order of their names."""
-    path = Path(path)
-    digest = hashlib.sha256()
-    for file in sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]:
-        try:
-            digest.update(file.read_bytes())
-        except OSError as e:
-            why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
-            raise InputError(f"{str(file)!r}: {why}; give the path of the data") from None
-    return digest.hexdigest()
 
 
 def weights_hash(base: str | Path) -> str | None:

@@ -19,6 +19,7 @@ from attnflow.files import write_whole
 from attnflow.paper import masked_lm, teacher, training
 from attnflow.paper.agreement import NUMBERS, Example, as_tokens, parts_of, read
 from attnflow.paper.card import card
+from attnflow.paper.data_files import file_hash
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[EOS]", "[MASK]")
 PAD, UNK, CLS, EOS, MASK = range(len(SPECIAL))
@@ -88,7 +89,7 @@ def train(
             )
     parts = parts_of(read(data), data)
     files = {"data": data, "more": more, "text": text, "linzen": linzen}
-    hashes = {name: training.file_hash(file) for name, file in files.items() if file is not None}
+    hashes = {name: file_hash(file) for name, file in files.items() if file is not None}
     hashes |= {f"teacher {i}": str(training.weights_hash(folder)) for i, folder in enumerate(teachers)}
     key = {"task": "verb-number", "recipe": recipe, "seed": seed, "settings": settings, "data": hashes}
     where = training.place(device)

@@ -1,4 +1,4 @@
-"""Figures for print, in the manner of the paper's: the layered graph, layer × token maps, shaded sentences, pronouns,
+"""Figures for print, in the manner of the paper's: the layered graph, layer × token maps, shaded sentences,
 correlation curves.
 
 Each function takes results or plain numbers and returns a matplotlib Figure; `save` writes it. They fit the width of a page
@@ -17,7 +17,7 @@ import numpy as np
 from attnflow.errors import InputError
 from attnflow.result import FloatArray, TokenAttention
 from attnflow.view import sheet
-from attnflow.view.curves import correlation_curves, pronoun_figure
+from attnflow.view.curves import correlation_curves
 from attnflow.view.lines import shaded_lines
 from attnflow.view.sheet import save
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["correlation_curves", "layer_maps", "layered_graph", "pronoun_figure", "save", "shaded_lines"]
+__all__ = ["correlation_curves", "layer_maps", "layered_graph", "save", "shaded_lines"]
 
 GAP = 0.22
 TITLE = 0.24

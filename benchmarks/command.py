@@ -1,0 +1,20 @@
+"""What makes a command of a module's `main`: ``python -m benchmarks.flow --help``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from attnflow.errors import InputError
+
+
+def run_command(main: Callable[..., Any]) -> None:
+    """Runs `main` with the options of the command line; a user's mistake is one sentence and exit status 2."""
+    try:
+        typer.run(main)
+    except InputError as e:
+        print(f"benchmarks: {e}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,88 @@
+"""`attnflow train`: the models of the paper's experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnflow.capture.silence import silence
+from attnflow.cli.options import Data, Device, Seed, progress
+
+app = typer.Typer(no_args_is_help=True, help="Train the models of the paper's experiments.")
+
+Out = Annotated[
+    Path, typer.Option("-o", "--output", help="Folder for the model; a run that was cut off goes on from there.")
+]
+Base = Annotated[str, typer.Option(help="Folder or hub id of the encoder to start from.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Passes over the examples.")]
+
+
+@app.command("verb-number")
+def verb_number(
+    output: Out,
+    data: Data = None,
+    recipe: Annotated[
+        str, typer.Option(help="best; authors: an LSTM teacher and their dropout; plain: neither.")
+    ] = "best",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the examples; the recipe's if not given.")
+    ] = None,
+    teacher: Annotated[
+        list[Path] | None, typer.Option(help="Folder of attnflow train teacher; may be given several times.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
+    """The paper's model: 6 layers, 8 heads, width 128, GPT-2 blocks without the causal mask."""
+    silence()
+    from attnflow.paper.data_files import agreement_file, find, folder_in
+    from attnflow.paper.verb_number import train
+
+    changes: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
+    train(
+        agreement_file(data, output.parent, progress), output, recipe=recipe, more=find(data, "more"),
+        text=find(data, "text"), linzen=folder_in(data, "linzen_subset"), teachers=teacher or (), seed=seed,
+        device=device, say=progress, **changes,
+    )  # fmt: skip
+    progress(f"wrote {output}")
+
+
+@app.command("teacher")
+def teacher(
+    output: Out, base: Base, data: Data = None, epochs: Epochs = 2, seed: Seed = 0, device: Device = None
+) -> None:
+    """An encoder fine-tuned to tell the number of the verb, for the model above to imitate."""
+    silence()
+    from attnflow.paper.data_files import agreement_file, find
+    from attnflow.paper.teacher import train_encoder
+
+    source = agreement_file(data, output.parent, progress)
+    more = find(data, "more")
+    train_encoder(source, base, output, more=more, epochs=epochs, seed=seed, device=device, say=progress)
+    progress(f"wrote {output}")
+
+
+@app.command("sst2")
+def sst2(output: Out, base: Base, data: Data = None, epochs: Epochs = 4, seed: Seed = 0, device: Device = None) -> None:
+    """A sentence classifier for Table 3: train.tsv, dev.tsv and test.tsv with the columns sentence and label."""
+    silence()
+    from attnflow.paper.data_files import folder_of
+    from attnflow.paper.sst2 import train
+
+    train(folder_of(data, "sst2"), base, output, epochs=epochs, seed=seed, device=device, say=progress)
+    progress(f"wrote {output}")
+
+
+@app.command("masked-lm")
+def masked_lm(
+    output: Out, base: Base, data: Data = None, epochs: Epochs = 30, seed: Seed = 0, device: Device = None
+) -> None:
+    """A masked language model for Figure 4: text.train.txt, text.valid.txt and text.test.txt, one sentence a line."""
+    silence()
+    from attnflow.paper.data_files import folder_of
+    from attnflow.paper.masked_lm import train
+
+    train(folder_of(data, "text"), base, output, epochs=epochs, seed=seed, device=device, say=progress)
+    progress(f"wrote {output}")

@@ -1,0 +1,173 @@
+"""The files of the paper's data: where they are, what their lines and columns hold, and the set that can be downloaded.
+
+A data folder has the files of `FILES`, each plain, .xz or .gz, in itself or in one of its folders.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import lzma
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from attnflow.errors import InputError
+from attnflow.files import make_folder, write_whole
+
+FILES = {
+    "agreement": ("agreement.tsv", "agr_50_mostcommon_10K.tsv"),
+    "more": ("agreement-more.tsv",),
+    "text": ("text.train.txt",),
+    "sst2": ("test.tsv",),
+}
+ENDINGS = ("", ".xz", ".gz")
+LINZEN_URLS = (
+    "https://www.dropbox.com/s/5axdu3q9jkxzjy8/agr_50_mostcommon_10K.tsv.gz?dl=1",
+    "http://tallinzen.net/media/rnn_agreement/agr_50_mostcommon_10K.tsv.gz",
+)
+
+
+def find(data: Path | None, name: str) -> Path | None:
+    """The file of `FILES` in a data folder; None where it has none. A path that is no folder is the agreement file."""
+    if data is None or not data.is_dir():
+        return data if name == "agreement" else None
+    folders = (data, *sorted(path for path in data.iterdir() if path.is_dir()))
+    paths = (folder / (file + ending) for folder in folders for file in FILES[name] for ending in ENDINGS)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def agreement_file(data: Path | None, cache: Path, say: Callable[[str], None]) -> Path:
+    """The examples of verb number in the data; without any, the published set, downloaded into the folder `cache`."""
+    if data is None:
+        file, digest = download_linzen(cache)
+        say(f"{file}: SHA-256 {digest}")
+        return file
+    if not data.exists():
+        raise InputError(f"there is no {str(data)!r}: expected a folder with the data, or a file of examples")
+    path = find(data, "agreement")
+    if path is None:
+        raise InputError(f"the folder {str(data)!r} has none of {', '.join(FILES['agreement'])} (or .xz, .gz) in it")
+    return path
+
+
+def folder_of(data: Path | None, name: str) -> Path:
+    """The folder that has the file of `FILES` in it."""
+    file = FILES[name][0]
+    if data is None:
+        raise InputError(f"give data=, a folder with {file} (or .xz, .gz) in it")
+    if not data.is_dir():
+        raise InputError(f"there is no folder {str(data)!r}: expected one with {file} (or .xz, .gz) in it")
+    path = find(data, name)
+    if path is None:
+        raise InputError(f"the folder {str(data)!r} has no {file} (or .xz, .gz) in it")
+    return path.parent
+
+
+def folder_in(data: Path | None, name: str) -> Path | None:
+    """A folder of the data; None where there is none."""
+    return data / name if data is not None and (data / name).is_dir() else None
+
+
+def data_file(folder: str | Path, name: str) -> Path:
+    """The file of that name in the folder, plain, .xz or .gz."""
+    for ending in ENDINGS:
+        if (Path(folder) / f"{name}{ending}").is_file():
+            return Path(folder) / f"{name}{ending}"
+    raise InputError(f"the folder {str(folder)!r} has no {name}, {name}.xz or {name}.gz: give the folder that has them")
+
+
+def file_hash(path: str | Path) -> str:
+    """SHA-256 of a file, or of the files of a folder in the order of their names."""
+    path = Path(path)
+    digest = hashlib.sha256()
+    for file in sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]:
+        try:
+            digest.update(file.read_bytes())
+        except OSError as e:
+            why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
+            raise InputError(f"{str(file)!r}: {why}; give the path of the data") from None
+    return digest.hexdigest()
+
+
+def opened(path: str | Path) -> io.StringIO:
+    """The text of a plain, .gz or .xz file."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".xz":
+            data = lzma.decompress(data)
+        elif path.suffix == ".gz":
+            data = gzip.decompress(data)
+        return io.StringIO(data.decode("utf-8-sig"), newline="")
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as e:
+        why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
+        raise InputError(f"{str(path)!r}: {why}; expected UTF-8 text, plain, .gz or .xz") from None
+
+
+def lines_of(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, with their numbers from 1."""
+    for number, line in enumerate(opened(path).getvalue().split("\n"), 1):
+        if line.strip():
+            yield number, line.strip()
+
+
+def rows_of(
+    path: Path, columns: Sequence[str], quoting: Literal[0, 3] = csv.QUOTE_NONE
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a tab-separated file that has these columns, each with the place where it stands."""
+    table = csv.reader(opened(path), delimiter="\t", quoting=quoting)
+    try:
+        header = next(table, [])
+        missing = [name for name in columns if name not in header]
+        if missing:
+            raise InputError(
+                f"{str(path)!r} has no column {', '.join(map(repr, missing))}: it has {', '.join(map(repr, header))}; "
+                "expected tab-separated columns with their names in the first line"
+            )
+        for row in table:
+            where = f"{path.name}, line {table.line_num}"
+            if len(row) != len(header):
+                raise InputError(f"{where}: it has {len(row)} columns; expected {len(header)}, as in the first line")
+            yield where, dict(zip(header, row, strict=True))
+    except csv.Error as e:
+        raise InputError(f"{path.name}, line {table.line_num}: it cannot be read ({e}); expected columns") from None
+
+
+def download_linzen(
+    to: str | Path, *, sha256: str | None = None, urls: Sequence[str] = LINZEN_URLS
+) -> tuple[Path, str]:
+    """Downloads the published file into the folder `to`: its path and its SHA-256, which is checked if one is given.
+
+    The authors published no SHA-256.
+    """
+    path = Path(to) / "agr_50_mostcommon_10K.tsv.gz"
+    make_folder(path.parent)
+    data = path.read_bytes() if path.is_file() else _download(urls)
+    digest = hashlib.sha256(data).hexdigest()
+    if sha256 is not None and digest != sha256:
+        raise InputError(f"the file from {urls[0]} has the SHA-256 {digest}: expected {sha256}; fetch it again")
+    if not path.is_file():
+        write_whole(path, lambda beside: beside.write_bytes(data))
+    return path, digest
+
+
+def _download(urls: Sequence[str]) -> bytes:
+    failures = []
+    for url in urls:
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                data: bytes = answer.read()
+        except (OSError, ValueError) as e:  # urllib's own errors are OSErrors
+            failures.append(f"{url} ({getattr(e, 'reason', e)})")
+            continue
+        if data[:2] == b"\x1f\x8b":
+            return data
+        failures.append(f"{url} (it sent a page, not a gzip file)")
+    raise InputError(
+        f"the Linzen file cannot be fetched from {' or '.join(failures)}: connect to the network, or fetch "
+        "agr_50_mostcommon_10K.tsv.gz elsewhere and give its path"
+    )

@@ -1,0 +1,245 @@
+"""A result of the paper's experiments as Markdown: one section for a table or a figure. No number is typed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attnflow import markdown
+from attnflow.paper import published as paper
+from attnflow.paper.card import GROUPS, share
+from attnflow.paper.paper_tables import AUTHORS, TEXT, WORDS
+
+TITLES = {
+    "table1": "Table 1: rank correlation with blank-out, verb number",
+    "table2": "Table 2: rank correlation with input gradients, verb number",
+    "table3": "Table 3: rank correlation with input gradients, SST-2",
+    "figure1": "Figure 1: raw attention, rollout and flow as a graph",
+    "figure2": "Figure 2: raw attention of [CLS] by layer",
+    "figure3": "Figure 3: rollout and flow of [CLS] by layer",
+    "figure4": "Figure 4: which candidate the masked pronoun looks at",
+}
+AGAINST = {"prediction, against its median": "relative prediction"}
+SHORT = {"best": "our recipe", "authors": "the authors' recipe"}
+NAMES = {TEXT: "the text's reading", WORDS: "the text's reading, words only", AUTHORS: "the released code's reading"}
+
+
+def section(result: dict[str, Any], pictures: str | None = None) -> str:
+    """One table or figure in Markdown; pictures: their path without the ending, where the text should show them."""
+    lines = list(
+        _table(result) if "table" in result else _figure4(result) if result["figure"] == "figure4" else _maps(result)
+    )
+    name = result.get("table") or result["figure"]
+    title = TITLES[name] + (f" ({recipe_name(result)})" if "recipe" in result else "")
+    shown = [f"![{title}]({pictures}.svg)"] if pictures else []
+    return "\n\n".join([f"## {title}", *shown, *filter(None, lines)]) + "\n"
+
+
+def recipe_name(result: dict[str, Any]) -> str:
+    return SHORT.get(result["recipe"], f"recipe {result['recipe']}")
+
+
+def _table(result: dict[str, Any]) -> Iterator[str]:
+    runs = result["runs"]
+    depth = len(result["all"][TEXT]["raw"])
+    several = f", {len(runs)} training seeds" if len(runs) > 1 else ""
+    accuracy = ", ".join(f"{run['accuracy']:.3f}" for run in runs if run["accuracy"] is not None)
+    seconds = max(run["seconds"] for run in runs)
+    pooled = (
+        " Means are over texts and seeds, intervals over resampled texts, each with all its seeds; n counts texts times "
+        "seeds."
+        if len(runs) > 1
+        else ""
+    )
+    yield (
+        f"{result['samples']:,} texts{several}; accuracy on them {accuracy}. Everything after training took at most "
+        f"{seconds:.0f} s a model, on a CPU.{pooled}"
+    )
+    for reading, words in result["readings"].items():
+        yield f"**{NAMES[reading][0].upper() + NAMES[reading][1:]}**: {words['how']}. Importance: {words['of']}."
+        yield _grid(result, reading, depth)
+        yield "\n".join(_missing(result, reading)) or "Every text has a correlation."
+    yield _against(result)
+    if result["table"] != "table2":  # of the same models as Table 1
+        yield _ties(result, depth)
+        yield from _accuracies(runs)
+    if result["table"] != "table1" and result.get("recipe") != "authors":
+        yield _cancelled(result)
+
+
+def _grid(result: dict[str, Any], reading: str, depth: int) -> str:
+    rows = [["", *(f"L{k + 1}" for k in range(depth))]]
+    for view, cells in result["all"][reading].items():
+        theirs = result["paper"][view] if len(result["paper"][view]) == depth and reading != WORDS else []
+        if theirs:
+            rows.append([f"{view}, paper", *("not given" if c is None else f"{c[0]:.2f}±{c[1]:.2f}" for c in theirs)])
+        rows.append([f"{view}, ours", *(_cell(c, result["samples"] * len(result["runs"])) for c in cells)])
+        if len(cells[0]["models"]) > 1:
+            rows.append([f"{view}, each seed", *(" ".join(_number(m) for m in c["models"]) for c in cells)])
+    return markdown.table(rows)
+
+
+def _cell(cell: dict[str, Any], whole: int) -> str:
+    """Where texts are missing from the mean, it says how many are in it."""
+    if cell["mean"] is None:
+        return "none"
+    mean, few = cell["mean"], "" if cell["n"] == whole else f" n = {cell['n']:,}"
+    return f"**{mean['mean']:.2f}**±{cell['sd']:.2f} [{mean['low']:.2f}, {mean['high']:.2f}]{few}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+def _missing(result: dict[str, Any], reading: str) -> Iterator[str]:
+    """Texts that are not in the means, with the reason."""
+    for run in result["runs"]:
+        for why, count in run["readings"][reading]["excluded"].items():
+            yield f"- {run['model']}: {count:,} texts left out, {why}."
+        reasons: dict[str, dict[str, int]] = {}
+        for cell in run["readings"][reading]["cells"]:
+            for why, count in cell["without"].items():
+                reasons.setdefault(why, {})[f"{cell['view']} L{cell['layer']}"] = count
+        for why, counts in reasons.items():
+            if len(set(counts.values())) == 1 and len(counts) == len(run["readings"][reading]["cells"]):
+                shown = f"{next(iter(counts.values())):,} of {result['samples']:,} texts"
+            else:
+                shown = f"of {result['samples']:,} texts " + ", ".join(
+                    f"{n:,} at {where}" for where, n in counts.items()
+                )
+            yield f"- {run['model']}: no correlation, and in no mean ({why}): {shown}."
+
+
+def _against(result: dict[str, Any]) -> str:
+    """The differences that contradict a claim or leave it undecided, in the text's reading."""
+    lines = []
+    for name, (short, _) in paper.CLAIMS.items():
+        for run in result["runs"]:
+            found = run["claims"][TEXT][name]
+            failed = []
+            for what, d in found["differences"].items():
+                if d is None:
+                    failed.append(f"{what} does not exist")
+                elif d["low"] <= 0:
+                    failed.append(f"{what} {d['mean']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}]")
+            if failed:
+                lines.append(f"- {short}, {run['model']}, {found['verdict']}: {'; '.join(failed)}")
+    if not lines:
+        return f"In {NAMES[TEXT]} all claims hold."
+    return f"Differences that are not above 0, in {NAMES[TEXT]}:\n\n" + "\n".join(lines)
+
+
+def _ties(result: dict[str, Any], depth: int) -> str:
+    rows = [["", *(f"L{k + 1}" for k in range(depth))]]
+    for run in result["runs"]:
+        rows.append(
+            [f"{run['model']}: raw, entropy over that of equal weights", *(f"{x:.2f}" for x in run["evenness"])]
+        )
+        rows.append([f"{run['model']}: flow, share of tokens that tie", *(f"{x:.2f}" for x in run["ties"]["flow"])])
+        for view in ("rollout", "flow"):
+            name = f"{run['model']}: {view}, rank correlation with its own last layer"
+            rows.append([name, *(_number(x) for x in run["settled"][view])])
+    return (
+        "**Evenness and ties.** Flow is at most what leaves the source and what enters the sink. Where the first binds, "
+        "tokens have the same flow, and no order among them is left; where the second does, their order is that of what "
+        "the first layer takes from them, whatever the layers above do.\n\n" + markdown.table(rows)
+    )
+
+
+def _cancelled(result: dict[str, Any]) -> str:
+    worst = max(run["cancellation"]["ratio"] for run in result["runs"])
+    one = result["runs"][0]["cancellation"]
+    return (
+        "**What the released code's gradient measures.** In these models the sum of a token's gradient over its dimensions "
+        "is 0: every path from an embedding passes a LayerNorm, and a LayerNorm takes away the mean, so adding the same "
+        f"number to all dimensions changes nothing. Over {one['texts']} texts the largest |Σ_d g_d| was "
+        f"{one['abs_sum']:.1e} where the largest Σ_d |g_d| was {one['l1']:.1e}; over all models the ratio is at most "
+        f"{worst:.0e}, the rounding of single precision. That reading ranks rounding errors. They "
+        "grow with the gradient, so the correlations can look like those of its size; the L2 norm is its size."
+    )
+
+
+def _accuracies(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    rows = [["model", "set", *GROUPS.values()]]
+    for run in runs:
+        scores = (run.get("training") or {}).get("accuracy", {})
+        for part, found in scores.items():
+            if "0" not in found:
+                continue
+            rows.append([run["model"], part, *(share(found[g]) for g in GROUPS)])
+    if len(rows) > 1:
+        yield "**Accuracy by number of attractors** (intervening nouns of the other number):\n\n" + markdown.table(rows)
+
+
+def _maps(result: dict[str, Any]) -> Iterator[str]:
+    yield f"The model is `{result['model']}`. The verb that follows is singular in all sentences."
+    rows = [
+        ["text", "ours says", "the paper's model", "with one word changed", "ours says", "flips: ours", "the paper's"]
+    ]
+    for example in result["examples"]:
+        changed, theirs = example["changed"], example["paper"]
+        flips = _likeliest(example) != _likeliest(changed)
+        rows.append(
+            [
+                example["text"], _said(example), "right" if theirs["right"] else "wrong", changed["text"], _said(changed),
+                "yes" if flips else "no", {None: "not told", True: "yes", False: "no"}[theirs["flips"]],
+            ]
+        )  # fmt: skip
+    yield markdown.table(rows)
+
+
+def _likeliest(example: dict[str, Any]) -> str:
+    return str(max(example["prediction"], key=example["prediction"].get))
+
+
+def _said(example: dict[str, Any]) -> str:
+    return f"{_likeliest(example)} ({example['prediction'][_likeliest(example)]:.3f})"
+
+
+def _figure4(result: dict[str, Any]) -> Iterator[str]:
+    yield f"The model is `{result['model']}`."
+    rows = [["text", "p", "implied", "view", "favoured at L1, L2, …"]]
+    for e in result["examples"]:
+        chances = ", ".join(f"{form} {p:.3f}" for form, p in zip(e["forms"], e["probabilities"], strict=True))
+        implied = "neither" if e["implied"] is None else e["candidates"][e["implied"]]
+        for view, weights in e["weights"].items():
+            favoured = ["tie" if a == b else e["candidates"][int(b > a)] for a, b in weights]
+            rows.append([e["text"], chances, implied, view, ", ".join(favoured)])
+    yield markdown.table(rows)
+    if "consistency" in result:
+        yield from _consistency(result)
+
+
+def _consistency(result: dict[str, Any]) -> Iterator[str]:
+    found = result["consistency"]
+    sentences = ", ".join(f"{count:,} of {source}" for source, count in found["sentences"].items())
+    yield (
+        "**Beyond two sentences**: how often the candidate that a view favours at a layer is the one that the model's own "
+        f"pronoun prediction implies, with 95 % Wilson intervals. {sentences}; each distinct masked sentence counts once. "
+        '"Relative prediction" asks whether the male form is likelier than in half of all sentences with that kind of '
+        'pronoun, since a model that nearly always says "he" implies nearly always the male candidate. In Winogender only '
+        "the occupation has a (stereotypical) gender; the other candidate takes what speaks against it."
+    )
+    for source in dict.fromkeys(row["source"] for row in found["rows"]):
+        for against in dict.fromkeys(row["against"] for row in found["rows"] if row["source"] == source):
+            own = [r for r in found["rows"] if r["source"] == source and r["against"] == against]
+            depth = 1 + max((r["layer"] for r in own if r["layer"] is not None), default=-1)
+            rows = [["", *(f"L{k + 1}" for k in range(depth))]]
+            for view in dict.fromkeys(r["view"] for r in own if r["layer"] is not None):
+                rows.append([view, *(_share(r) for r in own if r["view"] == view)])
+            beside = "; ".join(f"{r['view']} {_share(r)}" for r in own if r["layer"] is None)
+            count = max(r["count"] + r["ties"] for r in own)
+            title = f"{source}, agreement with the {AGAINST.get(against, against)}"
+            yield f"{title} ({count:,} sentences). Without attention: {beside}.\n\n" + markdown.table(rows)
+    left = [
+        f"- {name}: {count} {reason}"
+        for name, reasons in result["left out"].items()
+        for reason, count in reasons.items()
+    ]
+    left += [f"- by the model's tokens: {count} {reason}" for reason, count in found["excluded"].items()]
+    if left:
+        yield "Left out:\n\n" + "\n".join(left)
+
+
+def _share(row: dict[str, Any]) -> str:
+    return "ties" if row["share"] is None else f"{row['share']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
