@@ -1,9 +1,11 @@
 """TokenAttention: what it answers, how its words are merged, that files give back every bit, and what users get wrong."""
 
 import csv
+import io
 import json
 import math
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
+from attnflow import files
 from attnflow.files import LABELS, VERSION
 from attnflow.result import Score, TokenAttention
 from attnflow.view.colour import colours
@@ -48,7 +51,7 @@ def one(*values: float, **changes: Any) -> TokenAttention:
 def image(rows: int = 2, columns: int = 3, **changes: Any) -> TokenAttention:
     """A class token and patches."""
     n = rows * columns
-    return one(9, *range(n), special=[True] + [False] * n, grid=(rows, columns), **changes)
+    return one(9, *range(n), special=[True] + [False] * n, patches=(rows, columns), **changes)
 
 
 HOSTILE = ("[bold]x[/bold]", "a\nb", "\r\n", "\0", "\x1b[31m", "\ud800", "é\udc80", '"', ",", "</script>", "=1+1", "", " ",
@@ -191,6 +194,93 @@ class Touch:
         return Path.touch, (self.path,)
 
 
+def test_parquet_with_a_flipped_bit_is_refused_or_the_same(tmp_path: Path) -> None:
+    """Every eighth of the flips that a file can suffer: pages, their headers, labels and footer."""
+    path = path_of(tmp_path, "parquet")
+    whole = result(queries=[3], query_tokens=["cab"], values=result().values[:, 3:4])
+    whole.save(path)
+    content = path.read_bytes()
+    refused = 0
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            assert same(TokenAttention.load(path), whole), place
+        except af.InputError:
+            refused += 1
+    assert refused > len(content) // 2
+
+
+def test_other_programs_see_a_flipped_bit_in_the_pages_of_parquet(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="parquet needs pyarrow, an optional dependency")
+    result().save(tmp_path / "a.parquet")
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    metadata = parquet.read_metadata(tmp_path / "a.parquet").row_group(0).column(8)  # the values
+    begins = metadata.dictionary_page_offset or metadata.data_page_offset
+    content[begins + metadata.total_compressed_size // 2] ^= 1
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(OSError, match="could not verify page integrity"):
+        parquet.read_table(tmp_path / "a.parquet", page_checksum_verification=True)
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+def test_files_of_the_first_version_are_read(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They call patches a grid, and .parquet has no checksum."""
+    path = path_of(tmp_path, extension)
+    labels = files.labels
+
+    def earlier(whole: TokenAttention) -> dict[str, Any]:
+        return {"grid" if name == "patches" else name: value for name, value in labels(whole).items()} | {"version": 1}
+
+    with monkeypatch.context() as before:
+        before.setattr(files, "labels", earlier)
+        before.setattr("attnflow.result.labels", earlier)
+        before.setattr(files, "DIGEST", b"something else")
+        image().save(path)
+    back = TokenAttention.load(path)
+    assert back.patches == (2, 3) and same(back, image())
+
+
+@pytest.mark.parametrize("forged", ["values", "meta"])
+def test_a_forged_size_takes_no_memory(forged: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    result().save(path)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in ("values", "meta")}
+    kind = "<f8" if forged == "values" else "<U1"
+    header = str({"descr": kind, "fortran_order": False, "shape": (1 << 20, 1 << 10, 1 << 10)}).ljust(117) + "\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            np.save(content, array)
+            data = content.getvalue()
+            if name == forged:
+                data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data[-64:]
+            archive.writestr(f"{name}.npy", data)
+    with pytest.raises(af.InputError) as caught:
+        TokenAttention.load(path)
+    size = (8 if forged == "values" else 4) << 40
+    assert str(caught.value) == (
+        f"{str(path)!r} is damaged or forged: it declares {size:,} bytes of {forged}, and its {path.stat().st_size:,} bytes "
+        "cannot hold them"
+    )
+
+
+@pytest.mark.parametrize("extension", ["csv", "parquet"])
+def test_forged_labels_take_no_memory(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three lists of a file of megabytes would multiply to terabytes."""
+    path = path_of(tmp_path, extension)
+    labels = files.labels
+    many = list(range(100_000))
+    monkeypatch.setattr(
+        files, "labels", lambda whole: {**labels(whole), "layers": many, "queries": many, "tokens": many}
+    )
+    result().save(path)
+    with pytest.raises(af.InputError, match="is damaged or is something else"):
+        TokenAttention.load(path)
+
+
 def test_no_file_runs_code(tmp_path: Path) -> None:
     meta = json.dumps({name: value for name, value in result().to_dict().items() if name != "values"})
     np.savez(tmp_path / "a.npz", values=np.array([Touch(tmp_path / "touched")]), meta=np.array(meta), allow_pickle=True)
@@ -202,7 +292,7 @@ def test_no_file_runs_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [("tokens", 5), ("tokens", ["a"]), ("layers", ["x"]), ("values", [[["x"]]]), ("values", [[[math.nan] * 7] * 7] * 2),
-     ("dtype", "object"), ("dtype", []), ("format", "other"), ("version", "one"), ("grid", 3), ("parts", 3),
+     ("dtype", "object"), ("dtype", []), ("format", "other"), ("version", "one"), ("patches", 3), ("parts", 3),
      ("provenance", 3), ("special", [2] * 7), ("word_ids", [9] * 7), ("text", None), ("queries", [0, 0])],
 )  # fmt: skip
 def test_a_file_with_a_wrong_field_is_one_sentence(field: str, wrong: object, tmp_path: Path) -> None:
@@ -285,7 +375,7 @@ def test_without_special_and_normalized() -> None:
     assert shares.provenance["steps"] == ["without_special", "normalized"]
     assert one(0, 0).normalized().row().tolist() == [0, 0]
     assert one(0, 0, values=np.ones((1, 1, 2), np.float32)).normalized().values.dtype == np.float32
-    assert image().without_special().on_grid().shape == (1, 1, 2, 3)
+    assert image().without_special().on_patches().shape == (1, 1, 2, 3)
     assert result(parts=list("abcdefg")).without_special().parts == tuple("bcdef")
 
 
@@ -339,9 +429,9 @@ def test_words_of_a_decoder_count_queries_from_the_target() -> None:
     assert trace.calls == [{"query": [1]}]
 
 
-def test_on_grid_and_overlay() -> None:
+def test_on_patches_and_overlay() -> None:
     r = image()
-    assert r.on_grid().tolist() == [[[[0, 1, 2], [3, 4, 5]]]]
+    assert r.on_patches().tolist() == [[[[0, 1, 2], [3, 4, 5]]]]
     ramp = colours(np.array([0.0, 1.0])).round().astype(np.uint8)
     drawn = r.overlay(np.zeros((20, 30)), alpha=1)
     assert drawn.shape == (20, 30, 3) and drawn.dtype == np.uint8
@@ -350,7 +440,7 @@ def test_on_grid_and_overlay() -> None:
     assert (r.overlay(photo, alpha=0) == photo).all()
     assert (r.overlay(photo / 255, alpha=0) == photo).all()
     assert (r.overlay(photo[:, :, 0], alpha=0) == photo[:, :, :1]).all()
-    assert (one(0, 0, grid=(1, 2)).overlay(photo, alpha=1) == ramp[0]).all()
+    assert (one(0, 0, patches=(1, 2)).overlay(photo, alpha=1) == ramp[0]).all()
 
 
 def test_overlay_of_a_pil_image_with_a_palette() -> None:
@@ -405,8 +495,8 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a negative position": (lambda: one(1, queries=[-1]), "queries=-1: expected ints of at least 0, each once"),
     "a word that does not exist": (lambda: one(1, word_ids=[2], word_texts=["a"]), "word_ids has 2, but there are 1 word_texts: expected None, or 0 to 0"),
     "flags that are no bools": (lambda: one(1, special=["no"]), "special has entries other than True and False: expected one bool for each input"),
-    "a grid larger than the inputs": (lambda: one(1, 2, grid=(2, 2)), "grid=(2, 2): expected (rows, columns) of at most 2 patches, as many as inputs"),
-    "a grid of one number": (lambda: one(1, 2, grid=2), "grid=2: expected (rows, columns) of at most 2 patches, as many as inputs"),
+    "more patches than the inputs": (lambda: one(1, 2, patches=(2, 2)), "patches=(2, 2): expected (rows, columns) of at most 2 patches, as many as inputs"),
+    "patches of one number": (lambda: one(1, 2, patches=2), "patches=2: expected (rows, columns) of at most 2 patches, as many as inputs"),
     "provenance that is no dict": (lambda: one(1, provenance=[1]), "provenance is a list: expected a dict that JSON can hold"),
     "provenance that is no JSON": (lambda: one(1, provenance={"a": {1, 2}}), "provenance cannot be written as JSON (Object of type set is not JSON serializable): expected plain values, lists and dicts"),
     "no query named of several": (lambda: result().row(), f"this result has 7 queries: give one, by position or token, of {QUERIES}"),
@@ -427,11 +517,11 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "words of parts": (lambda: result(parts=["a"] * 7).words(), f"this raw{NO_TRACE}"),
     "words of queries that are no inputs": (lambda: one(1, method="raw", query_tokens=["pool"]).words(), f"this raw{NO_TRACE}"),
     "words of half a word": (lambda: result(values=result().values[:, [3]], queries=[3], query_tokens=["cab"]).words(), "the word 'cabinet' is at positions [3, 4], and only [3] are queries of this result: expected all, because the row of a word is the mean of theirs"),
-    "words of an image": (lambda: image().words(), "words() of an image of 2 × 3 patches: expected text; use on_grid()"),
+    "words of an image": (lambda: image().words(), "words() of an image of 2 × 3 patches: expected text; use on_patches()"),
     "only special tokens": (lambda: one(1, 2, special=[True, True]).without_special(), "all 2 inputs are special tokens: expected at least one that is not"),
     "shares of both signs": (lambda: one(1, -1, method="gradient").normalized(), "normalized() of gradient, which has negative values: expected values of at least 0, because shares of a sum with both signs mean nothing"),
-    "a grid of text": (lambda: result().on_grid(), "this result has no grid: expected one of an image; text is read with row() and top()"),
-    "an overlay of text": (lambda: result().overlay(np.ones((2, 2)), 0), "this result has no grid: expected one of an image; text is read with row() and top()"),
+    "patches of text": (lambda: result().on_patches(), "this result has no patches: expected one of an image; text is read with row() and top()"),
+    "an overlay of text": (lambda: result().overlay(np.ones((2, 2)), 0), "this result has no patches: expected one of an image; text is read with row() and top()"),
     "channels first": (lambda: image().overlay(np.ones((3, 8, 8))), "the image has shape (3, 8, 8): expected [height, width] or [height, width, 3], or a PIL image"),
     "a ragged image": (lambda: image().overlay([[1], [1, 2]]), "the image is a list that is no array: expected an array or a PIL image"),
     "an image beyond one": (lambda: image().overlay(np.full((2, 2), 7.5)), "the image holds float64 from 7.5 to 7.5: expected uint8, or floats from 0 to 1"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import importlib
 import itertools
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +23,15 @@ if TYPE_CHECKING:
     from attnflow.result import TokenAttention
 
 FORMAT = "attnflow.TokenAttention"
-VERSION = 1
+VERSION = 2
 LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
-          "grid", "provenance")  # fmt: skip
+          "patches", "provenance")  # fmt: skip
+
+DEFLATE = 1100
+"""Bytes that one byte of a compressed file can stand for, at most."""
+
+DIGEST = b"attnflow.sha256"
+"""The key of a .parquet file's metadata under which the checksum of its content stands."""
 
 BESIDE = ".attnflow-*.tmp"
 """The name of a file that is being written."""
@@ -89,13 +98,13 @@ def of_extension(table: Mapping[str, Callable[..., Any]], path: Path) -> Callabl
 
 def labels(result: TokenAttention) -> dict[str, Any]:
     """All but the values, as JSON holds it."""
-    held = {name: getattr(result, name) for name in LABELS}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
+    fields = {name: getattr(result, name) for name in LABELS}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     return {"format": FORMAT, "version": VERSION, **plain, "dtype": str(result.values.dtype)}
 
 
 def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[str, Any], np.dtype[Any]]:
-    """What a file holds for TokenAttention, except the values, and the type of those."""
+    """The arguments of TokenAttention that a file holds, except the values, and the type of those."""
     document = text if isinstance(text, dict) else json.loads(text)
     if document["format"] != FORMAT:
         raise ValueError("another format")
@@ -106,6 +115,8 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
             f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
             "update attnflow"
         )
+    if document["version"] < 2:
+        document["patches"] = document["grid"]
     if document["dtype"] not in ("float32", "float64"):
         raise ValueError("another dtype")
     return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
@@ -117,8 +128,8 @@ def _write_json(result: TokenAttention, path: Path) -> None:
 
 def _read_json(path: Path) -> tuple[dict[str, Any], FloatArray]:
     document = json.loads(path.read_text(encoding="utf-8"))
-    held, dtype = _read_labels(document, path)
-    return held, np.array(document["values"], dtype=dtype)
+    fields, dtype = _read_labels(document, path)
+    return fields, np.array(document["values"], dtype=dtype)
 
 
 def _write_npz(result: TokenAttention, path: Path) -> None:
@@ -128,8 +139,25 @@ def _write_npz(result: TokenAttention, path: Path) -> None:
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], FloatArray]:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        held, dtype = _read_labels(str(archive["meta"]), path)
-        return held, archive["values"].astype(dtype)
+        for name in ("meta", "values"):
+            _check_size(archive.zip, f"{name}.npy", path)
+        fields, dtype = _read_labels(str(archive["meta"]), path)
+        return fields, archive["values"].astype(dtype)
+
+
+def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
+    """Refuses an array whose header declares more than the file can hold, before memory is taken for it."""
+    entry = archive.getinfo(name)
+    with archive.open(name) as file:
+        first = np.lib.format.read_magic(file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    declared = math.prod(shape) * dtype.itemsize
+    if declared > entry.file_size or entry.file_size > DEFLATE * path.stat().st_size:
+        raise InputError(
+            f"{str(path)!r} is damaged or forged: it declares {max(declared, entry.file_size):,} bytes of {name[:-4]}, and "
+            f"its {path.stat().st_size:,} bytes cannot hold them"
+        )
 
 
 def table_text(text: str) -> str:
@@ -152,11 +180,14 @@ def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
     }
 
 
-def _placed(held: Mapping[str, Any], dtype: np.dtype[Any], cells: Iterable[tuple[int, int, int, float]]) -> FloatArray:
+def _placed(fields: Mapping[str, Any], dtype: np.dtype[Any], cells: list[tuple[int, int, int, float]]) -> FloatArray:
     """[layer, query, input] from rows in any order; what is missing stays NaN, which TokenAttention refuses."""
-    layers = {number + 1: i for i, number in enumerate(held["layers"])}
-    queries = {position: i for i, position in enumerate(held["queries"])}
-    values = np.full((len(layers), len(queries), len(held["tokens"])), np.nan, dtype)
+    layers = {number + 1: i for i, number in enumerate(fields["layers"])}
+    queries = {position: i for i, position in enumerate(fields["queries"])}
+    shape = len(layers), len(queries), len(fields["tokens"])
+    if math.prod(shape) > len(cells):
+        raise ValueError("rows are missing")
+    values = np.full(shape, np.nan, dtype)
     for layer, query, i, value in cells:
         values[layers[layer], queries[query], i] = value
     return values
@@ -180,11 +211,11 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     # in any row, should somebody have sorted the table
-    held, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
+    fields, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
     if rows[-1]["meta"] is None:
         raise ValueError("the last row is cut")
-    cells = ((int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"])) for row in rows)
-    return held, _placed(held, dtype, cells)
+    cells = [(int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"])) for row in rows]
+    return fields, _placed(fields, dtype, cells)
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -205,17 +236,29 @@ def _write_parquet(result: TokenAttention, path: Path) -> None:
         name: pa.array(entries, kinds.get(name)).take(pa.array(places[axis]))
         for name, (axis, entries) in _columns(result).items()
     }
-    table = pa.table({**columns, "value": result.values.ravel()})
-    parquet.write_table(table.replace_schema_metadata({b"attnflow": json.dumps(labels(result)).encode()}), path)
+    meta = json.dumps(labels(result)).encode()
+    table = pa.table({**columns, "value": result.values.ravel()}).replace_schema_metadata(
+        {b"attnflow": meta, DIGEST: _digest(meta, result.values)}
+    )
+    parquet.write_table(table, path, write_page_checksum=True)
+
+
+def _digest(meta: bytes, values: FloatArray) -> bytes:
+    """Of labels and values together: the checksums of pages cover neither labels nor the headers of pages."""
+    return hashlib.sha256(meta + values.tobytes()).hexdigest().encode()
 
 
 def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
     _, parquet = _pyarrow()
     with path.open("rb") as file:
-        table = parquet.ParquetFile(file).read()
-    held, dtype = _read_labels(table.schema.metadata[b"attnflow"], path)
-    cells = zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True)
-    return held, _placed(held, dtype, cells)
+        table = parquet.ParquetFile(file, page_checksum_verification=True).read()
+    meta = table.schema.metadata[b"attnflow"]
+    fields, dtype = _read_labels(meta, path)
+    cells = list(zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True))
+    values = _placed(fields, dtype, cells)
+    if json.loads(meta)["version"] >= 2 and table.schema.metadata[DIGEST] != _digest(meta, values):
+        raise ValueError("another checksum")
+    return fields, values
 
 
 WRITERS = {".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet}

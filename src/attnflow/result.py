@@ -39,7 +39,7 @@ class TokenAttention:
     special: for each input, whether it is a special token.
     text: what the model read.
     parts: for each input the name of its part ("source" or "target"); empty where there is one part only.
-    grid: (rows, columns) of image patches, which are the last rows · columns inputs.
+    patches: (rows, columns) of image patches, which are the last rows · columns inputs.
     provenance: where the numbers come from, as JSON would hold it.
     source, recipe: the trace that made it and the arguments it was called with, for `words`; neither is saved.
 
@@ -67,7 +67,7 @@ class TokenAttention:
     special: tuple[bool, ...]
     text: str
     parts: tuple[str, ...] = ()
-    grid: tuple[int, int] | None = None
+    patches: tuple[int, int] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     source: Any = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class TokenAttention:
             "special": _flags(self.special, n_inputs),
             "text": _text(self.text, "text"),
             "parts": _texts(self.parts, "parts"),
-            "grid": _checked_grid(self.grid, n_inputs),
+            "patches": _checked_patches(self.patches, n_inputs),
             "provenance": _as_json(self.provenance),
             "recipe": dict(self.recipe),
         }
@@ -150,9 +150,9 @@ class TokenAttention:
         cannot be merged afterwards; raw attention can, and is where the trace is gone. Whatever of `without_special` and
         `normalized` was done is done again.
         """
-        if self.grid is not None:
+        if self.patches is not None:
             raise InputError(
-                f"words() of an image of {self.grid[0]} × {self.grid[1]} patches: expected text; use on_grid()"
+                f"words() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; use on_patches()"
             )
         if self.provenance.get("unit") == "word":
             return self
@@ -197,11 +197,11 @@ class TokenAttention:
             provenance=_with_step(self.provenance, "normalized"),
         )
 
-    def on_grid(self) -> FloatArray:
+    def on_patches(self) -> FloatArray:
         """The values of an image's patches in their places: ``[layer, query, row, column]``."""
-        if self.grid is None:
-            raise InputError("this result has no grid: expected one of an image; text is read with row() and top()")
-        rows, columns = self.grid
+        if self.patches is None:
+            raise InputError("this result has no patches: expected one of an image; text is read with row() and top()")
+        rows, columns = self.patches
         return self.values[:, :, -rows * columns :].reshape(*self.values.shape[:2], rows, columns)
 
     def overlay(self, image: Any, query: int | str | None = None, layer: int = -1, alpha: float = 0.6) -> FloatArray:
@@ -216,7 +216,7 @@ class TokenAttention:
             raise InputError(f"alpha={alpha!r}: expected a number from 0 (image only) to 1 (map only)")
         from attnflow.view.colour import laid_over
 
-        return laid_over(image, self.on_grid()[self.where(query, layer)], float(alpha))
+        return laid_over(image, self.on_patches()[self.where(query, layer)], float(alpha))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it but source and recipe, as a .json file holds it."""
@@ -240,9 +240,10 @@ class TokenAttention:
 
         query: as in `row`; may be left out where there is only one. Needs matplotlib. An image is drawn by `overlay`.
         """
-        if self.grid is not None:
+        if self.patches is not None:
             raise InputError(
-                f"plot() of an image of {self.grid[0]} × {self.grid[1]} patches: expected text; overlay() lays them over it"
+                f"plot() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; overlay() lays them "
+                "over it"
             )
         from attnflow.view.figure import layer_maps
 
@@ -257,8 +258,12 @@ class TokenAttention:
         damaged = InputError(f"{str(path)!r} is damaged or is something else: expected a whole file written by save()")
         try:
             held, values = read(path)
-        except (InputError, MemoryError):
+        except InputError:
             raise
+        except MemoryError:
+            raise InputError(
+                f"{str(path)!r} declares more values than fit into memory: it is damaged or forged"
+            ) from None
         except FileNotFoundError:
             raise InputError(f"{str(path)!r} does not exist: expected a file written by save()") from None
         except Exception as e:  # zip, csv, JSON and parquet readers share no base class for what a garbled file raises
@@ -448,13 +453,13 @@ def _word_ids(given: Any, size: int, words: int) -> tuple[int | None, ...]:
     return tuple(None if i is None else next(left) for i in found)
 
 
-def _checked_grid(given: Any, size: int) -> tuple[int, int] | None:
+def _checked_patches(given: Any, size: int) -> tuple[int, int] | None:
     if given is None:
         return None
-    grid = tuple(positions(given, "grid"))
-    if len(grid) != 2 or min(grid) < 1 or grid[0] * grid[1] > size:
-        raise InputError(f"grid={given!r}: expected (rows, columns) of at most {size} patches, as many as inputs")
-    return grid
+    patches = tuple(positions(given, "patches"))
+    if len(patches) != 2 or min(patches) < 1 or patches[0] * patches[1] > size:
+        raise InputError(f"patches={given!r}: expected (rows, columns) of at most {size} patches, as many as inputs")
+    return patches
 
 
 def _as_json(provenance: Any) -> dict[str, Any]:

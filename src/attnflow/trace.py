@@ -77,7 +77,7 @@ class Trace:
     prediction: Prediction | None = None
     parts: tuple[str, ...] = ()
     first_query: int = 0
-    grid: tuple[int, int] | None = None
+    patches: tuple[int, int] | None = None
     weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
     encoder: Trace | None = field(default=None, repr=False)
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
@@ -323,7 +323,7 @@ class Trace:
             special=self.special,
             text=self.text,
             parts=self.parts,
-            grid=self.grid,
+            patches=self.patches,
             provenance={**self.provenance, **told},
             source=self if words else None,
             recipe=recipe,

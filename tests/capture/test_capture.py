@@ -314,9 +314,9 @@ def test_vision_labels() -> None:
         if a.name in expected:
             trace = af.wrap(a.build()).trace(a.inputs())
             assert sum(trace.special) == expected[a.name]
-            assert trace.grid == ((16, 16) if a.name == "Swin" else (4, 4))
+            assert trace.patches == ((16, 16) if a.name == "Swin" else (4, 4))
             result = trace.rollout(query=0, layer=-1)
-            assert result.on_grid().shape == (1, 1, *trace.grid)
+            assert result.on_patches().shape == (1, 1, *trace.patches)
             assert result.overlay(np.zeros((64, 64, 3), np.uint8), query=0).shape == (64, 64, 3)
     registers = next(a for a in ARCHITECTURES if a.name.startswith("DINOv2"))
     assert af.wrap(registers.build()).trace(registers.inputs()).tokens[:5] == (

@@ -174,7 +174,9 @@ def test_an_image_is_shown_as_patches_and_not_drawn() -> None:
     model = af.wrap(hf("ViTModel", **shape)(), transformers.ViTImageProcessor(size={"height": 32, "width": 32}))
     held = compare(model, np.random.default_rng(0).integers(0, 255, (32, 32, 3)).astype(np.uint8))
     assert (
-        held.methods == METHODS[:3] and held.grid == (4, 4) and "expected a model that reads one text" in held.notes[0]
+        held.methods == METHODS[:3]
+        and held.patches == (4, 4)
+        and "expected a model that reads one text" in held.notes[0]
     )
     lines = printed(held).splitlines()
     assert [lines.index(name) for name in ("raw", "rollout", "flow")] == [1, 6, 11]

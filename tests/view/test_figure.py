@@ -266,4 +266,4 @@ def test_what_cannot_be_drawn():
     with pytest.raises(
         InputError, match="plot() of an image of 2 × 3 patches: expected text".replace("(", r"\(").replace(")", r"\)")
     ):
-        replace(many, grid=(2, 3)).plot()
+        replace(many, patches=(2, 3)).plot()

@@ -189,10 +189,10 @@ def test_a_width_that_is_none(width: Any) -> None:
     assert str(caught.value) == f"width={width!r}: expected a number of columns, or None for all of the terminal's"
 
 
-IMAGE = result([9, 0, 1, 2, 3, 4, 5], special=[True] + [False] * 6, grid=(2, 3))
+IMAGE = result([9, 0, 1, 2, 3, 4, 5], special=[True] + [False] * 6, patches=(2, 3))
 
 
-def test_an_image_is_a_grid_of_shades() -> None:
+def test_an_image_is_its_patches_shaded() -> None:
     lines = printed(IMAGE).splitlines()
     assert lines[1:4] == ["  ░░▒▒", "▓▓████", "0.000   ░░▒▒▓▓██ 5.000"]
     assert (
@@ -204,7 +204,7 @@ def test_an_image_is_a_grid_of_shades() -> None:
     assert "48;2;255;234;70m  " in coloured[2]
 
 
-def test_a_grid_fits_or_says_that_it_does_not() -> None:
-    wide = result([0.0, 1.0] * 30, grid=(1, 60))
+def test_patches_fit_or_say_that_they_do_not() -> None:
+    wide = result([0.0, 1.0] * 30, patches=(1, 60))
     assert printed(wide, width=80).splitlines()[1] == " █" * 30
     assert printed(wide, width=59).splitlines()[1] == "1 by 60 patches are too wide for 59 columns: use overlay()"

@@ -165,7 +165,7 @@ def assemble(
         default_query=natural_query(checked, labelled.special),
         provenance=provenance,
         prediction=prediction,
-        grid=labelled.grid,
+        patches=labelled.patches,
         weights=weights,
     )
 
@@ -193,8 +193,8 @@ def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
 
     if len(encoded.tokens) == n and encoded.word_ids:
         return encoded
-    if encoded.grid is not None:
-        extra = n - encoded.grid[0] * encoded.grid[1]
+    if encoded.patches is not None:
+        extra = n - encoded.patches[0] * encoded.patches[1]
         if extra >= 0:
             registers = int(
                 getattr(getattr(model.config, "vision_config", None) or model.config, "num_register_tokens", 0) or 0
@@ -205,13 +205,13 @@ def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
                 else ["[CLS]", "[DIST]", *map(str, range(extra))]
             )
             last = int(getattr(model.config, "num_detection_tokens", 0) or 0)
-            if last:  # YOLOS: behind the patches, where no grid can leave them out
+            if last:  # YOLOS: behind the patches, where nothing can leave them out
                 tail = [f"[DET{i}]" for i in range(1, last + 1)]
                 marks = [True] * (extra - last) + [False] * (n - extra) + [True] * last
                 return labelled(encoded.tensors, [*names[: extra - last], *encoded.tokens, *tail], marks)
             return replace(
                 labelled(encoded.tensors, [*names[:extra], *encoded.tokens], [True] * extra + [False] * (n - extra)),
-                grid=encoded.grid,
+                patches=encoded.patches,
             )
     wave, frames = encoded.tensors.get("input_values"), encoded.tensors.get("input_features")
     seconds = None
@@ -225,18 +225,18 @@ def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
 
 
 def _windowed(model: Any, calls: Sequence[Call], encoded: Encoded) -> tuple[list[Step], list[int]]:
-    if encoded.grid is None:
-        raise InputError("the patch grid of this windowed model is unknown: its configuration names no patch_size")
-    grid, stage = encoded.grid, None
+    if encoded.patches is None:
+        raise InputError("the patches of this windowed model are unknown: its configuration names no patch_size")
+    patches, stage = encoded.patches, None
     steps: list[Step] = []
     ends: list[int] = []
     for call in calls:
         here = next(int(part) for part in call.path.split(".") if part.isdigit())
         if stage is not None and here != stage:
-            step, grid = merging_step(grid, call.mean)
+            step, patches = merging_step(patches, call.mean)
             steps.append(step)
         stage = here
-        steps.append(Step(unwindowed(model, call, grid)))
+        steps.append(Step(unwindowed(model, call, patches)))
         ends.append(len(steps) - 1)
     return steps, ends
 

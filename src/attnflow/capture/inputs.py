@@ -28,7 +28,7 @@ class Encoded:
     """One input: tensors for a batch of one, and a label for each position.
 
     word_ids: the word of each position, None for special tokens. special: class, separator, register and padding tokens.
-    grid: rows and columns of the patches of an image, which are the last positions. target: what the decoder writes.
+    patches: rows and columns of the patches of an image, which are the last positions. target: what the decoder writes.
     rate: of a waveform, in Hz. cut: how many tokens there were before it was cut to what the model takes.
     """
 
@@ -38,7 +38,7 @@ class Encoded:
     word_ids: tuple[int | None, ...] = ()
     word_texts: tuple[str, ...] = ()
     text: str = ""
-    grid: tuple[int, int] | None = None
+    patches: tuple[int, int] | None = None
     target: Encoded | None = None
     rate: int = 16000
     cut: int | None = None
@@ -244,8 +244,8 @@ def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> E
     height, width = tensors["pixel_values"].shape[-2:]
     if patch is None:
         return Encoded(tensors)
-    grid = (int(height) // patch[0], int(width) // patch[1])
-    return Encoded(tensors, tuple(f"{r},{c}" for r in range(grid[0]) for c in range(grid[1])), grid=grid)
+    patches = (int(height) // patch[0], int(width) // patch[1])
+    return Encoded(tensors, tuple(f"{r},{c}" for r in range(patches[0]) for c in range(patches[1])), patches=patches)
 
 
 def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Encoded:

@@ -1,4 +1,4 @@
-"""Shifted windows (Swin): attention inside windows, as one matrix over the grid; patches merged between stages."""
+"""Shifted windows (Swin): attention inside windows, as one matrix over the patches; patches merged between stages."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _block(model: Any, call: Call) -> Any:
         return None
 
 
-def unwindowed(model: Any, call: Call, grid: tuple[int, int]) -> Tensor:
-    """[window, query, key] -> [query, key] over the whole grid; zero between windows.
+def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
+    """[window, query, key] -> [query, key] over all patches; zero between windows.
 
-    What a window gives to the padding at the edge of the grid is no patch's, so such rows sum to less than one.
+    What a window gives to the padding at the edge of the image is no patch's, so such rows sum to less than one.
     """
     assert call.mean is not None
     block = _block(model, call)
     size, shift = int(block.window_size), int(block.shift_size)
-    rows, columns = grid
+    rows, columns = patches
     window = round(call.mean.shape[-1] ** 0.5)
     if window != size:
         raise InputError(f"{call.path} has windows of {window}×{window} positions, its block says {size}×{size}")
@@ -47,7 +47,7 @@ def unwindowed(model: Any, call: Call, grid: tuple[int, int]) -> Tensor:
     windows = place.reshape(high // size, size, wide // size, size).transpose(1, 2).reshape(-1, size * size)
     if windows.shape[0] != call.mean.shape[0]:
         raise InputError(
-            f"{call.path} has {call.mean.shape[0]} windows, a grid of {rows}×{columns} gives {windows.shape[0]}"
+            f"{call.path} has {call.mean.shape[0]} windows, {rows}×{columns} patches give {windows.shape[0]}"
         )
     matrix = call.mean.new_zeros(rows * columns + 1, rows * columns + 1)  # the last one takes the padding
     index = windows.to(call.mean.device)
@@ -55,10 +55,10 @@ def unwindowed(model: Any, call: Call, grid: tuple[int, int]) -> Tensor:
     return matrix[:-1, :-1]
 
 
-def merging_step(grid: tuple[int, int], like: Tensor | None) -> tuple[Step, tuple[int, int]]:
+def merging_step(patches: tuple[int, int], like: Tensor | None) -> tuple[Step, tuple[int, int]]:
     """Four neighbours become one position, each with the same share."""
     assert like is not None
-    rows, columns = grid
+    rows, columns = patches
     smaller = (-(-rows // 2), -(-columns // 2))
     r = torch.arange(rows)[:, None].expand(rows, columns).reshape(-1)
     c = torch.arange(columns)[None, :].expand(rows, columns).reshape(-1)

@@ -278,7 +278,7 @@ def _batches(paths: Sequence[Path], columns: list[str], say: Say) -> Iterator[An
     before = monotonic()
     for done, path in enumerate(paths):
         try:
-            with parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path, page_checksum_verification=True) as file:
                 groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
                 wide = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
                 most = max(1, min(BATCH, BYTES // max(1, wide)))

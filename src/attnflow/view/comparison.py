@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attnflow.trace import Prediction, Trace
 
 FORMAT = "attnflow.Comparison"
-VERSION = 1
+VERSION = 2  # 1 called patches grid
 SENTENCE = terminal.SENTENCE // 2  # tokens: they are printed once for every method
 
 
@@ -46,7 +46,7 @@ class Comparison:
     correlations: Spearman's, ``[method, method]``; NaN where a row ranks nothing.
     layer: counted from 0; query: the position among the queries; place: where it stands among the inputs, None where it
         does not.
-    tokens, special, parts, grid, text: the inputs, as in `TokenAttention`; words where provenance says so.
+    tokens, special, parts, patches, text: the inputs, as in `TokenAttention`; words where provenance says so.
     prediction: what the model said; None where it answers nothing.
     missing: for each importance that there is not, why.
     """
@@ -62,7 +62,7 @@ class Comparison:
     special: tuple[bool, ...]
     text: str
     parts: tuple[str, ...] = ()
-    grid: tuple[int, int] | None = None
+    patches: tuple[int, int] | None = None
     prediction: Prediction | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Comparison:
             "tokens": list(self.tokens),
             "special": list(self.special),
             "parts": list(self.parts),
-            "grid": None if self.grid is None else list(self.grid),
+            "patches": None if self.patches is None else list(self.patches),
             "prediction": None if said is None else {"kind": said.kind, "top": [list(one) for one in said.top]},
             "methods": list(self.methods),
             "values": dict(zip(self.methods, self.values.tolist(), strict=True)),
@@ -241,7 +241,7 @@ def compare(
         special=tuple(first.special[i] for i in keep),
         text=first.text,
         parts=tuple(first.parts[i] for i in keep) if first.parts else (),
-        grid=first.grid,
+        patches=first.patches,
         prediction=trace.prediction,
         missing=missing,
         provenance={**first.provenance, **told, **({} if special else {"steps": ["without_special"]})},
@@ -338,7 +338,7 @@ class ComparisonView:
         strange = terminal.unknown(found)
         if strange:
             yield Text("unknown to the model: " + page.shown(", ".join(strange)))
-        yield from _sentences(found, page) if found.grid is None else _maps(found, page)
+        yield from _sentences(found, page) if found.patches is None else _maps(found, page)
         yield terminal.ramp("lowest", "highest of each method", page)
         yield Text()
         yield from _table(found, self.sort, page)
@@ -392,7 +392,7 @@ def _block(
 
 def _maps(found: Comparison, page: terminal.Page) -> Iterator[Text]:
     """The patches of an image, once for each method."""
-    rows, columns = found.grid or (0, 0)
+    rows, columns = found.patches or (0, 0)
     for name, row in zip(found.methods, found.values, strict=True):
         yield Text(name)
         yield from terminal.patch_lines(row[-rows * columns :].reshape(rows, columns), page)
@@ -418,7 +418,7 @@ def _wrapped(cells: Sequence[int], room: int) -> list[list[int]]:
 def _table(found: Comparison, sort: str | None, page: terminal.Page) -> Iterator[Text]:
     n = len(found.tokens)
     by = sort or found.measure or found.methods[-1]
-    limit = terminal.HIGHEST_OF_AN_IMAGE if found.grid else terminal.HIGHEST if n > terminal.LONG else n
+    limit = terminal.HIGHEST_OF_AN_IMAGE if found.patches else terminal.HIGHEST if n > terminal.LONG else n
     listed = np.argsort(-found.row(by), kind="stable").tolist()[:limit]
     if sort is None:
         listed.sort()

@@ -79,7 +79,7 @@ def of_trace(
     left_out: list[str] = []
     units: dict[str, Any] = {"subwords": _unit(trace)}
     traces = {"subwords": trace}
-    if trace.grid is None and _has_words(trace):
+    if trace.patches is None and _has_words(trace):
         traces["words"] = trace.words()
         units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
     held: dict[str, Any] = {name: {"flow": None} for name in units}
@@ -115,7 +115,7 @@ def of_trace(
         "queries": None if size == len(trace.tokens) else [str(i) for i in range(size)],
         "firstQuery": trace.first_query,
         "causal": _is_causal(trace),
-        "grid": trace.grid,
+        "grid": trace.patches,
         "image": None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
         "residual": residual,
         "layers": layers,
@@ -169,7 +169,7 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         "queries": list(result.query_tokens),
         "firstQuery": 0,
         "causal": False,
-        "grid": result.grid,
+        "grid": result.patches,
         "image": None,
         "residual": result.provenance.get("residual", 0.5),
         "layers": list(result.layers),

@@ -55,7 +55,7 @@ def explain(
         residual=residual,
         importance=list(worth.values()),
         missing=_why(missing),
-        image=None if trace.grid is None else seen(model, text),
+        image=None if trace.patches is None else seen(model, text),
         state=state,
         progress=say,
     )

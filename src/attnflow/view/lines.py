@@ -39,9 +39,9 @@ def shaded_lines(found: Comparison, *, width: float | None = None) -> Figure:
 
     width: in inches; by default a column of a paper (3.25), and the page (6.9) where that would be more than six blocks.
     """
-    if found.grid is not None:
+    if found.patches is not None:
         raise InputError(
-            f"plot() of an image of {found.grid[0]} × {found.grid[1]} patches: expected text; overlay() of "
+            f"plot() of an image of {found.patches[0]} × {found.patches[1]} patches: expected text; overlay() of "
             "each result lays them over the image"
         )
     if len(found.tokens) > MOST:

@@ -137,12 +137,12 @@ class TerminalView:
         strange = unknown(result)
         if strange:
             yield Text("unknown to the model: " + page.shown(", ".join(strange)))
-        if result.grid is None:
+        if result.patches is None:
             yield _sentence(result.tokens, row, page)
             if page.coloured:
                 yield legend(row, page)
         else:
-            patches = result.on_grid()[self.at_layer, self.at_query]
+            patches = result.on_patches()[self.at_layer, self.at_query]
             yield from patch_lines(patches, page)
             yield legend(patches, page)
         yield from _table(result, row, page)
@@ -224,7 +224,7 @@ def ramp(low: str, high: str, page: Page) -> Text:
 
 def _table(result: TokenAttention, row: FloatArray, page: Page) -> Iterator[Text]:
     order = np.argsort(-row, kind="stable").tolist()
-    limit = HIGHEST_OF_AN_IMAGE if result.grid else HIGHEST if len(row) > LONG else len(row)
+    limit = HIGHEST_OF_AN_IMAGE if result.patches else HIGHEST if len(row) > LONG else len(row)
     listed, bold = sorted(order[:limit]), set(order[:BOLD])
     tokens = [page.shown(result.tokens[i]) for i in listed]
     parts = [page.shown(result.parts[i]) for i in listed] if result.parts else [""] * len(listed)
