@@ -68,8 +68,8 @@ sanitize: .venv-sanitize/package.stamp
 	$(SANITIZED) -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py
 
 bench: $(VENV)/bench.stamp
-	$(BIN)/python -m benchmarks flow
-	$(BIN)/python -m benchmarks capture
+	$(BIN)/python -m benchmarks.flow
+	$(BIN)/python -m benchmarks.capture
 
 # The page of supported models, from the tests' own list.
 models: $(VENV)/test.stamp

@@ -1,18 +1,23 @@
-"""What a trace costs: memory and time beside the model's own forward pass, and long contexts on the CPU."""
+"""What a trace costs, memory and time, beside the model's own forward pass: ``python -m benchmarks.capture``."""
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from attnflow.capture.silence import silence
+from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.errors import InputError
+from benchmarks.command import run_command
+from benchmarks.memory import in_process, peak_of
 
 ROUTES = ("forward", "output_attentions", "whole", "blocks")
 
@@ -50,77 +55,11 @@ def run(lengths: list[int], rounds: int, say: Callable[[str], None]) -> list[Row
     rows = []
     for n in lengths:
         say(f"{n} tokens: memory")
-        peaks = {route: _child("peak", n, route) for route in ROUTES}
+        peaks = {route: in_process("benchmarks.capture:peak", n, route) for route in ROUTES}
         say(f"{n} tokens: time")
-        times = _child("times", n, rounds)
-        rows.append(Row(n, *(peaks[r] for r in ROUTES), *(times[name] for name in ("eager", "whole", "blocks"))))
+        seconds = in_process("benchmarks.capture:times", n, rounds, hoard=True)
+        rows.append(Row(n, *(peaks[r] for r in ROUTES), *(seconds[name] for name in ("eager", "whole", "blocks"))))
     return rows
-
-
-def long(lengths: list[int], folder: str, gguf: str | None, say: Callable[[str], None]) -> list[dict[str, float]]:
-    """A decoder explained with memory="linear": seconds of the plain forward pass, of trace and rollout, and the peak."""
-    found = []
-    for n in lengths:
-        say(f"{n} tokens")
-        found.append(_child("long", n, folder, gguf))
-    return found
-
-
-def one_layer(lengths: list[int], rounds: int = 3) -> list[dict[str, float]]:
-    """Pᵀ·r of one causal layer of 9 heads of 64, 3 of keys: in blocks of queries, and by SDPA's backward pass."""
-    import time
-
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    from attnflow.capture.scores import Scores
-
-    found = []
-    for n in lengths:
-        generator = torch.Generator().manual_seed(0)
-        query, key = (torch.randn(1, heads, n, 64, generator=generator) for heads in (9, 3))
-        row = torch.rand(1, 1, n, generator=generator)
-        scores = Scores(query, key, 64**-0.5, causal=True)
-        repeated = key.repeat_interleave(3, 1)
-        value = torch.zeros_like(query).requires_grad_()
-        out = scaled_dot_product_attention(query, repeated, value, is_causal=True)
-        incoming = torch.zeros_like(out)
-        incoming[..., 0] = row
-
-        def blocks(scores: Any = scores, row: Any = row) -> Any:
-            return scores.transposed(row)[0, 0]
-
-        def backward(out: Any = out, value: Any = value, incoming: Any = incoming) -> Any:
-            return torch.autograd.grad(out, value, incoming, retain_graph=True)[0][0, ..., 0].mean(0)
-
-        seconds: dict[str, list[float]] = {"blocks_s": [], "backward_s": []}
-        for _ in range(rounds + 1):
-            for name, task in (("blocks_s", blocks), ("backward_s", backward)):
-                began = time.perf_counter()
-                task()
-                seconds[name].append(time.perf_counter() - began)
-        gap = float((blocks() - backward()).abs().max() / backward().abs().max())
-        found.append({"tokens": n, **{k: statistics.median(v[1:]) for k, v in seconds.items()}, "difference": gap})
-    return found
-
-
-def _child(task: str, *arguments: Any) -> Any:
-    script = "import sys, json; from benchmarks import capture; capture._work(json.loads(sys.argv[1]))"
-    # Memory that is freed goes back at once, on every route: what is measured is what is held, not what glibc hoards.
-    variables = dict(os.environ) if task == "times" else {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    words = [sys.executable, "-c", script, json.dumps([task, *arguments])]
-    done = subprocess.run(words, capture_output=True, text=True, env=variables)
-    if done.returncode:
-        raise InputError(
-            f"measuring {task} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else done.returncode}"
-        )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def _work(given: list[Any]) -> None:
-    task, *arguments = given
-    tasks: dict[str, Callable[..., Any]] = {"peak": _peak, "times": _times, "long": _long}
-    print(json.dumps(tasks[task](*arguments)))
 
 
 def _encoder(n: int, implementation: str) -> Any:
@@ -163,13 +102,11 @@ def _prepared(n: int, route: str) -> Callable[[], Any]:
     return trace
 
 
-def _peak(n: int, route: str) -> float:
-    from benchmarks.memory import peak_of
-
+def peak(n: int, route: str) -> float:
     return peak_of(_prepared(n, route))[1]
 
 
-def _times(n: int, rounds: int) -> dict[str, float]:
+def times(n: int, rounds: int) -> dict[str, float]:
     import time
 
     from attnflow import model as capture
@@ -183,39 +120,38 @@ def _times(n: int, rounds: int) -> dict[str, float]:
             began = time.perf_counter()
             task()
             seconds[name].append(time.perf_counter() - began)
-    return {name: statistics.median(found[1:]) for name, found in seconds.items()}
+    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
 
 
-def _long(n: int, folder: str, gguf: str | None) -> dict[str, float]:
-    import time
+def main(
+    lengths: Annotated[str, typer.Option(help="Tokens.")] = "512,2048,4096",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Memory and time of a trace beside transformers' output_attentions, on 12 layers of 12 heads. Needs Linux."""
+    silence()
+    rows = run(numbers(lengths, "lengths"), rounds, progress)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    memory = Table(
+        "tokens", "forward", "output_attentions", "whole", "×", "blocks", "×", title="peak above the model, MB"
+    )
+    beyond = Table("tokens", "output_attentions", "whole", "×", "blocks", "×", title="peak above its forward pass, MB")
+    times = Table("tokens", "eager forward", "whole", "×", "blocks", "×", title="seconds")
+    for row in rows:
+        peaks = (row.output_attentions_mb, row.whole_mb, row.blocks_mb)
+        for table, base, which in ((memory, 0.0, 0), (beyond, row.forward_mb, 1)):
+            shown = [f"{peak - base:,.0f}" for peak in peaks]
+            less = [f"{row.less(route)[which]:.1f} less" for route in ("whole", "blocks")]
+            start = [str(row.tokens)] if which else [str(row.tokens), f"{row.forward_mb:,.0f}"]
+            table.add_row(*start, shown[0], shown[1], less[0], shown[2], less[1])
+        times.add_row(
+            str(row.tokens), f"{row.eager_s:.2f}", f"{row.whole_s:.2f}", f"{row.whole_s / row.eager_s:.2f}",
+            f"{row.blocks_s:.2f}", f"{row.blocks_s / row.eager_s:.2f}",
+        )  # fmt: skip
+    Console().print(memory, beyond, times)
 
-    import torch
 
-    from attnflow import load
-    from benchmarks.graphs import PASSAGE
-    from benchmarks.memory import peak_of
-
-    model = load(folder, gguf_file=gguf, dtype="float32")
-    tokenizer: Any = model.tokenizer
-    ids = tokenizer(PASSAGE.replace("\n", " "))["input_ids"]
-    given = {"input_ids": torch.tensor([(ids * (n // len(ids) + 1))[:n]])}
-    model.trace({"input_ids": given["input_ids"][:, :64]}, memory="linear")
-    began = time.perf_counter()
-    with torch.no_grad():
-        model.model(**given, use_cache=False, logits_to_keep=1)
-    forward = time.perf_counter() - began
-
-    def explained() -> Any:
-        return model.trace(given, memory="linear", queries=[-1]).rollout()
-
-    began = time.perf_counter()
-    result, peak = peak_of(explained)
-    seconds = time.perf_counter() - began
-    return {
-        "tokens": n,
-        "forward_s": forward,
-        "explained_s": seconds,
-        "peak_mb": peak,
-        "matrices_mb": model.model.config.num_hidden_layers * n * n * 4 / 2**20,
-        "sum": float(result.values.sum()),
-    }
+if __name__ == "__main__":
+    run_command(main)

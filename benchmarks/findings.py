@@ -19,6 +19,7 @@ from attnflow.evaluate.grid_report import _listed
 from attnflow.evaluate.ranking import LEVEL
 from attnflow.files import write_whole
 from benchmarks import sections
+from benchmarks.command import run_command
 from benchmarks.sections import NONE, Section, table
 from benchmarks.verdicts import (
     MAIN,
@@ -280,4 +281,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

@@ -1,23 +1,27 @@
-"""Flow against other solvers, and how it grows: `python -m benchmarks flow`, `python -m benchmarks growth`."""
+"""Flow against other solvers: ``python -m benchmarks.flow``."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 
 from attnflow._core import native
+from attnflow.cli.options import AsJson, numbers, progress
+from attnflow.errors import InputError
 from attnflow.flow import cores, flow_and_steps
 from benchmarks import graphs
+from benchmarks.command import run_command
 from benchmarks.peers import PEERS, Solve
 
 Floats = NDArray[np.float64]
@@ -145,89 +149,46 @@ def run(
     return rows
 
 
-@dataclass
-class Growth:
-    """All pairs at all layers of a peaked graph."""
-
-    n: int
-    layers: int
-    pairs: int
-    seconds: float
-
-
-@dataclass
-class Memory:
-    """A few pairs of a peaked graph, one thread: the peak above what is held before the call, graph included."""
-
-    n: int
-    layers: int
-    graph_mb: float
-    peak_mb: float
-
-
-def growth(sizes: list[int], depths: list[int], threads: int | None, say: Callable[[str], None]) -> dict[str, Any]:
-    """Time for all pairs at all layers, over n (12 layers) and over depth (64 tokens), and memory, with their exponents.
-
-    Each case runs in a process of its own; memory is measured on larger graphs, where the solver's share stands out.
-    """
-
-    def time_of(n: int, depth: int) -> Growth:
-        pairs, seconds = _in_a_process(_TIME, n, depth, threads)
-        say(f"n={n} L={depth}: {pairs} pairs in {seconds:.2f} s")
-        return Growth(n, depth, int(pairs), seconds)
-
-    def memory_of(n: int, depth: int) -> Memory:
-        graph, peak = _in_a_process(_MEMORY, n, depth, 1)
-        say(f"n={n} L={depth}: {peak:.1f} MB above the graph's {graph:.1f} MB")
-        return Memory(n, depth, graph, peak)
-
-    over_n, over_depth = [time_of(n, 12) for n in sizes], [time_of(64, depth) for depth in depths]
-    memory_n, memory_depth = [memory_of(n, 6) for n in (256, 512, 1024)], [memory_of(512, d) for d in (3, 6, 12)]
-    return {
-        "time": [asdict(case) for case in over_n + over_depth],
-        "memory": [asdict(case) for case in memory_n + memory_depth],
-        "exponents": {
-            "time, all pairs, in n": _slope([g.n for g in over_n], [g.seconds for g in over_n]),
-            "time, a pair, in n": _slope([g.n for g in over_n], [g.seconds / g.pairs for g in over_n]),
-            "time, all pairs, in layers": _slope([g.layers for g in over_depth], [g.seconds for g in over_depth]),
-            "memory in n": _slope([m.n for m in memory_n], [m.peak_mb for m in memory_n]),
-            "memory in layers": _slope([m.layers for m in memory_depth], [m.peak_mb for m in memory_depth]),
-        },
-    }
+def main(
+    kinds: Annotated[
+        str, typer.Option("--graphs", help="Which graphs: real, peaked, causal, local, uniform.")
+    ] = "real,peaked,causal,local,uniform",
+    sizes: Annotated[str, typer.Option(help="Tokens of the real graphs.")] = "16,32,64,128,256,512",
+    layers: Annotated[str, typer.Option(help="Layers of the generated graphs (of 64 tokens).")] = "6,12,24,32",
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a Hugging Face encoder for the real graphs; without it, the one from make bench."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
+    budget: Annotated[
+        float, typer.Option(min=0, help="Seconds a peer may take per round and graph; at least one pair is solved.")
+    ] = 2.0,
+    networkx_up_to: Annotated[int, typer.Option(help="Largest n for networkx.")] = 64,
+    as_json: AsJson = False,
+) -> None:
+    """Flow against scipy, igraph, OR-tools and networkx, on the same graphs, in one run."""
+    chosen = kinds.split(",")
+    for kind in chosen:
+        if kind != "real" and kind not in graphs.GENERATED:
+            raise InputError(f"graphs {kind!r}: expected some of real, {', '.join(graphs.GENERATED)}")
+    if model is not None and not (model / "config.json").is_file():
+        raise InputError(f"model {str(model)!r}: expected a folder with a config.json")
+    rows = run(
+        chosen, numbers(sizes, "sizes"), numbers(layers, "layers"), model, rounds, budget, networkx_up_to, progress
+    )
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    table = Table("graph", "n", "layers", "solver", "µs a pair", "× 1 thread", "note")
+    for row in rows:
+        table.add_row(
+            row.graph, str(row.n), str(row.layers or ""), row.solver,
+            "" if row.seconds is None else f"{row.seconds * 1e6:,.1f}",
+            "" if row.times_slower is None else f"{row.times_slower:,.1f}",
+            row.note,
+        )  # fmt: skip
+    Console().print(table)
 
 
-_TIME = """
-import json, sys, time
-from benchmarks import graphs
-from attnflow.flow import flow_and_steps
-n, depth, threads = json.loads(sys.argv[1])
-A = graphs.peaked(n, depth)
-flow_and_steps(A[:3, :4, :4])
-began = time.perf_counter()
-values, _ = flow_and_steps(A, threads=threads)
-print(json.dumps([values.size, time.perf_counter() - began]))
-"""
-
-_MEMORY = """
-import json, sys
-from benchmarks import graphs
-from benchmarks.memory import peak_of
-from attnflow.flow import flow_and_steps
-n, depth, threads = json.loads(sys.argv[1])
-A = graphs.peaked(n, depth)
-flow_and_steps(A[:3, :4, :4])
-asked = {"queries": [0, n // 2], "tokens": list(range(0, n, 8)), "layers": -1, "threads": threads}
-print(json.dumps([A.nbytes / 2**20, peak_of(lambda: flow_and_steps(A, **asked))[1]]))
-"""
-
-
-def _in_a_process(script: str, n: int, depth: int, threads: int | None) -> list[float]:
-    words = [sys.executable, "-c", script, json.dumps([n, depth, threads])]
-    found: list[float] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-    return found
-
-
-def _slope(x: list[int], y: list[float]) -> float | None:
-    if len(set(x)) < 3:
-        return None  # two points make any exponent
-    return float(np.polyfit(np.log(x), np.log(np.maximum(y, 1e-9)), 1)[0])
+if __name__ == "__main__":
+    run_command(main)

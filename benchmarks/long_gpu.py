@@ -1,12 +1,19 @@
-"""A whole decoder of 131,072 tokens explained on one GPU, beside its plain forward pass."""
+"""A whole decoder of 131,072 tokens explained on one GPU: ``python -m benchmarks.long_gpu``."""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from attnflow.cli.options import AsJson, progress
 from attnflow.errors import InputError
+from benchmarks.command import run_command
 
 
 def llama_8b(layers: int = 32) -> Any:
@@ -83,8 +90,25 @@ def run(tokens: int, layers: int, rounds: int, say: Callable[[str], None]) -> li
     ]  # fmt: skip
 
 
-if __name__ == "__main__":
-    import sys
+def main(
+    tokens: Annotated[int, typer.Option(min=128, help="Length of the context.")] = 131072,
+    layers: Annotated[int, typer.Option(min=1, help="Of the model; Llama-3-8B has 32.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """A model of Llama-3-8B's shape explained on one GPU, beside its plain forward pass. Needs CUDA and Triton."""
+    rows = run(tokens, layers, rounds, progress)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("what", "tokens", "layers", "seconds", "×", "peak, GiB")
+    for row in rows:
+        table.add_row(
+            row["what"], f"{row['tokens']:,}", str(row["layers"]), f"{row['seconds']:.2f}", f"{row['times']:.2f}",
+            f"{row['peak_gib']:.1f}",
+        )  # fmt: skip
+    Console().print(table)
 
-    for row in run(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), lambda line: print(line, flush=True)):
-        print(row)
+
+if __name__ == "__main__":
+    run_command(main)

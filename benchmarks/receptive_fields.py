@@ -3,27 +3,34 @@
 The query is the last token of a sentence, whose state predicts the next one. What a token is worth to the prediction is
 ``Δp[i] = p(y | text) - p(y | text with token i blanked)``, y the model's own likeliest next token. Every view of attention
 at the last layer, under every normalisation of `attnflow.receptive`, is compared with |Δp| by Spearman's rank correlation
-within each sentence. ``python -m benchmarks receptive`` runs it; docs/decoders.md has the finding.
+within each sentence. ``python -m benchmarks.receptive_fields`` runs it; docs/decoders.md has the finding.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.table import Table
 
+import attnflow
+from attnflow.capture.silence import silence
+from attnflow.cli.options import AsJson, progress
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import Interval, intervals, spearman
 from attnflow.graph import attention_graph
 from attnflow.receptive import MODES, check_mode, relative
 from attnflow.rollout import rollout
+from benchmarks.command import run_command
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -290,3 +297,38 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             str(row.gain or ""), str(row.over_recency or ""), str(row.beyond_position), f"{row.position.mean:+.3f}",
         )  # fmt: skip
     return list(found.values())
+
+
+def main(
+    text: Annotated[Path, typer.Option(help="One sentence a line: .txt or .txt.xz.")],
+    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
+    sentences: Annotated[int, typer.Option(min=2, help="How many, of 8 to 40 tokens.")] = 200,
+    blank: Annotated[
+        str, typer.Option(help="What replaces a token: space, remove, special; commas for several.")
+    ] = "space",
+    cut: Annotated[
+        bool, typer.Option("--cut", help="End each sentence at a random place, so that a word inside is predicted.")
+    ] = False,
+    signed: Annotated[bool, typer.Option("--signed", help="Compare with Δp instead of |Δp|.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the sample, the bootstrap and the random baseline.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Which receptive-field normalisation ranks a decoder's tokens as blank-out of the next token does?"""
+    lines = read_lines(text)
+    silence()
+    loaded = attnflow.load(model, gguf_file=gguf, dtype="float32")
+    chosen = sample(loaded, lines, sentences, cut=cut, seed=seed)
+    rows = run(loaded, chosen, VARIANTS, progress, blanks=blank.split(","), signed=signed, seed=seed)
+    if as_json:
+        provenance = {
+            "model": loaded.name, "gguf": gguf, "dtype": "float32", "attnflow": attnflow.__version__,
+            "text": text.name, "cut": cut, "signed": signed, "seed": seed,
+        }  # fmt: skip
+        print(json.dumps({"provenance": provenance, "rows": [asdict(row) for row in rows]}, indent=1))
+        return
+    Console().print(*tables(rows), sep="\n\n")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from collections.abc import Callable
 from statistics import median
@@ -37,13 +39,13 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise InputError("bench step needs torch and an NVIDIA GPU: install attnflow[models] there") from None
+        raise InputError("this benchmark needs torch and an NVIDIA GPU: install attnflow[models] there") from None
     if not torch.cuda.is_available():
-        raise InputError("bench step needs an NVIDIA GPU, and torch sees none here: run it on a machine with one")
+        raise InputError("this benchmark needs an NVIDIA GPU, and torch sees none here: run it on a machine with one")
     try:
         import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
     except ImportError:
-        raise InputError("bench step needs Triton, which comes with torch for CUDA: install that build") from None
+        raise InputError("this benchmark needs Triton, which comes with torch for CUDA: install that build") from None
     return torch
 
 
@@ -122,7 +124,7 @@ def _forwards(torch: Any, query: Any, key: Any, value: Any) -> dict[str, Callabl
         calls[f"forward, {name}"] = call
     if not calls:
         raise InputError(
-            "neither cuDNN nor FlashAttention runs on this GPU: bench step needs one of them to compare with"
+            "neither cuDNN nor FlashAttention runs on this GPU: this benchmark needs one of them to compare with"
         )
     return calls
 
@@ -182,6 +184,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    wanted = [int(a) for a in sys.argv[1:]] or [8192, 32_768, 131_072]
-    print(table(run(wanted, 5, lambda text: print(f"… {text}", file=sys.stderr))))
+if __name__ == "__main__":  # with argparse, for the same reason
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
+    parser.add_argument("lengths", nargs="*", type=int, default=[8192, 32_768, 131_072], help="tokens")
+    parser.add_argument("--rounds", type=int, default=5, help="medians are taken over them")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    figures = run(options.lengths, options.rounds, lambda text: print(f"… {text}", file=sys.stderr))
+    print(json.dumps(figures, indent=1) if options.json else table(figures))

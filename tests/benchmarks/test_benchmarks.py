@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def benchmark(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "benchmarks", *words]
+def benchmark(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", f"benchmarks.{name}", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 
@@ -26,6 +26,16 @@ def benchmark(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_users_mistake_is_one_sentence_and_status_2(words: list[str], sentence: str) -> None:
     done = benchmark(*words)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", sentence)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()],
+    ids=lambda p: p.stem,
+)
+def test_every_benchmark_is_a_command(path: Path) -> None:
+    done = benchmark(path.stem, "--help")
+    assert done.returncode == 0 and f"python -m benchmarks.{path.stem}" in done.stdout, done.stderr
 
 
 def test_the_benchmark_agrees_with_its_peers_and_says_who_is_missing() -> None:

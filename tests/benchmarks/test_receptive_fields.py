@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import runpy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -215,9 +214,9 @@ def test_no_gain_without_the_plain_method() -> None:
 
 def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def attnflow(*words: str) -> Any:
-        monkeypatch.setattr("sys.argv", ["benchmarks", "receptive", "--model", "m", *words])
+        monkeypatch.setattr("sys.argv", ["receptive_fields", "--model", "m", *words])
         with pytest.raises(SystemExit) as left:
-            runpy.run_module("benchmarks", run_name="__main__")
+            run_command(experiment.main)
         return left.value.code, capsys.readouterr()
 
     code, told = attnflow("--text", str(tmp_path / "no.txt"))

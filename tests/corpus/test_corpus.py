@@ -592,7 +592,7 @@ def test_flows_are_solved_while_the_model_runs_on(embedded: Any, tmp_path: Path,
 
 
 def test_the_benchmark(tmp_path: Path) -> None:
-    from benchmarks import corpus
+    from benchmarks import corpus_jobs as corpus
 
     model = bert()
     model.unwrap().save_pretrained(tmp_path / "model")

@@ -1,24 +1,31 @@
-"""A corpus job beside the plain forward pass of the same batches, and beside what people write by hand; its memory."""
+"""A corpus job beside the plain forward pass of the same batches and beside what people write by hand; its memory:
+``python -m benchmarks.corpus_jobs --text FILE -m MODEL``.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
 
+from attnflow.capture.silence import silence
+from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.corpus import explain_corpus
 from attnflow.corpus.plan import Reader, plan
 from attnflow.corpus.progress import Progress
 from attnflow.corpus.sources import open_corpus
 from attnflow.errors import InputError
+from benchmarks.command import run_command
+from benchmarks.memory import in_process
 
 if TYPE_CHECKING:
     from attnflow import Model
@@ -231,32 +238,79 @@ def on_ray(text: Path, model: str, count: int, workers: Sequence[int], say: Say)
     return found
 
 
-def memory(text: Path, model: str, sizes: Sequence[int], say: Say) -> list[dict[str, float]]:
+def memory_of(text: Path, model: str, sizes: Sequence[int], say: Say) -> list[dict[str, float]]:
     """The most memory that a job ever held, in a process of its own for each size of the corpus."""
     if not Path("/proc/self/status").exists():
         raise InputError("peak memory is read from /proc: this needs Linux")
-    found = []
+    rows = []
     for count in sizes:
         say(f"memory, {count:,} texts")
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.corpus", str(text), model, str(count)],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["killed"]
-            raise InputError(f"the job on {count} texts failed: {lines[-1]}")
-        found.append(json.loads(done.stdout))
-    return found
+        rows.append(in_process("benchmarks.corpus_jobs:peak", str(text), model, count, hoard=True))
+    return rows
 
 
-def _peak(text: str, model: str, count: str) -> None:
+def peak(text: str, model: str, count: int) -> dict[str, float]:
+    """The most memory that this process ever held, after a job."""
     with tempfile.TemporaryDirectory() as folder:
-        told = explain_corpus(text, Path(folder) / "out", model, samples=int(count), methods=["rollout"])
+        totals = explain_corpus(text, Path(folder) / "out", model, samples=count, methods=["rollout"])
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    peak = int(status["VmHWM"].split()[0]) / 1024
-    print(json.dumps({"texts": told["texts"], "peak_mb": peak, "seconds": told["seconds"]}))
+    most = int(status["VmHWM"].split()[0]) / 1024
+    return {"texts": totals["texts"], "peak_mb": most, "seconds": totals["seconds"]}
+
+
+def main(
+    text: Annotated[Path, typer.Option(help="Texts, as attnflow corpus reads them.")],
+    model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id.")],
+    texts: Annotated[int, typer.Option(min=1, help="How many, from the first.")] = 2000,
+    by_hand: Annotated[int, typer.Option(min=0, help="Of these, so many one by one with scipy; 0 leaves it out.")] = 20,
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds; medians are taken over them. 0 leaves them out.")] = 3,
+    ray: Annotated[str | None, typer.Option(help="Also on Ray, with so many workers, for example 1,2.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Also the peak memory for corpora of these sizes, for example 1000,10000.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A corpus job beside the plain forward pass of the same batches, and beside one text at a time with scipy."""
+    silence()
+    figures = run(text, model, texts, by_hand, rounds, device, progress) if rounds else {}
+    if ray is not None:
+        figures["ray"] = on_ray(text, model, texts, numbers(ray, "ray"), progress)
+    if memory is not None:
+        figures["memory"] = memory_of(text, model, numbers(memory, "memory"), progress)
+    if as_json:
+        print(json.dumps(figures, indent=1))
+        return
+    console = Console()
+    if rounds:
+        table = Table(
+            "what",
+            "texts/s",
+            "× forward",
+            "× by hand",
+            title=f"{figures['texts']:,} texts, {figures['tokens']:,} tokens",
+        )
+        for name, rate in figures["texts_per_second"].items():
+            times = figures["times_by_hand"].get(name)
+            table.add_row(
+                name, f"{rate:,.1f}", f"{figures['times_forward'][name]:.2f}", f"{times:,.0f}" if times else ""
+            )
+        console.print(table)
+        table = Table("stage", "a text", title="what one text takes, all layers")
+        for name, value in figures["costs"].items():
+            table.add_row(name, f"{value:,.3f}" if "ms" in name else f"{value:,.0f}")
+        console.print(table)
+    if ray is not None:
+        table = Table("workers", "seconds in all", "texts/s once they run", title="Ray; rollout and flow, all layers")
+        for row in figures["ray"]:
+            table.add_row(str(row["workers"]), f"{row['seconds']:.1f}", f"{row['texts_per_second']:.1f}")
+        console.print(table)
+    if memory is not None:
+        table = Table("texts", "peak, MB", "seconds", title="memory; rollout, last layer")
+        for row in figures["memory"]:
+            table.add_row(f"{row['texts']:,}", f"{row['peak_mb']:,.0f}", f"{row['seconds']:.1f}")
+        console.print(table)
 
 
 if __name__ == "__main__":
-    _peak(*sys.argv[1:])
+    run_command(main)

@@ -1,19 +1,25 @@
-"""How fast the interactive page is in a real browser: until the sentence stands shaded, and after a change of layer."""
+"""How fast the interactive page is in a real browser, at first and after a change: ``python -m benchmarks.page_speed``."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
 
+from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.errors import InputError
+from benchmarks.command import run_command
 
 VIEWS = ("top", "graph", "paths", "heads")
 
@@ -139,3 +145,29 @@ def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:
         page.wait_for_timeout(400)  # what is out of sight follows
     page.close()
     return times
+
+
+def main(
+    sizes: Annotated[str, typer.Option(help="Tokens.")] = "16,128,512",
+    layers: Annotated[int, typer.Option(min=2, help="Layers.")] = 12,
+    heads: Annotated[int, typer.Option(min=1, help="Heads a layer.")] = 12,
+    rounds: Annotated[int, typer.Option(min=1, help="How often the page is opened; medians are taken.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """The interactive page in a real browser: size, time until it is shown, time of a change of layer."""
+    rows = run(numbers(sizes, "sizes", 2), layers, heads, rounds, progress)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    table = Table(
+        "tokens", "MB", "made, s", "shown, ms", *(f"layer, ms ({view})" for view in VIEWS), "one flow, ms",
+        caption=f"{layers} layers of {heads} heads; layer: median and longest of {2 * (layers - 1)} changes; flow: of 10",
+    )  # fmt: skip
+    for row in rows:
+        changes = (f"{median:.0f} / {most:.0f}" for median, most in (*row.change_ms.values(), row.flow_ms))
+        table.add_row(str(row.tokens), f"{row.megabytes:.2f}", f"{row.made_s:.1f}", f"{row.shown_ms:.0f}", *changes)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    run_command(main)
