@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.command import run_command
 from benchmarks.receptive_fields import (
     Case,
     agree,
