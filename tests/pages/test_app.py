@@ -24,8 +24,8 @@ import attnflow as af
 from attnflow.capture.hub import embedded_folder
 from attnflow.cli import serve as commands
 from attnflow.server import service
-from attnflow.server.jobs import Limits
-from attnflow.server.run import Server
+from attnflow.server.app import Server
+from attnflow.server.limits import Limits
 from attnflow.server.service import Served, served
 from attnflow.view import document
 from helpers.architectures import IMAGE, VOCABULARY, hf

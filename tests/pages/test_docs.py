@@ -227,8 +227,8 @@ def server() -> Iterator[str]:
     """The embedded model, served at a free port."""
     needs("fastapi", "uvicorn", by="make test")
     from attnflow.cli.serve import listening
-    from attnflow.server.jobs import Limits
-    from attnflow.server.run import Server
+    from attnflow.server.app import Server
+    from attnflow.server.limits import Limits
     from attnflow.server.service import served
 
     with closing(listening("127.0.0.1", 0)) as sock:

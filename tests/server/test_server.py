@@ -19,7 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,11 +36,12 @@ Image = pytest.importorskip("PIL.Image", reason="images need pillow")
 import attnflow as af  # noqa: E402
 from attnflow.cli import serve as commands  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
-from attnflow.server import run, service  # noqa: E402
+from attnflow.server import app, service  # noqa: E402
+from attnflow.server.app import Server  # noqa: E402
 from attnflow.server.guard import authorities  # noqa: E402
-from attnflow.server.jobs import Jobs, Limits, Refusal  # noqa: E402
-from attnflow.server.requests import ExplainRequest, PathsRequest, RowsRequest  # noqa: E402
-from attnflow.server.run import Server  # noqa: E402
+from attnflow.server.limits import Limits, Refusal  # noqa: E402
+from attnflow.server.messages import ExplainRequest, PathsRequest, RowsRequest  # noqa: E402
+from attnflow.server.queue import JobQueue  # noqa: E402
 from attnflow.server.service import Served, Service, Traces, served  # noqa: E402
 from attnflow.view import document  # noqa: E402
 from attnflow.view.explain import explain  # noqa: E402
@@ -142,7 +143,7 @@ def translator() -> Served:
 @contextmanager
 def serving(models: list[Served], limits: Limits | None = None, browser: bool = False) -> Iterator[Server]:
     with closing(commands.listening("127.0.0.1", 0)) as sock:
-        server = Server(models, limits or Limits(), "127.0.0.1", sock.getsockname()[1], browser)
+        server = Server(models, limits or Limits(), "127.0.0.1", sock.getsockname()[1], commands.progress, browser)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         try:
@@ -339,10 +340,10 @@ def test_the_traces_used_last_are_kept_within_a_number_and_a_size() -> None:
     traces = Traces(Limits(traces=2, trace_bytes=4000))
     for key, numbers in (("a", 100), ("b", 100), ("a", 100), ("c", 100)):
         traces.get((key,), lambda numbers=numbers: of(numbers))  # type: ignore[misc]
-    assert list(traces.held) == [("a",), ("c",)]
+    assert list(traces.by_key) == [("a",), ("c",)]
     traces.get(("d",), lambda: of(950))
-    assert list(traces.held) == [("d",)]
-    assert traces.get(("e",), lambda: of(1001)).steps and not traces.held
+    assert list(traces.by_key) == [("d",)]
+    assert traces.get(("e",), lambda: of(1001)).steps and not traces.by_key
 
 
 def test_what_is_not_a_number_is_null(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,7 +466,7 @@ def test_a_full_queue_says_so_and_the_event_loop_answers_meanwhile(embedded: Ser
 
 
 def test_finished_jobs_are_forgotten_by_number_size_and_age() -> None:
-    jobs = Jobs(Limits(kept=3, kept_bytes=100, kept_seconds=0.5))
+    jobs = JobQueue(Limits(kept=3, kept_bytes=100, kept_seconds=0.5))
 
     def finished(size: int) -> str:
         job = jobs.submit(lambda progress: b"x" * size)
@@ -550,7 +551,7 @@ def test_a_long_text_is_refused_before_the_model_reads_it(
             answer = ask(small, "POST", path, {"model": "verb-number", "text": TEXT, **more})
             assert answer.status == 413
             assert answer.error == (
-                "the text has 7 tokens and this server takes 6: shorten it, or start the server with a larger --max-tokens"
+                "the text has 7 tokens and this server takes 6: shorten it, or have the server started with a higher limit"
             )
         both = {"model": "translator", "text": "the key", "target": "the key"}
         assert ask(small, "POST", "/api/explain", both).error.startswith(
@@ -605,6 +606,37 @@ def test_a_body_without_end_is_read_only_so_far(embedded: Served) -> None:
                 line.sendall(piece)
                 sent += 1
         assert sent < 200
+
+
+def test_slow_headers_are_given_up(embedded: Served, slow: Slow) -> None:
+    """Also those of a connection's second request; a computation may take longer."""
+    with serving([embedded], Limits(header_seconds=0.5)) as server:
+        head = f"GET /api/models HTTP/1.1\r\nHost: 127.0.0.1:{port(server)}\r\n".encode()
+        with ExitStack() as stack:
+            silent, dripping, second = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port(server)), timeout=10)) for _ in range(3)
+            ]
+            second.sendall(head + b"\r\n")
+            assert second.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            began, left = time.monotonic(), {"dripping": dripping, "second": second}
+            dripping.sendall(head)
+            while left:
+                assert time.monotonic() - began < 10
+                for name, sock in list(left.items()):
+                    try:
+                        sock.sendall(b"X-More: 1\r\n")
+                    except OSError:  # closed
+                        del left[name]
+                time.sleep(0.05)
+            assert time.monotonic() - began >= 0.4
+            assert silent.recv(1) == b""
+            assert not server.server_state.connections
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(ask, server, "POST", "/api/explain", {"model": "verb-number", "text": TEXT})
+            assert slow.started.wait(10)
+            time.sleep(0.8)
+            slow.release.set()
+            assert answer.result(10).status == 200
 
 
 def test_a_slow_body_holds_nobody_and_is_given_up(server: Server) -> None:
@@ -830,7 +862,7 @@ def test_the_browser_is_opened_at_the_address_that_is_told(
     embedded: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(run.webbrowser, "open", opened.append)
+    monkeypatch.setattr(app.webbrowser, "open", opened.append)
     with serving([embedded], browser=True) as server:
         until(lambda: opened)
         assert opened == [server.address]

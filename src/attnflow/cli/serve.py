@@ -53,13 +53,13 @@ def serve(
         raise InputError(f"the web app needs {e.name}: pip install 'attnflow[serve]'") from None
     with closing(listening(host, port)) as sock:  # a port that is taken is told before models are loaded
         quiet()
-        from attnflow.server.jobs import Limits
-        from attnflow.server.run import run
+        from attnflow.server.app import run
+        from attnflow.server.limits import Limits
 
         models = loaded(model or [], device, dtype, trust_remote_code)
         if not ip_address(sock.getsockname()[0]).is_loopback:
             progress(f"attnflow: other machines can reach {host}, and there is no password")
-        run(models, Limits(tokens=max_tokens, queue=queue), host, sock, open_page)
+        run(models, Limits(tokens=max_tokens, queue=queue), host, sock, progress, open_page)
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -10,14 +10,26 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import attnflow
-from attnflow.server.answers import Accepted, JobState, Known, answer, problems, refused, result_of, sentence
-from attnflow.server.jobs import UNEXPECTED, Jobs, Refusal, Work
-from attnflow.server.requests import ExplainRequest, PathsRequest, RowsRequest
+from attnflow.server.limits import UNEXPECTED, Refusal
+from attnflow.server.messages import (
+    Accepted,
+    ExplainRequest,
+    JobState,
+    Known,
+    PathsRequest,
+    RowsRequest,
+    answer,
+    problems,
+    refused,
+    result_of,
+    sentence,
+)  # fmt: skip
+from attnflow.server.queue import JobQueue, Work
 from attnflow.server.service import Service
 from attnflow.view import page
 
 
-def api(service: Service, jobs: Jobs) -> FastAPI:
+def api(service: Service, jobs: JobQueue) -> FastAPI:
     """The routes, without the checks of where a request comes from: `Guard` has these."""
     app = FastAPI(
         title="attnflow", version=attnflow.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
@@ -30,7 +42,7 @@ def api(service: Service, jobs: Jobs) -> FastAPI:
     async def wait(request: Request, work: Work) -> Response:
         """A job that nobody but this request knows; it is cancelled when its client leaves."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        job = jobs.submit(work, told=lambda: _tell(loop, ended))
+        job = jobs.submit(work, on_end=lambda: _notify(loop, ended))
         both = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(_left(request))]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -63,24 +75,24 @@ def api(service: Service, jobs: Jobs) -> FastAPI:
         summary="Explain a text or an image; waits for the result.",
         responses=result_of("What the page shows.", 404, 408, 413, 415, 422, 500, 503),
     )
-    async def explained(asked: ExplainRequest, request: Request) -> Response:
-        return await wait(request, service.explain(asked))
+    async def explained(body: ExplainRequest, request: Request) -> Response:
+        return await wait(request, service.explain(body))
 
     @app.post(
         "/api/rows",
         summary="Raw attention, rollout and flow of one query at all layers.",
         responses=result_of("The rows, as the document of a page holds them.", 404, 408, 413, 415, 422, 500, 503),
     )
-    async def rows(asked: RowsRequest, request: Request) -> Response:
-        return await wait(request, service.rows(asked))
+    async def rows(body: RowsRequest, request: Request) -> Response:
+        return await wait(request, service.rows(body))
 
     @app.post(
         "/api/paths",
         summary="The maximum flow of one pair, with its paths and the cut that limits it.",
         responses=result_of("value, gap, paths and cut.", 404, 408, 413, 415, 422, 500, 503),
     )
-    async def paths(asked: PathsRequest, request: Request) -> Response:
-        return await wait(request, service.paths(asked))
+    async def paths(body: PathsRequest, request: Request) -> Response:
+        return await wait(request, service.paths(body))
 
     @app.post(
         "/api/jobs",
@@ -89,9 +101,9 @@ def api(service: Service, jobs: Jobs) -> FastAPI:
         response_model=Accepted,
         responses=problems(404, 408, 413, 415, 422, 503),
     )
-    async def submit(asked: ExplainRequest) -> Response:
-        told = jobs.describe(jobs.submit(service.explain(asked)))
-        return answer({name: told[name] for name in ("id", "state", "position")}, 202)
+    async def submit(body: ExplainRequest) -> Response:
+        job = jobs.describe(jobs.submit(service.explain(body)))
+        return answer({name: job[name] for name in ("id", "state", "position")}, 202)
 
     @app.get("/api/jobs/{id}", summary="How far a job has come.", response_model=JobState, responses=problems(404, 422))
     async def state(id: str) -> Response:
@@ -127,19 +139,19 @@ def api(service: Service, jobs: Jobs) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: Exception) -> Response:
-        found = problem.errors() if isinstance(problem, RequestValidationError) else []
-        return refused(Refusal(422, sentence(found[0])))
+        errors = problem.errors() if isinstance(problem, RequestValidationError) else []
+        return refused(Refusal(422, sentence(errors[0])))
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, problem: Exception) -> Response:
         status = problem.status_code if isinstance(problem, HTTPException) else 500
         path = f"{request.url.path:.80}"
-        told = {
+        sentences = {
             400: "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
             404: f"there is nothing at {path!r}: GET /api lists what there is",
             405: f"{path!r} does not take {request.method:.20}: GET /api lists what there is",
         }
-        return refused(Refusal(status, told.get(status, HTTPStatus(status).phrase)))
+        return refused(Refusal(status, sentences.get(status, HTTPStatus(status).phrase)))
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, problem: Exception) -> Response:
@@ -153,6 +165,6 @@ async def _left(request: Request) -> None:
         pass
 
 
-def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+def _notify(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(ended.set)

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from attnflow.server.answers import refused
-from attnflow.server.jobs import UNEXPECTED, Refusal
+from attnflow.server.limits import UNEXPECTED, Refusal
+from attnflow.server.messages import refused
 
 log = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ import binascii
 import hashlib
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnflow.capture import inputs
 from attnflow.errors import InputError
 from attnflow.model import Model
-from attnflow.server.answers import encoded
-from attnflow.server.jobs import Limits, Refusal, Work
-from attnflow.server.requests import ExplainRequest, Input, PathsRequest, RowsRequest
+from attnflow.server.limits import Limits, Refusal
+from attnflow.server.messages import ExplainRequest, Input, PathsRequest, RowsRequest, encoded
+from attnflow.server.queue import Work
 from attnflow.trace import Trace
 from attnflow.view import document
 from attnflow.view.explain import explain, traced
@@ -61,24 +61,21 @@ class Traces:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.held: OrderedDict[Key, Trace] = OrderedDict()
+        self.by_key: OrderedDict[Key, Trace] = OrderedDict()
 
     def get(self, key: Key, make: Callable[[], Trace]) -> Trace:
-        if key not in self.held:
-            self.held[key] = make()
-        self.held.move_to_end(key)
-        found = self.held[key]
-        while len(self.held) > self.limits.traces or sum(map(_bytes, self.held.values())) > self.limits.trace_bytes:
-            self.held.popitem(last=False)
-            if not self.held:
-                break
-        return found
+        traces = self.by_key
+        trace = traces[key] if key in traces else traces.setdefault(key, make())
+        traces.move_to_end(key)
+        while traces and (len(traces) > self.limits.traces or _bytes(traces.values()) > self.limits.trace_bytes):
+            traces.popitem(last=False)
+        return trace
 
 
-def _bytes(trace: Trace) -> int:
-    tensors = [*(step.weights for step in trace.steps), *trace.weights.values()]
-    own = sum(int(x.numel()) * int(x.element_size()) for x in tensors)
-    return own + (_bytes(trace.encoder) if trace.encoder else 0)
+def _bytes(traces: Iterable[Trace]) -> int:
+    whole = [part for trace in traces for part in (trace, trace.encoder) if part is not None]
+    tensors = [x for trace in whole for x in (*(step.weights for step in trace.steps), *trace.weights.values())]
+    return sum(x.numel() * x.element_size() for x in tensors)
 
 
 class Service:
@@ -104,86 +101,85 @@ class Service:
         own: int | None = of.model.limit()
         return self.limits.tokens if own is None else min(own, self.limits.tokens)
 
-    def explain(self, asked: ExplainRequest) -> Work:
-        of = self._checked(asked)
+    def explain(self, request: ExplainRequest) -> Work:
+        of = self._checked(request)
 
         def work(progress: document.Progress) -> bytes:
             progress("model", 0, 1)
-            given = self._given(of, asked)
-            trace = self._trace(of, asked, given)
-            found = explain(
-                of.model, given, target=asked.target, query=asked.query, importance=asked.importance,
-                truncate=asked.truncate, progress=progress, trace=trace,
+            source = self._input(of, request)
+            trace = self._trace(of, request, source)
+            page = explain(
+                of.model, source, target=request.target, query=request.query, importance=request.importance,
+                truncate=request.truncate, progress=progress, trace=trace,
             )  # fmt: skip
-            return encoded(found.document)
+            return encoded(page.document)
 
         return work
 
-    def rows(self, asked: RowsRequest) -> Work:
-        of = self._checked(asked)
+    def rows(self, request: RowsRequest) -> Work:
+        of = self._checked(request)
 
         def work(progress: document.Progress) -> bytes:
             progress("model", 0, 1)
-            trace = self._trace(of, asked, self._given(of, asked))
+            trace = self._trace(of, request, self._input(of, request))
             progress("rows", 0, 1)
-            return encoded(document.rows(trace, asked.unit, asked.query))
+            return encoded(document.rows(trace, request.unit, request.query))
 
         return work
 
-    def paths(self, asked: PathsRequest) -> Work:
-        of = self._checked(asked)
+    def paths(self, request: PathsRequest) -> Work:
+        of = self._checked(request)
 
         def work(progress: document.Progress) -> bytes:
             progress("model", 0, 1)
-            trace = self._trace(of, asked, self._given(of, asked))
+            trace = self._trace(of, request, self._input(of, request))
             progress("paths", 0, 1)
-            return encoded(document.paths(trace, asked.unit, asked.query, asked.layer, asked.token))
+            return encoded(document.paths(trace, request.unit, request.query, request.layer, request.token))
 
         return work
 
-    def _checked(self, asked: Input) -> Served:
-        """What can be told before it waits in the queue."""
-        if asked.model not in self.models:
+    def _checked(self, request: Input) -> Served:
+        """Refuses what can be refused before it waits in the queue."""
+        if request.model not in self.models:
             names = ", ".join(map(repr, self.models))
-            raise Refusal(404, f"there is no model {asked.model!r:.80} here: expected one of {names}")
-        of = self.models[asked.model]
+            raise Refusal(404, f"there is no model {request.model!r:.80} here: expected one of {names}")
+        of = self.models[request.model]
         if of.kind == "image":
-            if asked.image is None or any(part is not None for part in (asked.text, asked.pair, asked.target)):
+            if request.image is None or any(part is not None for part in (request.text, request.pair, request.target)):
                 raise Refusal(
                     422, f"the model {of.name!r} reads images: give image, a PNG or JPEG file in base64, and no text"
                 )
             return of
-        if asked.text is None or asked.image is not None:
+        if request.text is None or request.image is not None:
             raise Refusal(422, f"the model {of.name!r} reads text: give text, and no image")
-        count = sum(len(part) for part in (asked.text, asked.pair, asked.target) if part is not None)
+        count = sum(len(part) for part in (request.text, request.pair, request.target) if part is not None)
         if count > self.limits.characters:
             raise Refusal(
                 413, f"the text has {count:,} characters and this server takes {self.limits.characters:,}: shorten it"
             )
         return of
 
-    def _given(self, of: Served, asked: Input) -> Any:
+    def _input(self, of: Served, request: Input) -> Any:
         """What the model is traced with, once it is known that it is not too much."""
         if of.kind == "image":
-            return picture(asked.image or "", self.limits.pixels)
-        text: Any = asked.text if asked.pair is None else (asked.text, asked.pair)
+            return picture(request.image or "", self.limits.pixels)
+        text: Any = request.text if request.pair is None else (request.text, request.pair)
         tokenizer, most = of.model.tokenizer, of.model.limit()
-        count = len(inputs.encode_text(tokenizer, text, most, asked.truncate).tokens)
-        if of.kind == "encoder-decoder" and asked.target is not None:
-            count += len(inputs.encode_text(tokenizer, asked.target, most, asked.truncate, target=True).tokens)
+        count = len(inputs.encode_text(tokenizer, text, most, request.truncate).tokens)
+        if of.kind == "encoder-decoder" and request.target is not None:
+            count += len(inputs.encode_text(tokenizer, request.target, most, request.truncate, target=True).tokens)
         if count > self.limits.tokens:
             raise Refusal(
                 413,
-                f"the text has {count:,} tokens and this server takes {self.limits.tokens:,}: shorten it, or start the "
-                "server with a larger --max-tokens",
+                f"the text has {count:,} tokens and this server takes {self.limits.tokens:,}: shorten it, or have the "
+                "server started with a higher limit",
             )
         return text
 
-    def _trace(self, of: Served, asked: Input, given: Any) -> Trace:
-        image = None if asked.image is None else hashlib.sha256(asked.image.encode()).digest()
-        key = (of.name, asked.text, asked.pair, asked.target, asked.truncate, image)
-
-        return self.traces.get(key, lambda: traced(of.model, given, asked.target, asked.truncate))
+    def _trace(self, of: Served, request: Input, source: Any) -> Trace:
+        image = None if request.image is None else hashlib.sha256(request.image.encode()).digest()
+        key = (of.name, request.text, request.pair, request.target, request.truncate, image)
+        return self.traces.get(key, lambda: traced(of.model, source, request.target, request.truncate))
 
 
 def picture(data: str, pixels: int) -> Any:

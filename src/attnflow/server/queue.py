@@ -6,58 +6,18 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnflow.errors import InputError
+from attnflow.server.limits import UNEXPECTED, Limits, Refusal
 from attnflow.view import document
 
 log = logging.getLogger(__name__)
 
-UNEXPECTED = (
-    "something went wrong in the server, and its log says what: this is a fault of attnflow, not of your request"
-)
 STOPPING = "the server is stopping: start it again with attnflow serve"
 RETRY = {"Retry-After": "5"}
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may take, and all of them together.
-
-    tokens: of one text. queue: requests that wait. image_bytes, pixels: of one image. body_seconds: until a body has come.
-    kept, kept_seconds, kept_bytes: of finished jobs. traces, trace_bytes: of traces that are kept for more questions.
-    """
-
-    tokens: int = 512
-    queue: int = 32
-    image_bytes: int = 8 << 20
-    pixels: int = 1 << 24
-    body_seconds: float = 20.0
-    kept: int = 64
-    kept_seconds: float = 600.0
-    kept_bytes: int = 256 << 20
-    traces: int = 16
-    trace_bytes: int = 512 << 20
-
-    @property
-    def characters(self) -> int:
-        """Of all texts of a request together: a token of real text has about four, and tokenizing has to end too."""
-        return 40 * self.tokens
-
-    def body(self, images: bool) -> int:
-        """A character is at most twelve bytes of JSON, and base64 makes four bytes of three."""
-        return (1 << 16) + 12 * self.characters + (self.image_bytes // 3 * 4 if images else 0)
-
-
-class Refusal(Exception):
-    """An answer that is an error: its status, and one sentence for whoever asked."""
-
-    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.headers = headers
 
 
 class Cancelled(BaseException):
@@ -71,7 +31,7 @@ Work = Callable[[document.Progress], bytes]
 class Job:
     """One computation: what it is, how far it has come, and what came out."""
 
-    told: Callable[[], None] | None = None
+    on_end: Callable[[], None] | None = None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     state: str = "queued"
     stage: str = ""
@@ -88,7 +48,7 @@ class Job:
         self.stage, self.done, self.total = stage, done, total
 
 
-class Jobs:
+class JobQueue:
     """The queue, the one thread that works on it, and the finished jobs that somebody may still ask for."""
 
     def __init__(self, limits: Limits) -> None:
@@ -101,8 +61,8 @@ class Jobs:
         self.thread = threading.Thread(target=self._work, name="attnflow", daemon=True)
         self.thread.start()
 
-    def submit(self, work: Work, told: Callable[[], None] | None = None) -> Job:
-        """Into the queue. With ``told``, which is called at the end, nobody can ask for it by its id."""
+    def submit(self, work: Work, on_end: Callable[[], None] | None = None) -> Job:
+        """Puts work into the queue. With ``on_end``, which is called at its end, nobody can ask for it by its id."""
         with self.changed:
             if self.stopping:
                 raise Refusal(503, STOPPING, RETRY)
@@ -110,9 +70,9 @@ class Jobs:
                 raise Refusal(
                     503, f"{len(self.waiting)} requests are waiting, as many as may: try again in some seconds", RETRY
                 )
-            job = Job(told)
+            job = Job(on_end)
             self.waiting[job] = work
-            if told is None:
+            if on_end is None:
                 self.known[job.id] = job
             self._forget()
             self.changed.notify()
@@ -144,14 +104,14 @@ class Jobs:
             }  # fmt: skip
 
     def cancel(self, job: Job) -> None:
-        """At once where it waits; where it runs, at its next progress call."""
+        """Cancels a job: at once where it waits; where it runs, at its next progress call."""
         with self.changed:
             job.cancelled.set()
             if self.waiting.pop(job, None):
                 self._end(job, "cancelled", Refusal(409, "the job was cancelled: send it again"))
 
     def stop(self) -> None:
-        """Everything is cancelled, and whoever waits is told so now, even where the running job takes its time."""
+        """Cancels everything and answers whoever waits now, even where the running job takes its time."""
         with self.changed:
             self.stopping = True
             for job in [*self.waiting, *([self.running] if self.running else [])]:
@@ -194,8 +154,8 @@ class Jobs:
         if job.ended is not None:
             return
         job.state, job.problem, job.result, job.ended = state, problem, result, time.monotonic()
-        if job.told is not None:
-            job.told()
+        if job.on_end is not None:
+            job.on_end()
         self._forget()
 
     def _forget(self) -> None:

@@ -2,47 +2,64 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from attnflow.cli.options import progress as say
 from attnflow.server.api import api
 from attnflow.server.guard import Guard, authorities
-from attnflow.server.jobs import Jobs, Limits
+from attnflow.server.limits import Limits
+from attnflow.server.queue import JobQueue
 from attnflow.server.service import Served, Service
+
+Say = Callable[[str], None]
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with the queue stopped before connections are waited for, and the address told once it answers."""
+    """uvicorn, with the queue stopped before connections are waited for, and the address told once it answers.
 
-    def __init__(self, models: Sequence[Served], limits: Limits, host: str, port: int, browser: bool = False) -> None:
+    say: is called with the line that tells the address.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Served],
+        limits: Limits,
+        host: str,
+        port: int,
+        say: Say = lambda line: None,
+        browser: bool = False,
+    ) -> None:
         images = any(each.kind == "image" for each in models)
         hosts = authorities(host, port)
         name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # what stands for all addresses is none itself
-        self.jobs = Jobs(limits)
+        self.jobs = JobQueue(limits)
         self.address = f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+        self.say = say
         self.browser = browser
         self.names = [each.name for each in models]
         guard = Guard(api(Service(models, limits), self.jobs), hosts, limits.body(images), limits.body_seconds)
         # What goes wrong in the app is in our own log; a client that leaves is nothing to report
         super().__init__(
             uvicorn.Config(
-                guard, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, log_level="critical",
-                access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2,
+                guard, loop="asyncio", http=_bounded(limits.header_seconds), ws="none", lifespan="off", log_config=None,
+                log_level="critical", access_log=False, proxy_headers=False, server_header=False,
+                timeout_graceful_shutdown=2,
             )
         )  # fmt: skip
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        say(f"attnflow: {', '.join(self.names)} at {self.address} (Ctrl+C stops it)")
+        self.say(f"attnflow: {', '.join(self.names)} at {self.address} (Ctrl+C stops it)")
         if self.browser:  # in a thread, because a browser in a terminal returns when it is closed
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
 
@@ -51,9 +68,30 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run(models: Sequence[Served], limits: Limits, host: str, sock: socket.socket, browser: bool) -> None:
+def _bounded(seconds: float) -> type[H11Protocol]:
+    """uvicorn's protocol, which closes a connection whose next request has not all its headers within so many seconds."""
+
+    class Bounded(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self.close_if_waiting, None)
+
+        def on_response_complete(self) -> None:
+            last = self.cycle
+            super().on_response_complete()  # which begins the next request, where that is here already
+            self.loop.call_later(seconds, self.close_if_waiting, last)
+
+        def close_if_waiting(self, last: object) -> None:
+            """last: the request that was the last when the time began."""
+            if self.cycle is last and not self.transport.is_closing():
+                self.transport.close()
+
+    return Bounded
+
+
+def run(models: Sequence[Served], limits: Limits, host: str, sock: socket.socket, say: Say, browser: bool) -> None:
     """Serves until SIGINT or SIGTERM. A computation that does not notice within seconds ends with the process."""
-    server = Server(models, limits, host, sock.getsockname()[1], browser)
+    server = Server(models, limits, host, sock.getsockname()[1], say, browser)
     with _asked_to_stop():
         server.run(sockets=[sock])
         server.jobs.thread.join(timeout=2)

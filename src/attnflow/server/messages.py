@@ -1,4 +1,4 @@
-"""What comes back: JSON, and every error as one sentence."""
+"""The shapes of requests and answers: JSON, and every error as one sentence."""
 
 from __future__ import annotations
 
@@ -6,12 +6,77 @@ import json
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from attnflow.server.jobs import Refusal
+from attnflow.server.limits import Refusal
+
+Position = Annotated[int, Field(strict=True, ge=0)]
+
+
+class Input(BaseModel):
+    """What a model reads."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = Field(description="The name of one of /api/models.", examples=["verb-number"])
+    text: str | None = Field(None, description="For models of text.", examples=["the key to the cabinets"])
+    pair: str | None = Field(None, description="A second text, for models that read pairs.")
+    target: str | None = Field(
+        None, description="For encoder-decoders: what the decoder writes; its own answer if not given."
+    )
+    image: str | None = Field(
+        None, description="For models of images: a PNG or JPEG file in base64, with or without the head of a data URL."
+    )
+    truncate: bool = Field(False, strict=True, description="Cut a text that is too long for the model.")
+
+
+class ExplainRequest(Input):
+    """A text or an image to explain."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "verb-number", "text": "the key to the cabinets"}]}
+    )
+
+    query: Position | None = Field(None, description="The position to explain first; the one that answers by default.")
+    importance: list[Literal["gradient", "blank-out"]] = Field(
+        ["gradient", "blank-out"],
+        max_length=2,
+        description="What tokens are worth to the answer, and by which measures.",
+    )
+
+
+class RowsRequest(Input):
+    """One query of an input, for a page that does not hold it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": "verb-number", "text": "the key to the cabinets", "unit": "subwords", "query": 5}]
+        }
+    )
+
+    unit: Literal["subwords", "words"]
+    query: Position = Field(description="A position among all tokens, or all words, of the input.")
+
+
+class PathsRequest(RowsRequest):
+    """One pair of a hidden state and an input token."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "verb-number", "text": "the key to the cabinets", "unit": "subwords", "query": 0, "layer": 5,
+                    "token": 2,
+                }
+            ]
+        }
+    )  # fmt: skip
+
+    layer: Position = Field(description="The layer of the hidden state, from 0.")
+    token: Position = Field(description="The position of the input token.")
 
 
 class Problem(BaseModel):
@@ -82,12 +147,9 @@ def sentence(error: Mapping[str, Any]) -> str:
         return f"the field {name!r} is missing: /openapi.json says what is expected"
     if error["type"] == "extra_forbidden":
         return f"the field {name!r} is not known: /openapi.json lists those that are"
-    told = str(error["msg"])[:200].removeprefix("Input ")
-    return (
-        f"the field {name!r} cannot be used: it {told}"
-        if str(error["msg"]).startswith("Input ")
-        else f"the field {name!r}: {told}"
-    )
+    message = str(error["msg"])[:200]
+    own = message.removeprefix("Input ")
+    return f"the field {name!r} cannot be used: it {own}" if own != message else f"the field {name!r}: {message}"
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

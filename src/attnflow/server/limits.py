@@ -1,0 +1,50 @@
+"""What a request may take, and what it is told where it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+UNEXPECTED = (
+    "something went wrong in the server, and its log says what: this is a fault of attnflow, not of your request"
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take, and all of them together.
+
+    tokens: of one text. queue: requests that wait. image_bytes, pixels: of one image. header_seconds, body_seconds:
+    until all headers, and then the body, have come.
+    kept, kept_seconds, kept_bytes: of finished jobs. traces, trace_bytes: of traces that are kept for more questions.
+    """
+
+    tokens: int = 512
+    queue: int = 32
+    image_bytes: int = 8 << 20
+    pixels: int = 1 << 24
+    header_seconds: float = 10.0
+    body_seconds: float = 20.0
+    kept: int = 64
+    kept_seconds: float = 600.0
+    kept_bytes: int = 256 << 20
+    traces: int = 16
+    trace_bytes: int = 512 << 20
+
+    @property
+    def characters(self) -> int:
+        """Of all texts of a request together: a token of real text has about four, and tokenizing has to end too."""
+        return 40 * self.tokens
+
+    def body(self, images: bool) -> int:
+        """A character is at most twelve bytes of JSON, and base64 makes four bytes of three."""
+        return (1 << 16) + 12 * self.characters + (self.image_bytes // 3 * 4 if images else 0)
+
+
+class Refusal(Exception):
+    """An answer that is an error: its status, and one sentence for whoever asked."""
+
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = headers
