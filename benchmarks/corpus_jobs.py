@@ -21,9 +21,9 @@ from attnflow.capture.silence import silence
 from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.corpus import explain_corpus
 from attnflow.corpus.plan import Reader, plan
-from attnflow.corpus.progress import Progress
 from attnflow.corpus.sources import open_corpus
 from attnflow.errors import InputError
+from attnflow.jobs.progress import Progress
 from benchmarks.command import run_command
 from benchmarks.memory import in_process
 
@@ -47,7 +47,7 @@ def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: s
     """Texts a second, medians over rounds in which everything is done once, one after another.
 
     The forward pass is timed on batches that are tokenized, sorted and padded beforehand, and nothing is kept of it. A job
-    is timed from the file to the last synced part: reading, tokenizing, words, solving and writing are in it.
+    is timed from the file to the last synced shard: reading, tokenizing, words, solving and writing are in it.
     """
     import attnflow
 
@@ -84,30 +84,30 @@ def read(path: Path, count: int) -> list[str]:
     found: list[str] = []
     with_texts = plan(corpus, count, 1 << 62, lambda size: 0, samples=count)
     reader = Reader(corpus)
-    for part in with_texts:
-        found += [text.text for text in reader.texts(part) if text.text and text.text.strip()]
+    for shard in with_texts:
+        found += [text.text for text in reader.texts(shard) if text.text and text.text.strip()]
     reader.close()
     return found
 
 
 def _first_pass(path: Path, count: int) -> float:
-    """Milliseconds a text that cutting the input into parts takes."""
+    """Milliseconds a text that cutting the input into shards takes."""
     begun = time.perf_counter()
-    found = sum(part.count for part in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
+    found = sum(shard.count for shard in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
     return (time.perf_counter() - begun) / found * 1000
 
 
 def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """As the job makes them, a part at a time."""
+    """As the job makes them, a shard at a time."""
     from attnflow.capture import inputs
     from attnflow.capture.encode import encode_texts
     from attnflow.corpus import explainer as explain
-    from attnflow.corpus.corpus_run import PART_TEXTS, PART_TEXTS_GPU
+    from attnflow.corpus.corpus_job import SHARD_TEXTS, SHARD_TEXTS_GPU
 
     found = []
-    part = PART_TEXTS if model.device.type == "cpu" else PART_TEXTS_GPU
-    for start in range(0, len(texts), part):
-        encoded = [e for e in encode_texts(model, texts[start : start + part]) if not isinstance(e, InputError)]
+    size = SHARD_TEXTS if model.device.type == "cpu" else SHARD_TEXTS_GPU
+    for start in range(0, len(texts), size):
+        encoded = [e for e in encode_texts(model, texts[start : start + size]) if not isinstance(e, InputError)]
         sizes = [(i, len(e.tokens)) for i, e in enumerate(encoded)]
         for members in explain.batches(sizes, _budget(model)):
             batch = inputs.batched([encoded[i].tensors for i in members], model._pad_id())
@@ -162,11 +162,10 @@ def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -
 def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
     """What one text takes of each stage, all layers: milliseconds of one core, or of the model's device, and bytes."""
     from attnflow.corpus import explainer as explain
-    from attnflow.corpus.folder import write_part
-    from attnflow.corpus.plan import Part
     from attnflow.corpus.schema import table
     from attnflow.corpus.sources import Text
     from attnflow.flow import flow
+    from attnflow.jobs.store import write_shard
 
     given = [Text(str(i), text) for i, text in enumerate(texts)]
     layers = tuple(range(explain.layer_count(explain.checked(model))))
@@ -193,8 +192,8 @@ def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
     rows = explainer.explain(prepared, lambda texts, tokens: None)()
     explainer.close()
     with tempfile.TemporaryDirectory() as folder:
-        part = Part(0, 0, len(given), (), "")
-        written = timed("writing, ms", lambda: write_part(Path(folder), part, table(0, given, rows, wanted.columns)))
+        path = Path(folder) / "part-000000.parquet"
+        written = timed("writing, ms", lambda: write_shard(path, table(0, given, rows, wanted.columns)))
     found["written, bytes"] = written["bytes"] / len(texts)
     found["read, bytes"] = sum(len(text.encode()) for text in texts) / len(texts)
     return found
@@ -213,8 +212,8 @@ class Clock(Progress):
         super().__init__("none")
         self.marks: list[tuple[float, int]] = []
 
-    def seen(self, texts: int, tokens: int) -> None:
-        super().seen(texts, tokens)
+    def advance(self, texts: int, tokens: int) -> None:
+        super().advance(texts, tokens)
         self.marks.append((time.perf_counter(), texts))
 
 
@@ -227,7 +226,7 @@ def on_ray(text: Path, model: str, count: int, workers: Sequence[int], say: Say)
         with tempfile.TemporaryDirectory() as folder:
             told = explain_corpus(
                 text, Path(folder) / "out", model, samples=count, methods=["rollout", "flow"], layers="all", ray=True,
-                workers=number, part_texts=max(1, count // 32), progress=clock,
+                workers=number, shard_texts=max(1, count // 32), progress=clock,
             )  # fmt: skip
         (first, early), (last, _) = clock.marks[number - 1], clock.marks[-1]
         early = sum(texts for _, texts in clock.marks[:number])

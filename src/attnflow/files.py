@@ -39,7 +39,17 @@ BESIDE = ".attnflow-*.tmp"
 FloatArray = np.ndarray[Any, Any]
 
 
-def write_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) -> None:
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """As `replace_whole`, for a file that a user has named: what goes wrong is an InputError."""
+    try:
+        replace_whole(path, write)
+    except InputError:
+        raise
+    except (OSError, ValueError) as e:  # ValueError: a name that no file can have
+        raise InputError(f"cannot write {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
+
+
+def replace_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) -> None:
     """Has `write` write beside `path`, then renames: a reader sees the old file or the new one, never half of one.
 
     sync: what was written is on the disk before it has its name, and has its name before this returns.
@@ -48,21 +58,15 @@ def write_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) ->
     target = path.resolve() if path.is_symlink() else path
     beside = target.with_name(BESIDE.replace("*", os.urandom(6).hex()))
     try:
-        if target.exists() and not (
-            target.is_file() or target.is_dir()
-        ):  # a device or a pipe is written to, not replaced
-            write(target)
-        else:
-            write(beside)
-            if sync:
-                synced(beside)
-            beside.replace(target)
-            if sync:
-                synced(target.parent)
-    except InputError:
-        raise
-    except (OSError, ValueError) as e:  # ValueError: a name that no file can have
-        raise InputError(f"cannot write {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            write(target)  # a device or a pipe is written to, not replaced
+            return
+        write(beside)
+        if sync:
+            synced(beside)
+        beside.replace(target)
+        if sync:
+            synced(target.parent)
     finally:
         with contextlib.suppress(OSError, ValueError):  # gone already, or never there
             beside.unlink()

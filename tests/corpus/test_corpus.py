@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.errors import InputError
+from attnflow.errors import InputError, JobError
 
 torch = pytest.importorskip("torch", reason="a corpus needs torch")
 transformers = pytest.importorskip("transformers", reason="a corpus needs transformers")
@@ -23,15 +23,17 @@ pa = pytest.importorskip("pyarrow", reason="a corpus needs pyarrow")
 
 import pyarrow.dataset as ds  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
+from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from attnflow import files  # noqa: E402
 from attnflow.cli import app  # noqa: E402
-from attnflow.corpus import explain_corpus, folder, job  # noqa: E402
+from attnflow.corpus import corpus_job, explain_corpus, worker  # noqa: E402
 from attnflow.corpus import explainer as explain  # noqa: E402
-from attnflow.corpus.progress import Progress, duration  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.corpus.sources import Text, open_corpus  # noqa: E402
+from attnflow.jobs.progress import Progress, duration  # noqa: E402
+from attnflow.jobs.store import read_manifest  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
 from helpers.small_tokenizers import sentencepiece  # noqa: E402
@@ -100,7 +102,7 @@ def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any]
     wrapped = model()
     texts = TEXTS[2:4] if model is t5 else TEXTS  # it writes 64 tokens of its own for each
     told = explain_corpus(
-        write(tmp_path / "texts.txt", texts), tmp_path / "out", wrapped, truncate=True, part_texts=3,
+        write(tmp_path / "texts.txt", texts), tmp_path / "out", wrapped, truncate=True, shard_texts=3,
         batch_tokens=40, **{"methods": METHODS, "layers": "all", **options},
     )  # fmt: skip
     found = rows(tmp_path / "out")
@@ -203,7 +205,7 @@ def test_batches_hold_texts_of_one_length_and_no_more_than_fits() -> None:
 
 
 def test_one_schema_for_every_reader(embedded: Any, tmp_path: Path) -> None:
-    explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", embedded, methods=METHODS, part_texts=2)
+    explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", embedded, methods=METHODS, shard_texts=2)
     parts = sorted((tmp_path / "out").glob("*.parquet"))
     wanted = schema(["raw_L6", "rollout_L6", "flow_L6"])
     assert len(parts) == 4 and all(pq.read_schema(part) == wanted for part in parts)  # a part of errors alone, too
@@ -229,7 +231,7 @@ class Stopped(Exception):
 
 def stopped_after(count: int, monkeypatch: Any) -> None:
     """A job that is cut off when it has written so many parts, and before the manifest says so."""
-    real = job.write_part
+    real = worker.write_shard
 
     def write(*args: Any) -> Any:
         nonlocal count
@@ -238,12 +240,12 @@ def stopped_after(count: int, monkeypatch: Any) -> None:
             raise Stopped
         return real(*args)
 
-    monkeypatch.setattr(job, "write_part", write)
+    monkeypatch.setattr(worker, "write_shard", write)
 
 
 def test_a_job_goes_on_to_the_same_bytes(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
     given = write(tmp_path / "t.txt", TEXTS * 3)
-    options: dict[str, Any] = {"methods": METHODS, "layers": "all", "part_texts": 4}
+    options: dict[str, Any] = {"methods": METHODS, "layers": "all", "shard_texts": 4}
     explain_corpus(given, tmp_path / "whole", embedded, **options)
     expected = contents(tmp_path / "whole")
     for count in (0, 1, 4):
@@ -259,14 +261,14 @@ def test_a_job_goes_on_to_the_same_bytes(embedded: Any, tmp_path: Path, monkeypa
         shutil.rmtree(tmp_path / "out")
 
 
-def test_a_part_that_is_damaged_is_done_again(embedded: Any, tmp_path: Path) -> None:
+def test_a_shard_that_is_damaged_is_done_again(embedded: Any, tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
-    explain_corpus(given, tmp_path / "out", embedded, part_texts=2)
+    explain_corpus(given, tmp_path / "out", embedded, shard_texts=2)
     expected = contents(tmp_path / "out")
     damaged = tmp_path / "out" / "part-000001.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     (tmp_path / "out" / "part-000002.parquet").unlink()
-    told = explain_corpus(given, tmp_path / "out", embedded, part_texts=2, resume=True)
+    told = explain_corpus(given, tmp_path / "out", embedded, shard_texts=2, resume=True)
     assert contents(tmp_path / "out") == expected and told["resumed"] == 4
 
 
@@ -281,25 +283,25 @@ def test_what_is_there_is_never_overwritten_by_another_job(embedded: Any, tmp_pa
     explain_corpus(given, out, embedded)
     before = contents(out)
     assert refused(given, out, embedded) == (
-        f"the folder {str(out)!r} holds a job that is finished: give --resume to check it, or another folder"
+        f"the folder {str(out)!r} holds a job that is finished: give resume=True to check it, or another folder"
     )
     assert refused(given, out, embedded, methods=["flow"], residual=0.25, resume=True) == (
         f"the folder {str(out)!r} holds a job of other settings (methods rollout, now flow; residual 0.5, now 0.25): "
         "give the same, or another folder"
     )
-    assert "(part_texts 1024, now 2)" in refused(given, out, embedded, part_texts=2, resume=True)
+    assert "(part_texts 1024, now 2)" in refused(given, out, embedded, shard_texts=2, resume=True)
     assert refused(given, out, bert(), resume=True).startswith(
         f"the folder {str(out)!r} holds a job of other settings (class "
     )
     write(given, [*TEXTS[:2], "another book", *TEXTS[3:]])
     assert refused(given, out, embedded, resume=True) == (
-        f"the texts of part 0 of {str(out)!r} are others than when it was made: the input has changed since; give another folder"
+        f"the texts of shard 0 of {str(out)!r} are others than when it was made: the input has changed since; give another folder"
     )
     assert contents(out) == before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "_manifest.jsonl").write_text('{"a": 1}\n')
     assert refused(given, tmp_path / "other", embedded, resume=True) == (
-        f"{str(tmp_path / 'other' / '_manifest.jsonl')!r} is no manifest of attnflow corpus: give another folder"
+        f"{str(tmp_path / 'other' / '_manifest.jsonl')!r} is no manifest of a corpus: give another folder"
     )
 
 
@@ -314,10 +316,10 @@ def test_other_columns_are_another_job(embedded: Any, tmp_path: Path) -> None:
     )
 
 
-def test_a_first_part_of_failures_alone_is_said_at_once(embedded: Any, tmp_path: Path, capsys: Any) -> None:
+def test_a_first_shard_of_failures_alone_is_said_at_once(embedded: Any, tmp_path: Path, capsys: Any) -> None:
     given = write(tmp_path / "t.txt", TEXTS[:2] * 2)
-    explain_corpus(given, tmp_path / "out", embedded, query="zebra", part_texts=2)
-    assert capsys.readouterr().err == "all 2 texts of the first part failed (query): see its messages\n"
+    explain_corpus(given, tmp_path / "out", embedded, query="zebra", shard_texts=2)
+    assert capsys.readouterr().err == "all 2 texts of the first shard failed (query): see its messages\n"
 
 
 def test_nothing_of_others_is_written_over_or_taken_over(embedded: Any, tmp_path: Path) -> None:
@@ -402,17 +404,19 @@ def test_a_full_disk_is_said_and_what_is_finished_stays(embedded: Any, tmp_path:
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "synced", full)
-        assert refused(given, out, embedded, part_texts=2) == (
-            f"cannot write {str(out / 'part-000002.parquet')!r}: No space left on device; 2 of 4 parts are finished and stay "
-            "valid: make room, and run the same command with --resume"
-        )
+        with pytest.raises(JobError) as e:
+            explain_corpus(given, out, embedded, shard_texts=2)
+    assert str(e.value) == (
+        f"cannot write {str(out / 'part-000002.parquet')!r}: No space left on device; what is finished stays valid: make "
+        "room, and resume the job"
+    )
     assert [path.name for path in sorted(out.iterdir())] == [
         "_manifest.jsonl",
         "part-000000.parquet",
         "part-000001.parquet",
     ]
     assert len(rows(out)) == 4
-    assert explain_corpus(given, out, embedded, part_texts=2, resume=True)["resumed"] == 4
+    assert explain_corpus(given, out, embedded, shard_texts=2, resume=True)["resumed"] == 4
 
 
 def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None:
@@ -428,8 +432,8 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
-        ({"workers": 2}, "--workers goes with --ray: give that too"),
-        ({"ray_address": "x"}, "--ray-address goes with --ray: give that too"),
+        ({"workers": 2}, "workers goes with ray=True: give that too"),
+        ({"ray_address": "x"}, "ray_address goes with ray=True: give that too"),
         ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
         ({"methods": "flow,raws"}, "method 'raws': expected some of raw, rollout, flow, with commas between them"),
         ({"ray": True}, "on Ray each worker loads its own model: give a folder or a hub id"),
@@ -464,7 +468,7 @@ def test_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--progress", "json"])
     assert done.exit_code == 3  # some texts failed
     assert done.stdout.splitlines()[:6] == [
-        f"8 texts, 40 tokens, 1 part in {tmp_path / 'out'}",
+        f"8 texts, 40 tokens, 1 shard in {tmp_path / 'out'}",
         "explained: 5",
         "error, empty: 1",
         "error, encoding: 1",
@@ -486,7 +490,7 @@ def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, mon
     """What is alive of texts, at any time, is what a few parts hold."""
     alive, most = 0, 0
     lock = threading.Lock()
-    made, given_up = job.Worker._prepared, job.Worker._written
+    made, given_up = worker.Worker._prepared, worker.Worker._written
 
     def counted(change: int) -> None:
         nonlocal alive, most
@@ -504,43 +508,45 @@ def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, mon
         finally:
             counted(-part.count)
 
-    monkeypatch.setattr(job.Worker, "_prepared", prepared)
-    monkeypatch.setattr(job.Worker, "_written", written)
-    explain_corpus(write(tmp_path / "t.txt", TEXTS * 40), tmp_path / "out", embedded, part_texts=8)
-    assert 8 <= most <= 8 * (job.AHEAD + 2)
+    monkeypatch.setattr(worker.Worker, "_prepared", prepared)
+    monkeypatch.setattr(worker.Worker, "_written", written)
+    explain_corpus(write(tmp_path / "t.txt", TEXTS * 40), tmp_path / "out", embedded, shard_texts=8)
+    assert 8 <= most <= 8 * (worker.AHEAD + 2)
 
 
-def test_parts_hold_fewer_texts_where_these_are_long(tmp_path: Path) -> None:
+def test_shards_hold_fewer_texts_where_these_are_long(tmp_path: Path) -> None:
     given = open_corpus(write(tmp_path / "t.txt", ["the key " * 2000] * 40))
     one = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5))
-    assert len(job.planned(given, one, None, 4096)) == 1
+    assert len(corpus_job.planned(given, one, None, 4096)) == 1
     every = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5), query="all")
-    assert len(job.planned(given, every, None, 4096)) == 40
+    assert len(corpus_job.planned(given, every, None, 4096)) == 40
     token = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5), query="the")
-    assert len(job.planned(given, token, None, 4096)) == 40
-    assert len(job.planned(given, every, 128, 4096)) == 1  # of which the model takes no more
+    assert len(corpus_job.planned(given, token, None, 4096)) == 40
+    assert len(corpus_job.planned(given, every, 128, 4096)) == 1  # of which the model takes no more
 
 
-def test_progress(capsys: Any, monkeypatch: Any) -> None:
+def test_progress(monkeypatch: Any) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    shown = Progress("auto")
-    shown.start(1000, 200, 5000, 1)
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    progress = Progress("auto", console)
+    progress.start(1000, 200, 5000, 1)
     now[0] = 10.0
-    shown.failed(2)
-    shown.seen(400, 8000)
-    assert capsys.readouterr().err == (
-        "\r\x1b[2K600 of 1,000 texts (60%) · 40 texts/s · 800 tokens/s · 10 s left · 3 errors"
-    )
+    progress.errors += 2
+    progress.advance(400, 8000)
+    shown = console.file.getvalue()
+    assert "600 of 1,000 texts (60%) · 40 texts/s · 800 tokens/s · 10 s left · 3 errors" in shown
     now[0] = 10.1
-    shown.seen(1, 1)
-    assert capsys.readouterr().err == ""
+    progress.advance(1, 1)
+    assert console.file.getvalue() == shown
+    progress.warn("all 2 texts failed [query]")
+    progress.close()
+    assert "all 2 texts failed [query]" in console.file.getvalue() and "601 of" in console.file.getvalue()
     assert duration(3661) == "1 h 1 min"
 
 
 def test_the_lines_of_the_manifest(embedded: Any, tmp_path: Path) -> None:
-    explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", embedded, part_texts=5)
+    explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", embedded, shard_texts=5)
     first, *parts, last = map(json.loads, (tmp_path / "out" / "_manifest.jsonl").read_text().splitlines())
     assert (first["format"], first["version"], first["attnflow"]) == ("attnflow.corpus", 1, af.__version__)
     assert first["layers"] == [6] and first["methods"] == ["rollout"] and first["input"] == str(tmp_path / "t.txt")
@@ -553,7 +559,7 @@ def test_the_lines_of_the_manifest(embedded: Any, tmp_path: Path) -> None:
         "finished": True, "parts": 2, "texts": 8, "tokens": sum(p["tokens"] for p in parts),
         "errors": {"empty": 1, "encoding": 1, "too long": 1},
     }  # fmt: skip
-    assert folder.state(tmp_path / "out") == "finished" and folder.state(tmp_path) is None
+    assert read_manifest(tmp_path / "out") == [first, *parts, last] and read_manifest(tmp_path) == []
 
 
 def test_pairs(tmp_path: Path) -> None:

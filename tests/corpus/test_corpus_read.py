@@ -1,4 +1,4 @@
-"""Inputs of a corpus: every format, in parts of any size and order, gives the same texts; what is broken harms its own row."""
+"""Inputs of a corpus: every format, in shards of any size and order, gives the same texts; what is broken harms its own row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from attnflow.corpus import columnar as tables
 from attnflow.corpus import plan as read
 from attnflow.corpus import sources as inputs
 from attnflow.corpus import text_files as lines
-from attnflow.corpus.plan import Part, Piece, Reader, plan
+from attnflow.corpus.plan import Shard, Piece, Reader, plan
 from attnflow.corpus.sources import Corpus, Text, open_corpus
 from attnflow.errors import InputError
 from attnflow.evaluate.dataset import read_rows
@@ -41,17 +41,17 @@ KNOWN = ".txt, .csv, .tsv, .jsonl, .ndjson (each also .gz, .xz, .bz2), .parquet,
 Row = tuple[str, "str | None", "str | None"]
 
 
-def parts_of(
+def shards_of(
     corpus: Corpus, most_texts: int = 1000, most_cost: int = 1 << 40, samples: int | None = None
-) -> list[Part]:
+) -> list[Shard]:
     return list(plan(corpus, most_texts, most_cost, lambda size: size, samples))
 
 
 def texts_of(path: Path | str, **options: Any) -> list[Text]:
     corpus = open_corpus(path, **options)
-    parts = parts_of(corpus, 2)
-    with closing(Reader(corpus)) as reader:  # backwards, so that every part is found by itself
-        found = [reader.texts(part) for part in reversed(parts)]
+    shards = shards_of(corpus, 2)
+    with closing(Reader(corpus)) as reader:  # backwards, so that every shard is found by itself
+        found = [reader.texts(shard) for shard in reversed(shards)]
     return [text for texts in reversed(found) for text in texts]
 
 
@@ -157,26 +157,26 @@ def test_every_format_in_parts_of_any_size_and_order(
         corpus = open_corpus(path, pair="pair")
 
     most_texts, most_cost = rng.randint(1, 30), rng.randint(1, 400)
-    parts = parts_of(corpus, most_texts, most_cost)
-    assert parts == parts_of(corpus, most_texts, most_cost)
+    shards = shards_of(corpus, most_texts, most_cost)
+    assert shards == shards_of(corpus, most_texts, most_cost)
     corpus = pickle.loads(pickle.dumps(corpus))
     with closing(Reader(corpus)) as reader:
-        assert [text for part in parts for text in reader.texts(part)] == expected
-        for part in rng.sample(parts, len(parts)):
-            assert reader.texts(part) == expected[part.row : part.row + part.count]
+        assert [text for shard in shards for text in reader.texts(shard)] == expected
+        for shard in rng.sample(shards, len(shards)):
+            assert reader.texts(shard) == expected[shard.row : shard.row + shard.count]
 
-    def cost(part: Part) -> int:
-        texts = expected[part.row : part.row + part.count]
+    def cost(shard: Shard) -> int:
+        texts = expected[shard.row : shard.row + shard.count]
         return sum(len((s or "").encode("utf-8", "surrogatepass")) for text in texts for s in (text.text, text.pair))
 
-    for part, after in zip(parts, [*parts[1:], None], strict=True):
-        assert part.number == parts.index(part) and 0 < part.count <= most_texts
-        assert part.count == 1 or cost(part) <= most_cost
+    for shard, after in zip(shards, [*shards[1:], None], strict=True):
+        assert shard.number == shards.index(shard) and 0 < shard.count <= most_texts
+        assert shard.count == 1 or cost(shard) <= most_cost
         if after is not None:
-            assert after.row == part.row + part.count
+            assert after.row == shard.row + shard.count
             first = replace(after, count=1)
-            assert part.count == most_texts or cost(part) + cost(first) > most_cost, "it could have gone on"
-    assert sum(part.count for part in parts) == len(expected)
+            assert shard.count == most_texts or cost(shard) + cost(first) > most_cost, "it could have gone on"
+    assert sum(shard.count for shard in shards) == len(expected)
 
 
 def test_csv_is_read_as_evaluate_reads_it(tmp_path: Path) -> None:
@@ -350,8 +350,8 @@ def test_folders_are_read_in_the_order_of_their_paths(tmp_path: Path) -> None:
     (tmp_path / "b" / "loop").symlink_to(tmp_path)
     corpus = open_corpus(str(tmp_path))
     assert [file.name for file in corpus.files] == ["A.TXT", "a/2.txt.gz", "b.txt", "b/z.txt"]
-    parts = parts_of(corpus, 3)
-    assert [part.pieces for part in parts] == [
+    shards = shards_of(corpus, 3)
+    assert [shard.pieces for shard in shards] == [
         (Piece(0, 0, 0, 1, 1), Piece(1, 0, 0, 2, 1)),
         (Piece(2, 0, 0, 1, 1), Piece(3, 0, 0, 1, 1)),
     ]
@@ -377,14 +377,14 @@ def test_only_the_first_texts(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", b"1\n2\n3\n")
     write(tmp_path / "b.txt", b"4\n5\n")
     (tmp_path / "c.txt").symlink_to(tmp_path / "missing")  # is never reached
-    parts = parts_of(open_corpus(tmp_path), 3, samples=4)
-    assert [(part.row, part.count) for part in parts] == [(0, 3), (3, 1)]
+    shards = shards_of(open_corpus(tmp_path), 3, samples=4)
+    assert [(shard.row, shard.count) for shard in shards] == [(0, 3), (3, 1)]
 
 
 def test_a_part_is_bounded_whatever_its_texts_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "PART_BYTES", 100)
+    monkeypatch.setattr(read, "SHARD_BYTES", 100)
     corpus = open_corpus(write(tmp_path / "a.txt", (b"x" * 40 + b"\n") * 5 + b"y" * 200))
-    assert [part.count for part in plan(corpus, 1000, 1000, lambda size: 0)] == [2, 2, 1, 1]
+    assert [shard.count for shard in plan(corpus, 1000, 1000, lambda size: 0)] == [2, 2, 1, 1]
 
 
 def test_columns_of_tables(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def texts(split: str | None) -> list[tuple[str, str | None]]:
         corpus = Corpus("hf://datasets/a/b", inputs.loaded("hf://datasets/a/b", data, None, None, split))
         with closing(Reader(corpus)) as reader:
-            return [(text.id, text.text) for part in parts_of(corpus) for text in reader.texts(part)]
+            return [(text.id, text.text) for shard in shards_of(corpus) for text in reader.texts(shard)]
 
     assert texts("train") == [("train[0]", "one"), ("train[1]", "two")] and texts("test") == [("test[0]", "three")]
     for split, message in {
@@ -754,7 +754,7 @@ def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"one\ntwo\nthree\nfour")
     corpus = open_corpus(path)
-    first, second = parts_of(corpus, 2)
+    first, second = shards_of(corpus, 2)
     message = "the input changed while it was read: texts 2 to 3 are not what they were at first, in a.txt; start again when nothing writes to it"
     for data in (
         b"one\ntwo\nthree\nfour more",
@@ -792,11 +792,11 @@ def test_digests_tell_texts_apart(tmp_path: Path) -> None:
         write(tmp_path / f"{n}" / "a.jsonl", "\n".join(map(json.dumps, held)).encode()) for n, held in enumerate(rows)
     ]
     paths.append(write(tmp_path / "broken" / "a.jsonl", b'{"text": "\\ud83d\x80"}'))
-    assert len({parts_of(open_corpus(path))[0].digest for path in paths}) == len(paths)
+    assert len({shards_of(open_corpus(path))[0].digest for path in paths}) == len(paths)
 
 
 def test_memory_stays_flat(tmp_path: Path) -> None:
-    """Files of 8 MB, in parts of 160 kB."""
+    """Files of 8 MB, in shards of 160 kB."""
     text = "the key to the cabinets " * 67
     lines = [f"{n} {text}" for n in range(5000)]
     write(tmp_path / "a.txt", "\n".join(lines).encode())
@@ -811,8 +811,8 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
         tracemalloc.start()
         try:
             with closing(Reader(corpus)) as reader:
-                for part in plan(corpus, 100, 1 << 40, lambda size: size):
-                    assert len(reader.texts(part)) == 100
+                for shard in plan(corpus, 100, 1 << 40, lambda size: size):
+                    assert len(reader.texts(shard)) == 100
                     tables = max(tables, pa.total_allocated_bytes() - before)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
@@ -836,7 +836,7 @@ def test_in_order_nothing_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.
     rng = random.Random(0)
     path = write(tmp_path / "a.txt.gz", b"".join(b"%d\n" % rng.getrandbits(400) for _ in range(5000)))
     corpus = open_corpus(path)
-    parts = parts_of(corpus, 100)
+    shards = shards_of(corpus, 100)
     raw: list[Counting] = []
 
     def opened(path: str) -> Any:
@@ -845,11 +845,11 @@ def test_in_order_nothing_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(lines, "PACKED", inputs.PACKED | {".gz": opened})
     with closing(Reader(corpus)) as reader:
-        for part in parts[::3]:  # as one of three workers does
-            reader.texts(part)
+        for shard in shards[::3]:  # as one of three workers does
+            reader.texts(shard)
         assert 0 < Counting.total <= path.stat().st_size and len(raw) == 1
-        reader.texts(parts[0])
-        reader.texts(parts[-1])
+        reader.texts(shards[0])
+        reader.texts(shards[-1])
         assert Counting.total > 1.5 * path.stat().st_size, "the counter counts"
     raw[0].close()
 
@@ -857,7 +857,7 @@ def test_in_order_nothing_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.
 def test_of_parquet_only_what_is_needed_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"text": [f"{n}" for n in range(1000)]}), tmp_path / "a.parquet", row_group_size=100)
     corpus = open_corpus(tmp_path / "a.parquet")
-    parts = parts_of(corpus, 10)
+    shards = shards_of(corpus, 10)
     decoded: list[int] = []
     begun: list[int] = []
     rows_from = tables.Table._from
@@ -870,14 +870,14 @@ def test_of_parquet_only_what_is_needed_is_decoded(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(tables.Table, "_from", counted)
     with closing(Reader(corpus)) as reader:
-        for part in parts:
-            reader.texts(part)
+        for shard in shards:
+            reader.texts(shard)
         assert begun == [0] and sum(decoded) == 1000
         decoded.clear()
-        assert [t.text for t in reader.texts(parts[55])][:2] == ["550", "551"]
+        assert [t.text for t in reader.texts(shards[55])][:2] == ["550", "551"]
         assert begun == [0, 5] and sum(decoded) <= tables.ROWS
-        reader.texts(parts[57])
+        reader.texts(shards[57])
         assert begun == [0, 5]
         decoded.clear()
-        reader.texts(parts[95])
+        reader.texts(shards[95])
         assert begun == [0, 5, 9] and sum(decoded) <= tables.ROWS

@@ -165,5 +165,5 @@ def test_mistakes(summary: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError) as e:
         grid_report.write(measured(), summary, tmp_path / "never")
-    assert str(e.value) == "a grid is kept as parquet, by pyarrow: pip install 'attnflow[corpus]'"
+    assert str(e.value) == "parquet needs pyarrow: pip install 'attnflow[corpus]'"
     assert not (tmp_path / "never").exists()

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PART_TEXTS = 12
-ASKED = ["--part-texts", str(PART_TEXTS), "--method", "rollout,flow", "--query", "all", "--layer", "last"]
+SHARD_TEXTS = 12
+ASKED = ["--shard-texts", str(SHARD_TEXTS), "--method", "rollout,flow", "--query", "all", "--layer", "last"]
 CORES = 2
 
 
@@ -33,7 +33,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-def parts_done(output: Path) -> int:
+def shards_done(output: Path) -> int:
     """Lines of the manifest, less its first."""
     manifest = output / "_manifest.jsonl"
     return manifest.read_bytes().count(b"\n") - 1 if manifest.exists() else 0

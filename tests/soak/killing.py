@@ -20,12 +20,12 @@ import pyarrow.parquet
 import torch
 
 import attnflow
-import attnflow.corpus.job
+import attnflow.corpus.worker
 from attnflow.cli import app
 from attnflow.cli.corpus import FAILED
 
 TEXTS = 240
-PART = 6
+SHARD = 6
 WORDS = ("the", "key", "to", "cabinets", "near", "old", "doors", "of", "a", "house", "is", "lost", "and", "found", "by")
 
 
@@ -39,7 +39,7 @@ def texts(count: int, seed: int) -> list[str]:
 
 def job(folder: Path, output: Path) -> int:
     args = ["corpus", str(folder / "texts.txt"), str(output), "--method", "raw,rollout,flow", "--layer", "all"]
-    return int(app([*args, "--part-texts", str(PART), "--resume", "--json"], standalone_mode=False) or 0)
+    return int(app([*args, "--shard-texts", str(SHARD), "--resume", "--json"], standalone_mode=False) or 0)
 
 
 def forked(folder: Path, output: Path, at: int | None = None) -> int:
@@ -148,7 +148,7 @@ def main(folder: Path, kills: int, steps: int, seed: int) -> dict[str, object]:
             check_valid(output)
         go_on_to_the_end()
     return {
-        "killed": killed, "finished between": finished, "at steps": 3 * steps, "parts": TEXTS // PART,
+        "killed": killed, "finished between": finished, "at steps": 3 * steps, "parts": TEXTS // SHARD,
         "parts there after a kill": kept, "seconds of a run": round(took, 2),
     }  # fmt: skip
 

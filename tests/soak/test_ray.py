@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from attnflow.corpus.cluster import Shape, shape
 from attnflow.errors import InputError
+from attnflow.jobs.cluster import Placement, placement
 from helpers.processes import (
     CORES,
-    PART_TEXTS,
+    SHARD_TEXTS,
     below,
     command,
     content,
     explain,
-    parts_done,
     processes,
+    shards_done,
     until,
     workers_of,
 )
@@ -36,15 +36,15 @@ pq = pytest.importorskip("pyarrow.parquet", reason="a corpus is kept as parquet"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
 
 TEXTS = 300
-PARTS = TEXTS // PART_TEXTS
+SHARDS = TEXTS // SHARD_TEXTS
 FAILED = {20: "empty", 100: "encoding", 250: "too long"}
 Cluster = tuple[str, int]
 
 
 def begun(corpus: Path, output: Path, *more: str) -> subprocess.Popen[str]:
-    """A job that has done some of its parts, and not all."""
+    """A job that has done some of its shards, and not all."""
     job = subprocess.Popen(command(corpus, output, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until(lambda: parts_done(output) >= 3 or job.poll() is not None, "the first parts")
+    until(lambda: shards_done(output) >= 3 or job.poll() is not None, "the first shards")
     assert job.poll() is None, job.communicate()
     return job
 
@@ -62,7 +62,7 @@ def test_a_local_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: C
     stdout, stderr = job.communicate(timeout=60)
     assert (stderr, job.returncode) == ("", 3)
     assert re.sub("in [0-9.]+ s", "in … s", stdout) == (
-        f"300 texts, {tokens(one_machine):,} tokens, {PARTS} parts in {output}\n"
+        f"300 texts, {tokens(one_machine):,} tokens, {SHARDS} shards in {output}\n"
         "explained: 297\nerror, empty: 1\nerror, encoding: 1\nerror, too long: 1\n"
         "why, for each: the columns error and message of its row\nin … s\n"
     )
@@ -84,7 +84,7 @@ def test_one_worker_of_a_cluster(corpus: Path, one_machine: dict[str, bytes], cl
     assert [line["texts"] for line in lines] == sorted(line["texts"] for line in lines)
     assert {"texts": lines[-1]["texts"], "errors": lines[-1]["errors"]} == {"texts": TEXTS, "errors": 3}
     told = json.loads(done.stdout)
-    assert (told["texts"], told["parts"], told["errors"]) == (TEXTS, PARTS, dict.fromkeys(sorted(FAILED.values()), 1))
+    assert (told["texts"], told["parts"], told["errors"]) == (TEXTS, SHARDS, dict.fromkeys(sorted(FAILED.values()), 1))
     assert content(output) == one_machine
 
 
@@ -94,8 +94,8 @@ def test_a_worker_that_is_killed(corpus: Path, one_machine: dict[str, bytes], cl
     job = begun(corpus, output, "--ray", "--ray-address", cluster[0], "--workers", "1", "--json")
     (worker,) = workers_of(cluster[1])
     os.kill(worker, signal.SIGKILL)
-    before = parts_done(output)
-    assert before < PARTS and b'"finished"' not in (output / "_manifest.jsonl").read_bytes()
+    before = shards_done(output)
+    assert before < SHARDS and b'"finished"' not in (output / "_manifest.jsonl").read_bytes()
     until(lambda: bool(workers_of(cluster[1]) - {worker}), "another worker")
     assert worker not in processes() and job.poll() is None
     stdout, stderr = job.communicate(timeout=60)
@@ -120,29 +120,29 @@ def test_a_driver_that_is_killed(
     job.kill()
     job.communicate()
     assert job.returncode == -signal.SIGKILL
-    assert parts_done(output) < PARTS and b'"finished"' not in (output / "_manifest.jsonl").read_bytes()
+    assert shards_done(output) < SHARDS and b'"finished"' not in (output / "_manifest.jsonl").read_bytes()
     until(lambda: not gone & processes().keys(), "the end of what it has started", 30)
     if not shared:  # Ray's agents want to report this to the cluster that is gone, and give up after a minute or two
         for pid in agents & processes().keys():
             os.kill(pid, signal.SIGKILL)
     done = explain(corpus, output, "--resume", "--json", *(there if shared else ()))
     assert (done.returncode, done.stderr) == (3, "")
-    assert 3 * PART_TEXTS <= json.loads(done.stdout)["resumed"] < TEXTS
+    assert 3 * SHARD_TEXTS <= json.loads(done.stdout)["resumed"] < TEXTS
     assert content(output) == one_machine
 
 
 WRONG = """
 from dataclasses import replace
 from attnflow.cli import main
-from attnflow.corpus import job
+from attnflow.corpus import corpus_job
 
-planned = job.planned
+planned = corpus_job.planned
 
 def wrong(*given, **more):
-    parts = planned(*given, **more)
-    return {**parts, 5: replace(parts[5], digest="of other texts")}
+    shards = planned(*given, **more)
+    return {**shards, 5: replace(shards[5], digest="of other texts")}
 
-job.planned = wrong
+corpus_job.planned = wrong
 main()
 """
 
@@ -176,9 +176,9 @@ def test_an_address_of_nothing(corpus: Path, tmp_path: Path) -> None:
         done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", address)
         assert time.monotonic() - begin < 20
     assert done.stderr == (
-        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give --ray-address of one that runs\n"
+        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give the ray_address of one that runs\n"
     )
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def machines(*nodes: dict[str, float]) -> Any:
@@ -190,27 +190,27 @@ def machines(*nodes: dict[str, float]) -> Any:
 @pytest.mark.parametrize(
     ("nodes", "workers", "device", "expected"),
     [
-        ([{"CPU": 1.0}], None, None, Shape(1, 1, 0)),
-        ([{"CPU": 2.0}], None, None, Shape(1, 2, 0)),
-        ([{"CPU": 2.0}], 2, None, Shape(2, 1, 0)),
-        ([{"CPU": 16.0}], None, "cpu", Shape(8, 2, 0)),
-        ([{"CPU": 16.0}], 3, None, Shape(3, 5, 0)),
-        ([{"CPU": 16.0, "GPU": 4.0}], None, None, Shape(4, 4, 1)),
-        ([{"CPU": 16.0, "GPU": 4.0}], None, "cuda", Shape(4, 4, 1)),
-        ([{"CPU": 16.0, "GPU": 4.0}], 2, "cuda:1", Shape(2, 8, 1)),
-        ([{"CPU": 16.0, "GPU": 4.0}], None, "cpu", Shape(8, 2, 0)),
-        ([{"CPU": 2.0, "GPU": 4.0}], None, None, Shape(2, 1, 1)),
+        ([{"CPU": 1.0}], None, None, Placement(1, 1, 0)),
+        ([{"CPU": 2.0}], None, None, Placement(1, 2, 0)),
+        ([{"CPU": 2.0}], 2, None, Placement(2, 1, 0)),
+        ([{"CPU": 16.0}], None, "cpu", Placement(8, 2, 0)),
+        ([{"CPU": 16.0}], 3, None, Placement(3, 5, 0)),
+        ([{"CPU": 16.0, "GPU": 4.0}], None, None, Placement(4, 4, 1)),
+        ([{"CPU": 16.0, "GPU": 4.0}], None, "cuda", Placement(4, 4, 1)),
+        ([{"CPU": 16.0, "GPU": 4.0}], 2, "cuda:1", Placement(2, 8, 1)),
+        ([{"CPU": 16.0, "GPU": 4.0}], None, "cpu", Placement(8, 2, 0)),
+        ([{"CPU": 2.0, "GPU": 4.0}], None, None, Placement(2, 1, 1)),
         # a worker lies on one machine: of two with eight cores each, it cannot have sixteen
-        ([{"CPU": 8.0}, {"CPU": 8.0}], 1, None, Shape(1, 8, 0)),
-        ([{"CPU": 3.0}, {"CPU": 3.0}], None, None, Shape(2, 3, 0)),
-        ([{"CPU": 3.0}, {"CPU": 3.0}], 3, None, Shape(3, 1, 0)),
-        ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 2.0}, {}], None, None, Shape(2, 4, 1)),
-        ([{"CPU": 16.0, "GPU": 2.0}], 5, None, Shape(5, 3, 1 / 3)),
-        ([{"CPU": 16.0, "GPU": 1.0}, {"CPU": 64.0}], 16, "cuda", Shape(16, 1, 1 / 16)),
+        ([{"CPU": 8.0}, {"CPU": 8.0}], 1, None, Placement(1, 8, 0)),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], None, None, Placement(2, 3, 0)),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], 3, None, Placement(3, 1, 0)),
+        ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 2.0}, {}], None, None, Placement(2, 4, 1)),
+        ([{"CPU": 16.0, "GPU": 2.0}], 5, None, Placement(5, 3, 1 / 3)),
+        ([{"CPU": 16.0, "GPU": 1.0}, {"CPU": 64.0}], 16, "cuda", Placement(16, 1, 1 / 16)),
     ],
 )
-def test_shape(nodes: list[dict[str, float]], workers: int | None, device: str | None, expected: Shape) -> None:
-    assert shape(machines(*nodes), workers, device) == expected
+def test_placement(nodes: list[dict[str, float]], workers: int | None, device: str | None, expected: Placement) -> None:
+    assert placement(machines(*nodes), workers, device) == expected
 
 
 def test_shapes_that_do_not_fit() -> None:
@@ -231,5 +231,5 @@ def test_shapes_that_do_not_fit() -> None:
         ),
     ):
         with pytest.raises(InputError) as e:
-            shape(machines(*nodes), workers, device)
+            placement(machines(*nodes), workers, device)
         assert str(e.value) == message

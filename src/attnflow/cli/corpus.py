@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     AsJson,
     Device,
@@ -21,7 +22,6 @@ from attnflow.cli.options import (
     TrustRemoteCode,
     Words,
     progress,
-    quiet,
 )
 
 FAILED = 3
@@ -83,9 +83,9 @@ def run(
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens that run together; 2,048 by default, and 65,536 on a GPU.")
     ] = None,
-    part_texts: Annotated[
+    shard_texts: Annotated[
         int | None,
-        typer.Option(min=1, help="Texts in one part of the output, at most; 1,024 by default, and 4,096 on a GPU."),
+        typer.Option(min=1, help="Texts in one shard of the output, at most; 1,024 by default, and 4,096 on a GPU."),
     ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
     ray_address: Annotated[
@@ -110,28 +110,27 @@ def run(
     --resume. attnflow corpus report OUTPUT makes a page of what was found.
     """
     from attnflow.corpus import explain_corpus
-    from attnflow.corpus.folder import finished
+    from attnflow.jobs.store import read_manifest
 
-    quiet()
+    silence()
     try:
         last = explain_corpus(
             source, output, model, methods=",".join(method or ["rollout"]), layers=layer, query=query, residual=residual,
             receptive_field=receptive_field, words=words, truncate=truncate, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
-            part_texts=part_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
+            shard_texts=shard_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
             device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
         )  # fmt: skip
     except KeyboardInterrupt:
-        progress(
-            f"stopped; {finished(output):,} texts are finished in {output}, and the same command with --resume goes on"
-        )
+        texts = sum(line["texts"] for line in read_manifest(output) if "part" in line)
+        progress(f"stopped; {texts:,} texts are finished in {output}, and the same command with --resume goes on")
         raise
     failed = sum(last["errors"].values())
     if as_json:
         print(json.dumps(last))
     else:
-        parts = f"{last['parts']:,} part" + "s" * (last["parts"] != 1)
-        print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {parts} in {output}")
+        shards = f"{last['parts']:,} shard" + "s" * (last["parts"] != 1)
+        print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {shards} in {output}")
         print(f"explained: {last['texts'] - failed:,}")
         for kind, number in last["errors"].items():
             print(f"error, {kind}: {number:,}")
@@ -161,7 +160,7 @@ def report(
     and the texts on which they disagree the most, each with its interactive page."""
     from attnflow.corpus import corpus_report as reporting
 
-    quiet()
+    silence()
     for path in reporting.write(output, folder, model=model, texts=texts, say=progress)[:1]:
         progress(f"wrote {path}")
     if as_json:

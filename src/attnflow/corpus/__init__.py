@@ -3,6 +3,6 @@
 explain_corpus   explains every text of a file or folder
 """
 
-from attnflow.corpus.corpus_run import explain_corpus as explain_corpus
+from attnflow.corpus.corpus_job import explain_corpus as explain_corpus
 
 __all__ = ["explain_corpus"]

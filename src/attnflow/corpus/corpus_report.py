@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.cli.options import make_folder
-from attnflow.corpus.folder import FORMAT, MANIFEST
 from attnflow.corpus.lists import numbers, told_agreement, told_labels, told_lengths, told_positions, told_tokens
-from attnflow.corpus.schema import arrow
 from attnflow.corpus.sources import first_line
 from attnflow.corpus.tally import (
     Agreement,
@@ -35,7 +32,8 @@ from attnflow.corpus.tally import (
 )
 from attnflow.corpus.text_pages import SHOWN, Say, now_and_then, remove_others, text_pages
 from attnflow.errors import InputError
-from attnflow.files import write_whole
+from attnflow.files import make_folder, write_whole
+from attnflow.jobs.store import MANIFEST, arrow, read_manifest
 
 REPORT = "_report"
 VIEWS = ("raw", "rollout", "flow")
@@ -216,23 +214,13 @@ def write(
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
-    """The settings, and whether the corpus is finished. A line that a kill cut short counts as none."""
-    try:
-        lines = (folder / MANIFEST).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    told = [line for line in found if isinstance(line, dict)]
-    if not told or told[0].get("format") != FORMAT:
+    """The settings, and whether the corpus is finished."""
+    lines = read_manifest(folder)
+    if not lines or lines[0].get("format") != "attnflow.corpus":
         raise InputError(
             f"{str(folder)!r} is no output of attnflow corpus: expected a folder with {MANIFEST} and part-*.parquet in it"
         )
-    return told[0], any(line.get("finished") is True for line in told)
+    return lines[0], any(line.get("finished") is True for line in lines)
 
 
 def _differing(sources: Iterable[str]) -> list[str]:
@@ -249,17 +237,10 @@ def _divided(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return by.get(str(settings.get("receptive_field")), ("flow",))
 
 
-def _parquet() -> Any:
-    arrow()
-    from pyarrow import parquet
-
-    return parquet
-
-
 def _views(path: Path) -> tuple[tuple[str, ...], list[int]]:
     """The views there are, in the order of the paper, and their layers, counted from 1."""
     try:
-        names = _parquet().read_schema(path).names
+        names = arrow()[1].read_schema(path).names
     except (OSError, ValueError) as e:
         raise _damaged(path, e) from None
     found = [re.fullmatch(r"(raw|rollout|flow)_L([0-9]+)", name) for name in names]
@@ -274,7 +255,7 @@ def _views(path: Path) -> tuple[tuple[str, ...], list[int]]:
 
 
 def _batches(paths: Sequence[Path], columns: list[str], say: Say) -> Iterator[Any]:
-    parquet = _parquet()
+    _, parquet = arrow()
     before = monotonic()
     for done, path in enumerate(paths):
         try:

@@ -1,4 +1,4 @@
-"""Texts of a corpus: a plan of parts, and the texts of each, always in bounded memory."""
+"""Texts of a corpus: a plan of shards, and the texts of each, always in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from attnflow.corpus.sources import TABLES, Corpus, File, Text, some
 from attnflow.corpus.text_files import Lines
 from attnflow.errors import InputError
 
-PART_BYTES = 1 << 26
-"""Of the texts of a part, at most, whatever they cost: a part is held in memory."""
+SHARD_BYTES = 1 << 26
+"""Of the texts of a shard, at most, whatever they cost: a shard is held in memory."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,22 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is worked on and written together. row: of its first text, in the whole input. digest: of what was read."""
+class Shard:
+    """Texts that are explained and written together.
+
+    row: of its first text, in the whole input. digest: of what was read.
+    """
 
     number: int
     row: int
     count: int
     pieces: tuple[Piece, ...]
     digest: str
+
+    @property
+    def file(self) -> str:
+        """The name of its file in the output."""
+        return f"part-{self.number:06}.parquet"
 
 
 def plan(
@@ -48,32 +56,32 @@ def plan(
     most_cost: int,
     cost: Callable[[int], int],
     samples: int | None = None,
-) -> Iterator[Part]:
-    """The parts of a corpus, in one pass over it: they depend on the input and these arguments alone.
+) -> Iterator[Shard]:
+    """The shards of a corpus, in one pass over it: they depend on the input and these arguments alone.
 
-    A part ends at most_texts texts, or where the next text would bring its cost above most_cost; what costs more than
-    that by itself is a part by itself. cost: of the number of UTF-8 bytes of a text and its pair. samples: the first so
+    A shard ends at most_texts texts, or where the next text would bring its cost above most_cost; what costs more than
+    that by itself is a shard by itself. cost: of the number of UTF-8 bytes of a text and its pair. samples: the first so
     many texts, and no more.
     """
     number = row = spent = size = 0
     texts: list[Text] = []
-    starts: list[tuple[int, int, int, int, int]] = []  # where a file begins in the part, and at which of its texts
+    starts: list[tuple[int, int, int, int, int]] = []  # where a file begins in the shard, and at which of its texts
 
-    def part() -> Part:
+    def shard() -> Shard:
         ends = [at for *_, at in starts[1:]] + [len(texts)]
         pieces = tuple(
             Piece(file, offset, here, end - at, line)
             for (file, offset, here, line, at), end in zip(starts, ends, strict=True)
         )
-        return Part(number, row, len(texts), pieces, _digest(texts))
+        return Shard(number, row, len(texts), pieces, _digest(texts))
 
     with closing(_walk(corpus)) as walk:
         for file, offset, here, line, text in islice(walk, samples):
             bytes_ = _size(text.text) + _size(text.pair)
             price = cost(bytes_)
             bytes_ += _size(text.id) + _size(text.problem)
-            if texts and (len(texts) == most_texts or spent + price > most_cost or size + bytes_ > PART_BYTES):
-                yield part()
+            if texts and (len(texts) == most_texts or spent + price > most_cost or size + bytes_ > SHARD_BYTES):
+                yield shard()
                 number, row, spent, size = number + 1, row + len(texts), 0, 0
                 texts, starts = [], []
             if not starts or starts[-1][0] != file:
@@ -82,28 +90,28 @@ def plan(
             spent, size = spent + price, size + bytes_
     if not texts:
         raise InputError(f"{corpus.path!r} has no texts: expected at least one in {some(corpus.files)}")
-    yield part()
+    yield shard()
 
 
 class Reader:
-    """Reads parts in any order. It keeps the last file open, so that in order nothing is read or unpacked twice."""
+    """Reads shards in any order. It keeps the last file open, so that in order nothing is read or unpacked twice."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         self._source: Lines | Table | None = None
 
-    def texts(self, part: Part) -> list[Text]:
-        """The texts of a part, which have to be those that were planned."""
+    def texts(self, shard: Shard) -> list[Text]:
+        """The texts of a shard, which have to be those that were planned."""
         found: list[Text] = []
-        for piece in part.pieces:
+        for piece in shard.pieces:
             source = self._opened(self.corpus.files[piece.file])
             with closing(source.records(piece.offset, piece.row, piece.line)) as records:
                 found.extend(text for _, _, text in islice(records, piece.count))
-        if _digest(found) != part.digest:
-            files = some([self.corpus.files[piece.file] for piece in part.pieces])
+        if _digest(found) != shard.digest:
+            files = some([self.corpus.files[piece.file] for piece in shard.pieces])
             raise InputError(
-                f"the input changed while it was read: texts {part.row} to {part.row + part.count - 1} are not what they "
-                f"were at first, in {files}; start again when nothing writes to it"
+                f"the input changed while it was read: texts {shard.row} to {shard.row + shard.count - 1} are not what "
+                f"they were at first, in {files}; start again when nothing writes to it"
             )
         return found
 

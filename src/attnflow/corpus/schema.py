@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.corpus.sources import Text
-from attnflow.errors import InputError
+from attnflow.jobs.store import arrow
 
 if TYPE_CHECKING:
     from attnflow.trace import Prediction
@@ -38,14 +38,6 @@ class Explained:
     provenance: str | None = None
 
 
-def arrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise InputError("a corpus is kept as parquet, by pyarrow: pip install 'attnflow[corpus]'") from None
-    return pyarrow
-
-
 def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
     """layers: counted from 0; in the names, from 1.
 
@@ -57,7 +49,7 @@ def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
 
 def schema(scores: Sequence[str]) -> Any:
     """The columns, in their order; docs/corpus.md says what each holds."""
-    pa = arrow()
+    pa, _ = arrow()
     answer = pa.struct([("label", pa.string()), ("probability", pa.float64())])
     return pa.schema([
         ("row", pa.int64()),
@@ -82,7 +74,7 @@ def schema(scores: Sequence[str]) -> Any:
 
 def table(first: int, texts: Sequence[Text], found: Sequence[Explained], scores: Sequence[str]) -> Any:
     """The rows of a part. first: the number of its first text in the whole input."""
-    pa = arrow()
+    pa, _ = arrow()
     wanted = schema(scores)
     columns: dict[str, Any] = {
         "row": np.arange(first, first + len(texts)),
@@ -101,7 +93,7 @@ def table(first: int, texts: Sequence[Text], found: Sequence[Explained], scores:
 
 
 def _array(values: Any, kind: Any) -> Any:
-    pa = arrow()
+    pa, _ = arrow()
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:  # a tokenizer may make pieces that are no text
@@ -142,7 +134,7 @@ def _plain(said: Prediction | None) -> dict[str, Any] | None:
 
 def _nested(matrices: Sequence[Any]) -> Any:
     """[query, input] of each text, None where there is none, as a list of lists of float32."""
-    pa = arrow()
+    pa, _ = arrow()
     there = [np.asarray(m, np.float32) for m in matrices if m is not None]
     values = np.concatenate([m.ravel() for m in there]) if there else np.empty(0, np.float32)
     widths = np.concatenate([np.full(len(m), m.shape[1]) for m in there]) if there else np.empty(0, int)

@@ -9,8 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from attnflow.cli.options import make_folder
 from attnflow.errors import InputError
+from attnflow.files import make_folder
 
 SHOWN = 256
 """Tokens of a text that the report shows; the text's own page has all."""

@@ -1,11 +1,10 @@
-"""Every method on every text by every metric: in parts that are kept as they are done, on all cores or on a GPU."""
+"""Every method on every text by every metric: in shards that are kept as they are done, on all cores or on a GPU."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,15 +16,11 @@ import torch
 
 import attnflow
 from attnflow.capture.predict import writes_next
-from attnflow.cli.options import quiet
+from attnflow.capture.silence import silence
 from attnflow.errors import InputError
-from attnflow.evaluate import deletion, parts
+from attnflow.evaluate import deletion
 from attnflow.evaluate.correlation import ONE_TOKEN, _check, _usable
-from attnflow.evaluate.crew import crew
 from attnflow.evaluate.methods import Method, lacking, methods_of, score_text
-from attnflow.evaluate.parts import MANIFEST as MANIFEST
-from attnflow.evaluate.parts import Row, Say
-from attnflow.evaluate.parts import weights_hash as weights_hash
 from attnflow.evaluate.randomize import LEVELS, agreement, layers_of
 from attnflow.evaluate.ranking import Measured
 from attnflow.evaluate.statistics import Floats, rank_correlations
@@ -33,17 +28,23 @@ from attnflow.files import table_text
 from attnflow.flow import cores
 from attnflow.importance.answer import questions, writes_words
 from attnflow.importance.blank import blank_id
+from attnflow.jobs.identity import digest, fingerprint, weights_hash
+from attnflow.jobs.progress import Meter, duration
+from attnflow.jobs.store import Store, arrow, read_shard
+from attnflow.jobs.workers import crew
 from attnflow.model import Model
 
 STAGES = ("scores", "curves", "sanity")
-PART = 16
-"""Texts of one part: what is lost at most, for each worker, when a run is stopped."""
+SHARD = 16
+"""Texts of one shard: what is lost at most, for each worker, when a run is stopped."""
 
 LEAST_STEPS = 3
 SMALL = 10_000_000
 """Parameters, below which torch's threads wait for each other longer than they work: products are too small to share."""
 
 Source = Mapping[str, Any]
+Row = dict[str, Any]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """One part: the numbers of its texts, these, and what the stage of the scores found for them."""
+    """One shard: the numbers of its texts, these, and what the stage of the scores found for them."""
 
     numbers: tuple[int, ...]
     texts: tuple[Any, ...]
@@ -102,8 +103,8 @@ def run(
 
     source: arguments of `attnflow.load`, because every worker loads the model itself; {} is the embedded model.
     texts: as `Model.trace` takes them; those that cannot be used are left out, and counted in ``provenance["excluded"]``.
-    folder: holds parts of 16 texts, each a parquet file in scores/, curves/ or sanity/. A run that was stopped, in whatever
-        way, goes on with the same call.
+    folder: holds shards of 16 texts, each a parquet file in scores/, curves/ or sanity/. The same call resumes a run that
+        was stopped, in whatever way.
     edges, importances: as `methods_of` takes them. deletions: some of "mask", "unk", "remove"; by default those that the
         tokenizer has. steps: of the deletion curves. sanity: so many of the texts are also scored with shuffled weights.
     truncate: cut long texts. seed: of ties, of the random baseline and of shuffled weights.
@@ -122,7 +123,7 @@ def run(
         _whole(name, value, least)
     if workers is not None:
         _whole("workers", workers, 1)
-    parts.libraries()  # before anything is measured in vain
+    arrow()  # before anything is measured in vain
     source = {**source, **({} if device is None else {"device": device})}
     model = attnflow.load(**source)
     chosen = (
@@ -141,36 +142,50 @@ def run(
     if not used:
         reasons = "; ".join(f"{count} {why}" for why, count in excluded.items()) or "none was given"
         raise InputError(f"there is no text to evaluate on ({reasons}): expected at least one with two tokens")
-    manifest = parts.manifest_of(model, used, ids, job.settings())
-    parts.agree(folder, manifest)
-    digest = parts.digest_of(manifest)
+    settings = _settings(model, job, used, ids)
+    counts = {stage: min(sanity, len(used)) if stage == "sanity" else len(used) for stage in STAGES}
+    shards = {
+        stage: {
+            f"{stage}/{place:05}.parquet": tuple(range(k, min(k + SHARD, count)))
+            for place, k in enumerate(range(0, count, SHARD))
+        }
+        for stage, count in counts.items()
+    }
+    plans = {
+        name: {"shard": name, "samples": list(numbers)} for stage in STAGES for name, numbers in shards[stage].items()
+    }
     found: dict[str, list[Row]] = {}
     size = workers or (cores() if model.device.type == "cpu" else 1)
     load = partial(_loaded, {**source, "device": str(model.device)}, max(1, cores() // size))
-    with _few_threads(model), crew(model, load, size) as do:
+    with (
+        _few_threads(model),
+        Store(folder, "grid", settings, plans, "*.parquet") as store,
+        crew(model, load, size) as do,
+    ):
         for stage in STAGES:
-            count = min(sanity, len(used)) if stage == "sanity" else len(used)
-            split = [tuple(range(k, min(k + PART, count))) for k in range(0, count, PART)]
-            there = parts.there(folder / stage, split, job.rows(stage), digest, say)
+            for name in store.damaged:
+                if name in shards[stage]:
+                    say(f"{name.replace('/', ': ')} is damaged or of another run, and is done again")
             if stage in stages:
                 scored = found.get("scores") or [{}] * len(used)
                 tasks = {
-                    place: Task(part, tuple(used[k] for k in part), tuple(scored[k] for k in part))
-                    for place, part in enumerate(split)
-                    if place not in there
+                    place: Task(shard, tuple(used[k] for k in shard), tuple(scored[k] for k in shard))
+                    for place, (name, shard) in enumerate(shards[stage].items())
+                    if name not in store.records
                 }
-                for place, rows in _with_progress(stage, count, tasks, do(partial(WORK[stage], job), tasks), say):
-                    there[place] = [{**row, "device": model.device.type} for row in rows]
-                    parts.write(folder / stage, place, there[place], digest)
-            if len(there) == len(split):
-                found[stage] = [row for place in range(len(split)) for row in there[place]]
+                names = list(shards[stage])
+                results = do(partial(WORK[stage], job), tasks)
+                for place, rows in _with_progress(stage, counts[stage], tasks, results, say):
+                    store.write(names[place], _arrow_table([{**row, "device": model.device.type} for row in rows]))
+            if shards[stage].keys() <= store.records.keys():
+                found[stage] = [row for name in shards[stage] for row in read_shard(folder / name)]
             elif stage == "scores":
                 raise InputError(
                     f"{str(folder)!r} does not hold the scores of all {len(used)} texts, and curves and sanity need them: "
                     "run the stage 'scores' first"
                 )
     told = {
-        **{name: value for name, value in manifest.items() if name not in ("texts", "tokens", "methods")},
+        **{name: value for name, value in settings.items() if name not in ("texts", "tokens", "methods")},
         "revision": model.revision,
         "data": data,
         "explained": "the model's own answer",
@@ -184,6 +199,26 @@ def run(
         "devices": {stage: sorted({row["device"] for row in rows}) for stage, rows in found.items()},
     }
     return _measured(job, found, told)
+
+
+def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[int]]) -> Row:
+    """The first line of the manifest: what has to be the same for a run to go on."""
+    plain = json.dumps(list(texts), default=lambda x: torch.as_tensor(x).tolist())
+    return {
+        "model": model.name,
+        "class": type(model.model).__name__,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "weights": weights_hash(model),
+        "texts": digest(plain),
+        "tokens": digest(list(ids)),
+        **job.settings(),
+        "attnflow": attnflow.__version__,
+        "configuration": fingerprint(model),
+    }
+
+
+def _arrow_table(rows: list[Row]) -> Any:
+    return arrow()[0].Table.from_pylist(rows)
 
 
 def usable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any], list[list[int]], Counter[str]]:
@@ -272,7 +307,7 @@ WORK = {"scores": _scores, "curves": _curves, "sanity": _sanity}
 
 def _loaded(source: Source, threads: int) -> Model:
     """The model of a worker."""
-    quiet()
+    silence()
     torch.set_num_threads(threads)
     return attnflow.load(**source)
 
@@ -303,19 +338,17 @@ def _table(row: Row, methods: int) -> Floats:
 
 
 def _with_progress(
-    stage: str, count: int, tasks: Mapping[int, Task], done: Iterator[tuple[int, list[Row]]], say: Say
+    stage: str, count: int, tasks: Mapping[int, Task], results: Iterator[tuple[int, list[Row]]], say: Say
 ) -> Iterator[tuple[int, list[Row]]]:
-    """What is done, part by part; a part is told of when it has been dealt with."""
-    before = at = count - sum(len(task.numbers) for task in tasks.values())
-    if tasks and before:
-        say(f"{stage}: {before} of {count} texts are there already")
-    begun = time.monotonic()
-    for place, rows in done:
+    """The results of shards; each is reported when it has been dealt with."""
+    meter = Meter(count, count - sum(len(task.numbers) for task in tasks.values()))
+    if tasks and meter.before:
+        say(f"{stage}: {meter.before} of {count} texts are there already")
+    for place, rows in results:
         yield place, rows
-        at += len(tasks[place].numbers)
-        rate = (at - before) / max(time.monotonic() - begun, 1e-9)
-        left = f", about {_shown((count - at) / rate)} left" if at < count else ""
-        say(f"{stage}: {at} of {count} texts, {rate:.3g} texts/s{left}")
+        meter.count += len(tasks[place].numbers)
+        left = f", about {duration(meter.seconds_left or 0)} left" if meter.finished < count else ""
+        say(f"{stage}: {meter.finished} of {count} texts, {meter.rate:.3g} texts/s{left}")
 
 
 def _measured(job: Job, found: Mapping[str, list[Row]], told: Mapping[str, Any]) -> Measured:
@@ -369,17 +402,3 @@ def _whole(name: str, given: Any, least: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < least:
         raise InputError(f"{name}={given!r}: expected a whole number of at least {least}")
     return given
-
-
-def _shown(seconds: float) -> str:
-    """
-    >>> _shown(40), _shown(250), _shown(9000)
-    ('40 s', '4 min', '2.5 h')
-    """
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from attnflow.errors import InputError
 from attnflow.evaluate.dataset import packed
-from attnflow.evaluate.parts import libraries
 from attnflow.evaluate.ranking import Measured
 from attnflow.files import write_whole
+from attnflow.jobs.store import arrow
 
 KINDS = {"paper": "the paper's", "edges": "other edges", "importance": "importance", "baseline": "baselines"}
 SHOWN = ("comprehensiveness", "sufficiency", "aopc", "log-odds")
@@ -136,7 +136,7 @@ def write(measured: Measured, summary: Mapping[str, Any], folder: Path) -> list[
     """grid.json, the summary; grid.parquet and curves.parquet, every single value; grid.html, the page."""
     from attnflow.view import grid_page
 
-    pa, parquet = libraries()
+    pa, parquet = arrow()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:

@@ -1,4 +1,4 @@
-"""Work that is done in parts: in this process, or by several that each load for themselves what it needs."""
+"""A crew of processes that may die. Each loads for itself what its work needs; a crew of one is this process."""
 
 from __future__ import annotations
 
@@ -10,42 +10,47 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from attnflow.errors import InputError
+from attnflow.errors import JobError
 
-Work = Callable[[Any, Any], Any]
-"""From what was loaded and a task to what is found."""
+Tool = TypeVar("Tool")
+Tool_co = TypeVar("Tool_co", covariant=True)
+T = TypeVar("T")
+R = TypeVar("R")
 
-Do = Callable[[Work, Mapping[int, Any]], Iterator[tuple[int, Any]]]
-"""Does the work of tasks, by their numbers, and gives each when it is done."""
+
+class Crew(Protocol[Tool_co]):
+    """Does `work(tool, task)` for tasks by their numbers, and gives each result when it is there."""
+
+    def __call__(self, work: Callable[[Tool_co, T], R], tasks: Mapping[int, T], /) -> Iterator[tuple[int, R]]: ...
 
 
 @contextmanager
-def crew(own: Any, load: Callable[[], Any], workers: int) -> Iterator[Do]:
-    """own: what one worker, which is this process, works with; load: makes the same in each of several."""
+def crew(tool: Tool, load: Callable[[], Tool], workers: int) -> Iterator[Crew[Tool]]:
+    """tool: what this process works with, if there is one worker; load: makes the same in each of several."""
     if workers == 1:
-        yield lambda work, tasks: ((number, work(own, task)) for number, task in tasks.items())
+        yield lambda work, tasks: ((number, work(tool, task)) for number, task in tasks.items())
         return
     context = get_context("spawn")  # a fork of a process with torch's threads may hang
     stop, until = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(load, stop))
 
-    def do(work: Work, tasks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
+    def do(work: Callable[[Tool, T], R], tasks: Mapping[int, T]) -> Iterator[tuple[int, R]]:
         try:
             futures = {pool.submit(_in_worker, work, task): number for number, task in tasks.items()}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool:
-            raise InputError(
+            raise JobError(
                 f"one of {workers} workers died, most often because memory ran out: give fewer workers, and run the same "
-                "again to go on where it stopped"
+                "again to resume"
             ) from None
 
     try:
         yield do
     except BaseException:
-        until.close()  # the workers drop what they are at
+        until.close()  # the workers drop their tasks
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -53,22 +58,22 @@ def crew(own: Any, load: Callable[[], Any], workers: int) -> Iterator[Do]:
         until.close()
 
 
-_loaded: list[Any] = []
+_tools: list[Any] = []
 """Of a worker: what it works with."""
 
 
 def _start(load: Callable[[], Any], stop: connection.Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: who started us decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the process that started us decides
     threading.Thread(target=_leave, args=(stop,), daemon=True).start()
-    _loaded.append(load())
+    _tools.append(load())
 
 
 def _leave(stop: connection.Connection) -> None:
-    """Ends this worker in the middle of its part when it is told to, or when the process that started it is gone."""
+    """Ends this worker in the middle of its task when its crew is given up, or when the process that started it is gone."""
     parent = parent_process()
     connection.wait([stop] if parent is None else [stop, parent.sentinel])
     os._exit(1)
 
 
-def _in_worker(work: Work, task: Any) -> Any:
-    return work(_loaded[0], task)
+def _in_worker(work: Callable[[Any, T], R], task: T) -> R:
+    return work(_tools[0], task)

@@ -1,0 +1,316 @@
+"""A corpus job: from files of texts to a folder of Parquet shards, on one machine or on Ray."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnflow._arrays import indices, positions
+from attnflow.cli.options import layer_given
+from attnflow.corpus.plan import Shard, plan
+from attnflow.corpus.sources import Corpus, open_corpus
+from attnflow.errors import InputError
+from attnflow.graph import check_residual
+from attnflow.jobs.progress import Progress
+from attnflow.jobs.store import Record, Store, read_manifest
+from attnflow.receptive import check_mode
+
+if TYPE_CHECKING:
+    from attnflow.corpus.explainer import Wanted
+    from attnflow.corpus.worker import Spec
+    from attnflow.model import Model
+
+METHODS = ("raw", "rollout", "flow")
+SHARD_TEXTS = 1024
+SHARD_TEXTS_GPU = 4096
+"""Of a shard, at most: a few seconds of work, which is what a kill loses."""
+
+SHARD_CELLS = 1 << 24
+"""Scores in a shard, at most, as far as the lengths of texts tell: shards in work are held in memory."""
+
+BYTES_A_TOKEN = 3
+
+
+def explain_corpus(
+    source: str | Path,
+    output: str | Path,
+    model: str | Path | Model | None = None,
+    *,
+    methods: str | Sequence[str] = ("rollout",),
+    layers: str | int | Iterable[int] = "last",
+    query: str | int | None = None,
+    residual: float = 0.5,
+    receptive_field: str | None = None,
+    words: bool = False,
+    truncate: bool = False,
+    text: str | None = None,
+    pair: str | None = None,
+    id: str | None = None,
+    whole_files: bool = False,
+    split: str | None = None,
+    samples: int | None = None,
+    resume: bool = False,
+    batch_tokens: int | None = None,
+    shard_texts: int | None = None,
+    ray: bool = False,
+    ray_address: str | None = None,
+    workers: int | None = None,
+    progress: str | Progress = "none",
+    **loading: Any,
+) -> dict[str, Any]:
+    """Explains every text of an input, into a folder of Parquet files with a row for each; docs/corpus.md has the columns.
+
+    source: a file or folder (.txt with a text a line, .csv, .tsv, .jsonl, .parquet, .arrow), a dataset that Hugging Face
+        datasets saved, or ``hf://datasets/OWNER/NAME``. output: a folder; what is there already is kept.
+    model: a folder or hub id, or, on one machine, a loaded `Model`; the embedded one by default.
+    methods: some of "raw", "rollout", "flow". layers: "last", "all", "L1,L6", or numbers from 0.
+    query: a token, wherever it stands in a text, or a position; "all"; None for the natural one.
+    residual, receptive_field, words, truncate: as for `Trace.rollout`, `Trace.words` and `Model.trace`.
+    text, pair, id: columns. whole_files: each .txt file is one text. split: of a dataset. samples: the first so many.
+    resume: go on where a job with the same settings was cut off; the result is the same to the byte.
+    batch_tokens: how many tokens run together. shard_texts: texts of a shard, which is a file of the output, at most; what
+        is in work when a job is killed is done again. By default 1,024, and 4,096 on a GPU.
+    ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
+    progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
+
+    Returns the last line of the manifest: texts, tokens, parts (shards), and errors by kind; with how many texts were
+    finished before, and the seconds it took. A text that fails is a row with its error.
+    """
+    progress = Progress(progress) if isinstance(progress, str) else progress
+    output = Path(output)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"the input is a {type(source).__name__}: expected the path of a file or folder with the texts"
+        )
+    names = _methods(methods)
+    check_residual(residual)
+    check_mode(receptive_field)
+    if (ray_address is not None or workers is not None) and not ray:
+        raise InputError(f"{'workers' if ray_address is None else 'ray_address'} goes with ray=True: give that too")
+    _check_output(output, resume)
+    corpus = _opened(source, output, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
+    import attnflow
+    from attnflow.corpus import explainer as explain
+    from attnflow.corpus import worker as work
+    from attnflow.model import Model
+
+    started = time.monotonic()
+    with ExitStack() as stack:
+        place = None
+        if ray:
+            from attnflow.jobs import cluster
+
+            if isinstance(model, Model):
+                raise InputError("on Ray each worker loads its own model: give a folder or a hub id")
+            connection = stack.enter_context(cluster.connected(ray_address))
+            place = cluster.placement(connection, workers, loading.get("device"))
+            loading["device"] = "cuda" if place.gpus else "cpu"  # of which a worker sees only its own
+        if isinstance(model, Model):
+            if loading:
+                raise InputError(
+                    f"{next(iter(loading))}: expected nothing of the kind with a model that is loaded already"
+                )
+            loaded = model
+        else:
+            loaded = attnflow.load(model, **(loading if place is None else {**loading, "device": "cpu"}))
+        device = loaded.device.type if place is None else loading["device"]
+        options = explain.Wanted(
+            names,
+            _layers(layers, explain.layer_count(explain.checked(loaded))),
+            None if query is None else str(query),
+            residual,
+            receptive_field,
+            words,
+            truncate,
+            batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU),
+        )
+        most = shard_texts or (SHARD_TEXTS if device == "cpu" else SHARD_TEXTS_GPU)
+        shards = planned(corpus, options, loaded.limit(), most, samples, progress.count)
+        gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
+        settings = _settings(loaded, options, corpus, device, gguf, most, samples)
+        store = stack.enter_context(_store(output, settings, shards))
+        before = sum(record["texts"] for record in store.records.values())
+        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output))
+        stack.callback(progress.close)
+        left = {shard.number: shard for shard in shards.values() if shard.file not in store.records}
+        if place is None:
+            worker = work.Worker(spec, loaded)
+            stack.callback(worker.close)
+            records = worker.do(left.values(), progress.advance)
+        else:
+            del loaded  # the workers load their own
+            start = partial(work.on_cluster, _anywhere(spec))
+            results = cluster.run(connection, place, start, left, output, progress.warn)
+            records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
+        sums = _run(store, shards, records, progress)
+    return {**sums, "resumed": before, "seconds": round(time.monotonic() - started, 2), "output": str(output)}
+
+
+def _methods(methods: str | Sequence[str]) -> tuple[str, ...]:
+    names = methods.split(",") if isinstance(methods, str) else list(methods)
+    for name in names or ("",):
+        if name not in METHODS:
+            raise InputError(f"method {name!r}: expected some of {', '.join(METHODS)}, with commas between them")
+    return tuple(name for name in METHODS if name in names)
+
+
+def _layers(layers: str | int | Iterable[int], count: int) -> tuple[int, ...]:
+    if layers == "all":
+        return tuple(range(count))
+    if isinstance(layers, str):
+        return tuple(sorted({layer_given(one.strip(), count, "last or all") for one in layers.split(",")}))
+    return tuple(sorted(set(indices(positions(layers, "layer"), count, "layer"))))
+
+
+def _check_output(output: Path, resume: bool) -> None:
+    if output.exists() and not output.is_dir():
+        raise InputError(f"the output {str(output)!r} is a file: give a folder")
+    lines = read_manifest(output)
+    if lines and not resume:
+        state, todo = ("finished", "check it") if lines[-1].get("finished") is True else ("begun", "go on with it")
+        raise InputError(
+            f"the folder {str(output)!r} holds a job that is {state}: give resume=True to {todo}, or another folder"
+        )
+
+
+def _opened(source: str | Path, output: Path, **options: Any) -> Corpus:
+    """The input, checked before a model is loaded: its columns and formats, and that it is apart from the output."""
+    if Path(source).is_dir() and output.resolve().is_relative_to(Path(source).resolve()):
+        raise InputError(
+            f"the output {str(output)!r} lies in the input {str(source)!r}, and would be read as a part of it: give a "
+            "folder outside"
+        )
+    corpus = open_corpus(source, **options)
+    inside = [file for file in corpus.files if Path(file.path).resolve().is_relative_to(output.resolve())]
+    if inside:
+        raise InputError(
+            f"the input {inside[0].name!r} lies in the output {str(output)!r}, which would write over it: give another "
+            "folder"
+        )
+    next(plan(corpus, 1, 1, lambda size: 1, samples=1))
+    return corpus
+
+
+def planned(
+    corpus: Corpus,
+    options: Wanted,
+    limit: int | None,
+    shard_texts: int,
+    samples: int | None = None,
+    count: Callable[[int], None] = lambda texts: None,
+) -> dict[int, Shard]:
+    """The shards of a corpus by their numbers: they depend on texts and settings alone, never on how far a job has come.
+
+    limit: of tokens that the model takes. count: takes the number of texts, as far as they are counted.
+    """
+    columns = len(options.columns)
+    many = options.query is not None and not options.query.lstrip("-").isdecimal()  # all, or a token wherever it stands
+
+    def cells(size: int) -> int:
+        tokens = size // BYTES_A_TOKEN + 2
+        tokens = tokens if limit is None else min(tokens, limit)
+        return columns * tokens * (tokens if many else 1)
+
+    shards = {}
+    for shard in plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
+        shards[shard.number] = shard
+        count(shard.row + shard.count)
+    return shards
+
+
+def _settings(
+    model: Model,
+    options: Wanted,
+    corpus: Corpus,
+    device: str,
+    gguf_file: str | None,
+    shard_texts: int,
+    samples: int | None,
+) -> dict[str, Any]:
+    """The first line of the manifest: what has to be the same for a job to go on."""
+    import attnflow
+    from attnflow.jobs.identity import fingerprint, weights_hash
+
+    return {
+        "attnflow": attnflow.__version__,
+        "model": model.name,
+        "revision": model.revision,
+        "gguf_file": gguf_file,
+        "class": type(model.model).__name__,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": device,
+        "weights": weights_hash(model),
+        "configuration": fingerprint(model),
+        "input": corpus.path,
+        **{name: getattr(corpus, name) for name in ("text", "id", "pair", "whole_files")},
+        **asdict(options),
+        "layers": [layer + 1 for layer in options.layers],
+        "part_texts": shard_texts,
+        "samples": samples,
+    }
+
+
+def _store(output: Path, settings: Mapping[str, Any], shards: Mapping[int, Shard]) -> Store:
+    plans = {
+        shard.file: {"part": shard.number, "row": shard.row, "texts": shard.count, "digest": shard.digest}
+        for shard in shards.values()
+    }
+    store = Store(output, "corpus", settings, plans, "part-*.parquet", ("tokens", "errors"))
+    if store.changed:
+        store.close()
+        raise InputError(
+            f"the texts of shard {store.changed[0]} of {str(output)!r} are others than when it was made: the input has "
+            "changed since; give another folder"
+        )
+    return store
+
+
+def _run(store: Store, shards: Mapping[int, Shard], records: Iterator[Record], progress: Progress) -> Record:
+    """Adds the records of the shards that were missing, and finishes the manifest."""
+
+    def sums() -> tuple[int, int, Counter[str]]:
+        errors: Counter[str] = Counter()
+        for record in store.records.values():
+            errors.update(record["errors"])
+        return *(sum(record[name] for record in store.records.values()) for name in ("texts", "tokens")), errors
+
+    texts, tokens, errors = sums()
+    progress.start(sum(shard.count for shard in shards.values()), texts, tokens, errors.total())
+    for record in records:
+        failed = sum(record["errors"].values())
+        if not store.records and failed == record["texts"]:
+            progress.warn(
+                f"all {failed:,} texts of the first shard failed ({', '.join(record['errors'])}): see its messages"
+            )
+        store.add(shards[record["part"]].file, record)
+        progress.errors += failed
+    texts, tokens, errors = sums()
+    parts = len(store.records)
+    return store.finish({"parts": parts, "texts": texts, "tokens": tokens, "errors": dict(sorted(errors.items()))})
+
+
+def _anywhere(spec: Spec) -> Spec:
+    """The same, with paths that are good in any working directory."""
+    model = spec.loading["model"]
+    if model is not None and Path(model).exists():
+        model = str(Path(model).resolve())
+    return replace(spec, loading={**spec.loading, "model": model}, folder=str(Path(spec.folder).resolve()))
+
+
+def _seen(records: Iterator[Record], paths: Mapping[int, Path], progress: Progress) -> Iterator[Record]:
+    """The records of shards that other machines wrote, where this one sees their files too."""
+    for record in records:
+        path = paths[record["part"]]
+        if not path.exists() or path.stat().st_size != record["bytes"]:
+            raise InputError(
+                f"a worker has written {str(path)!r} where this machine does not see it: give a folder that all machines "
+                "of the cluster share"
+            )
+        progress.advance(record["texts"], record["tokens"])
+        yield record

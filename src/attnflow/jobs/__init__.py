@@ -1,0 +1,1 @@
+"""Work that survives: shards, manifest, lock, resuming; processes and Ray workers that may die; progress."""

@@ -1,0 +1,153 @@
+"""How far a job is: a bar in a terminal, JSON for programs, nothing elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from attnflow.errors import InputError
+
+KINDS = ("auto", "json", "none")
+EVERY = {"bar": 0.2, "json": 1.0}
+"""Seconds between two reports."""
+
+
+@dataclass
+class Meter:
+    """Counts what is finished of a job. before: what was finished when it began."""
+
+    total: int | None
+    before: int = 0
+    count: int = 0
+    begun: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def finished(self) -> int:
+        return self.before + self.count
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self.begun, 1e-9)
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+    @property
+    def seconds_left(self) -> float | None:
+        left = max((self.total or self.finished) - self.finished, 0)
+        return left / self.rate if self.rate else None
+
+
+class Progress:
+    """Shows texts, tokens and errors, as often as is good for the reader.
+
+    kind: "auto" for a bar in a terminal and silence elsewhere, "json" for a line of JSON each second, "none".
+    """
+
+    def __init__(self, kind: str, console: Console | None = None) -> None:
+        if kind not in KINDS:
+            raise InputError(f"progress {kind!r}: expected one of {', '.join(KINDS)}")
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.kind = kind if kind != "auto" else "bar" if self.console.is_terminal else "none"
+        self.texts = self.tokens = Meter(None)
+        self.errors = 0
+        self.shown_at = time.monotonic()
+        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
+        self.bar = Bar(*columns, console=self.console, auto_refresh=False, redirect_stdout=False)
+        self.task = self.bar.add_task("", total=None)
+
+    def count(self, texts: int) -> None:
+        """Shows how many texts were counted so far."""
+        if self.kind == "bar" and self._due():
+            self._draw(f"counting the texts: {texts:,}")
+
+    def start(self, total: int, texts: int, tokens: int, errors: int) -> None:
+        """total: texts of the whole input. texts, tokens, errors: of those that were finished before."""
+        self.texts, self.tokens, self.errors = Meter(total, texts), Meter(None, tokens), errors
+
+    def advance(self, texts: int, tokens: int) -> None:
+        self.texts.count += texts
+        self.tokens.count += tokens
+        if self._due():
+            self.show()
+
+    def show(self) -> None:
+        state = self.state()
+        if self.kind == "json":
+            to_stderr(json.dumps(state))
+        elif self.kind == "bar":
+            left, errors = state["seconds_left"], state["errors"]
+            facts = [
+                f"{state['texts']:,} of {state['of']:,} texts ({state['texts'] / (state['of'] or 1):.0%})",
+                f"{state['texts_per_second']:,.0f} texts/s",
+                f"{state['tokens_per_second']:,.0f} tokens/s",
+                *([] if left is None else [f"{duration(left)} left"]),
+                "1 error" if errors == 1 else f"{errors:,} errors",
+            ]
+            self._draw(" · ".join(facts))
+
+    def state(self) -> dict[str, Any]:
+        left = self.texts.seconds_left
+        return {
+            "texts": self.texts.finished,
+            "of": self.texts.total,
+            "tokens": self.tokens.finished,
+            "texts_per_second": round(self.texts.rate, 2),
+            "tokens_per_second": round(self.tokens.rate, 1),
+            "seconds": round(self.texts.seconds, 2),
+            "seconds_left": None if left is None else round(left, 1),
+            "errors": self.errors,
+        }
+
+    def warn(self, sentence: str) -> None:
+        """Shows what must be known before the end."""
+        if self.kind == "bar":
+            self.console.print(sentence, markup=False, highlight=False)
+        else:
+            to_stderr(json.dumps({"warning": sentence}) if self.kind == "json" else sentence)
+
+    def close(self) -> None:
+        """Shows the last state."""
+        if self.texts.total is not None:
+            self.show()
+        if self.kind == "bar":
+            self.bar.stop()
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self.shown_at < EVERY.get(self.kind, float("inf")):
+            return False
+        self.shown_at = now
+        return True
+
+    def _draw(self, description: str) -> None:
+        with contextlib.suppress(OSError):
+            self.bar.start()
+            total, completed = self.texts.total, self.texts.finished
+            self.bar.update(self.task, description=description, total=total, completed=completed, refresh=True)
+
+
+def to_stderr(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more, which is no reason to stop
+        print(line, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(7), duration(125), duration(9000), duration(200000)
+    ('7 s', '2 min 5 s', '2 h 30 min', '2 days 7 h')
+    """
+    s = round(seconds)
+    for size, name, below, rest in ((86400, "days", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if s >= size:
+            return f"{s // size} {name} {s % size // below} {rest}"
+    return f"{s} s"

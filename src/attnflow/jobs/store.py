@@ -1,0 +1,284 @@
+"""The folder of a job: shards that are written whole, and a manifest that says of which job they are.
+
+The manifest has JSON in lines: the settings of the job, a record for each finished shard, and sums when all are finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from attnflow.errors import InputError, JobError
+from attnflow.files import BESIDE, make_folder, replace_whole
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MANIFEST = "_manifest.jsonl"
+VERSION = 1
+ELSEWHERE = ("model", "revision", "gguf_file", "input")
+"""Settings that say where model and input lie: these may differ when a job is resumed."""
+HASHES = ("weights", "configuration", "texts", "tokens")
+"""Settings whose values tell a reader nothing."""
+
+Record = dict[str, Any]
+"""A line of the manifest. Of a shard: what it holds, and the size and hash of its file."""
+
+
+def arrow() -> tuple[ModuleType, ModuleType]:
+    """pyarrow and pyarrow.parquet."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("parquet needs pyarrow: pip install 'attnflow[corpus]'") from None
+    return pyarrow, parquet
+
+
+def write_shard(path: Path, table: pyarrow.Table) -> Record:
+    """Writes a shard under another name, syncs and renames it. Returns the size and hash of the file, for its record."""
+    _, parquet = arrow()
+    record: Record = {}
+
+    def write(beside: Path) -> None:
+        parquet.write_table(table, beside, compression="zstd", write_page_checksum=True)
+        record.update(bytes=beside.stat().st_size, sha256=_sha256(beside))
+
+    _write(path, write)
+    return record
+
+
+def read_shard(path: Path) -> list[Record]:
+    """The rows of a shard whose hash was checked."""
+    rows: list[Record] = arrow()[1].read_table(path).to_pylist()
+    return rows
+
+
+class Store:
+    """The folder of one job, to which nobody else writes while it is open.
+
+    records: of the finished shards, by file name. damaged: shards whose file is there, and not as a record says.
+    changed: names or numbers of shards whose record is of other contents than planned.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        settings: Mapping[str, Any],
+        shards: Mapping[str, Record],
+        pattern: str,
+        more: Sequence[str] = (),
+    ) -> None:
+        """kind: "corpus" or "grid".
+
+        shards: the file name of each, and what its record has to say: first its name or number.
+        pattern: of the file names of all shards. more: what else records say.
+        """
+        self.folder, self.shards = folder, shards
+        self.records: dict[str, Record] = {}
+        self.changed: list[str] = []
+        self.finished = False
+        make_folder(folder)
+        first: Record = {"format": f"attnflow.{kind}", "version": VERSION, **json.loads(json.dumps(settings))}
+        try:
+            self.file = os.open(folder / MANIFEST, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as e:
+            raise InputError(f"cannot write {str(folder / MANIFEST)!r}: {e.strerror or e}") from None
+        try:
+            _lock(self.file, folder)
+            lines = self._lines(kind)
+            if lines:
+                _check_settings(folder, lines[0], first)
+            self._check_files(lines, pattern)
+            for own in self._folders():
+                make_folder(own)
+                for leftover in own.glob(BESIDE):  # of a run that was killed while it wrote
+                    with contextlib.suppress(OSError):
+                        leftover.unlink()
+            if not lines:
+                self._append(first)
+            self._read(lines[1:], more)
+        except BaseException:
+            self.close()
+            raise
+        self.damaged = [name for name in shards if name not in self.records and (folder / name).exists()]
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _folders(self) -> set[Path]:
+        return {(self.folder / name).parent for name in self.shards}
+
+    def _check_files(self, lines: list[Record], pattern: str) -> None:
+        """Refuses a folder with shards of another job, and leaves it as it was."""
+        own = {*self.shards, *(next(iter(line.values()), None) for line in lines[1:])} if lines else set()
+        for path in sorted(path for folder in self._folders() for path in folder.glob(pattern)):
+            name = path.relative_to(self.folder).as_posix()
+            if name not in own:
+                if not lines:
+                    (self.folder / MANIFEST).unlink()  # which was made above
+                raise InputError(
+                    f"the folder {str(self.folder)!r} holds {name}, which is not of this job: give another folder, or "
+                    "remove it"
+                )
+
+    def _read(self, lines: list[Record], more: Sequence[str]) -> None:
+        names = {next(iter(shard.values())): name for name, shard in self.shards.items()}
+        for line in lines:
+            if "finished" in line:
+                self.finished = True
+                continue
+            number = next(iter(line.values()), None)
+            name = names.get(number) if isinstance(number, str | int) else None
+            if not {*(self.shards[name] if name else ()), *more, "bytes", "sha256"} <= line.keys():
+                continue
+            if name is None or not self.shards[name].items() <= line.items():
+                self.changed.append(str(number))
+                continue
+            path = self.folder / name
+            if path.exists() and path.stat().st_size == line.get("bytes") and _sha256(path) == line["sha256"]:
+                self.records[name] = line
+        self.finished = self.finished and len(self.records) == len(self.shards)
+
+    def write(self, name: str, table: pyarrow.Table) -> None:
+        """Writes a shard and its record."""
+        self.add(name, {**self.shards[name], **write_shard(self.folder / name, table)})
+
+    def add(self, name: str, record: Record) -> None:
+        """Adds the record of a shard that `write_shard` has written, here or on another machine."""
+        self.records[name] = record
+        self._append(record)
+
+    def finish(self, sums: Record) -> Record:
+        """Ends the manifest with these sums. It is then in order, whoever wrote the shards and when."""
+        last = {"finished": True, **sums}
+        if not self.finished:
+            with (self.folder / MANIFEST).open("rb") as file:
+                first = file.readline().decode("ascii")
+            records = [self.records[name] for name in self.shards]
+            content = first + "".join(map(_line, [*records, last]))
+            _write(self.folder / MANIFEST, lambda beside: beside.write_text(content, encoding="ascii"))
+            self.finished = True
+        return last
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.file)  # and with it the lock
+
+    def _append(self, record: Record) -> None:
+        try:
+            os.lseek(self.file, 0, os.SEEK_END)
+            data = _line(record).encode("ascii")
+            while data:
+                data = data[os.write(self.file, data) :]
+            os.fsync(self.file)
+        except OSError as e:
+            raise _disk_error(self.folder / MANIFEST, e) from None
+
+    def _lines(self, kind: str) -> list[Record]:
+        """The lines of the manifest. What a killed run left half written is cut off; a file of something else is left."""
+        with os.fdopen(os.dup(self.file), "rb") as file:
+            file.seek(0)
+            data = file.read()
+        start = _line({"format": f"attnflow.{kind}"})[:-2].encode()  # of a first line, which may be half there
+        if not data.startswith(start[: len(data)]):
+            raise InputError(f"{str(self.folder / MANIFEST)!r} is no manifest of a {kind}: give another folder")
+        lines: list[Record] = []
+        size = 0
+        for line in data.splitlines(keepends=True):
+            record = _parsed(line)
+            if record is None or not line.endswith(b"\n"):
+                break
+            lines.append(record)
+            size += len(line)
+        if size < len(data):
+            os.ftruncate(self.file, size)
+        return lines
+
+
+def read_manifest(folder: Path) -> list[Record]:
+    """The whole lines of a folder's manifest, none where there is none; whoever writes to it meanwhile."""
+    path = folder / MANIFEST
+    if path.exists() and not path.is_file():
+        raise InputError(f"{str(path)!r} is no file: give another folder")
+    try:
+        lines = map(_parsed, path.read_bytes().splitlines())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as e:
+        raise InputError(f"cannot read {str(path)!r}: {e.strerror or e}") from None
+    return [line for line in lines if line is not None]
+
+
+def _parsed(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record) + "\n"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        replace_whole(path, write, sync=True)
+    except OSError as e:
+        raise _disk_error(path, e) from None
+
+
+def _disk_error(path: Path, e: OSError) -> JobError:
+    return JobError(
+        f"cannot write {str(path)!r}: {e.strerror or e}; what is finished stays valid: make room, and resume the job"
+    )
+
+
+def _check_settings(folder: Path, stored: Record, current: Record) -> None:
+    """Refuses to go on with other settings than a job was begun with."""
+    if stored.get("version") != VERSION:
+        raise InputError(f"{str(folder)!r} was made by another version of attnflow: give another folder")
+    differences = []
+    for name in dict.fromkeys([*current, *stored]):
+        now, then = current.get(name), stored.get(name)
+        if name not in ELSEWHERE and now != then:
+            known = name not in HASHES and not isinstance(then, dict) and '{"' not in json.dumps([then, now])
+            differences.append(f"{name} {_shown(then)}, now {_shown(now)}" if known else f"other {name}")
+    if differences:
+        raise InputError(
+            f"the folder {str(folder)!r} holds a job of other settings ({'; '.join(differences)}): give the same, or "
+            "another folder"
+        )
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _lock(file: int, folder: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows: two jobs in one folder are not noticed there
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(f"another job is writing to {str(folder)!r}: wait for it, or give another folder") from None
+    except OSError:  # a file system without locks
+        return
