@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,15 @@ from support import PAGE, page
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 transformers.utils.logging.set_verbosity_error()
 
-every = pytest.mark.parametrize("a", ARCHITECTURES, ids=lambda a: a.name)
-texts = pytest.mark.parametrize("a", [a for a in ARCHITECTURES if "input_ids" in a.inputs()], ids=lambda a: a.name)
+TEXT_MODELS = [a for a in ARCHITECTURES if "input_ids" in a.inputs()]
+OWN_ATTENTION = {"DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"}  # computed by the model's own code only
+
+
+def those(architectures: Iterable[Architecture]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("a", list(architectures), ids=lambda a: a.name)
+
+
+every, texts = those(ARCHITECTURES), those(TEXT_MODELS)
 
 
 def returned(out: Any) -> list[torch.Tensor]:
@@ -42,16 +50,14 @@ def returned(out: Any) -> list[torch.Tensor]:
     return list(out.get("attentions") or out.get("encoder_attentions") or ())
 
 
-@every
+@those(a for a in ARCHITECTURES if a.returns)  # of the others see the tests of windows, towers and plain PyTorch
 def test_weights_equal_eager(a: Architecture) -> None:
-    if not a.returns:
-        pytest.skip("the model does not return its attention; see the tests of windows, towers and plain PyTorch")
     trace = af.wrap(built(a)).trace(a.inputs(), keep_heads=True)
     reference = a.build("eager")
     with torch.no_grad():
         attentions = returned(reference(**a.inputs(), output_attentions=True))
     kept = trace.encoder.steps if trace.encoder else None
-    assert len(attentions) == len(kept or trace.weights)
+    assert len(attentions) == len(kept or trace.weights) > 0
     for layer, expected in enumerate(attentions):
         if kept is not None:
             assert torch.equal(kept[layer].weights, expected[0].float().mean(0))
@@ -91,14 +97,12 @@ def test_views_agree_with_the_paper(a: Architecture) -> None:
     assert trace.raw(query="all", layer=-1).values.shape == rolled.shape
 
 
-@every
+@those(a for a in ARCHITECTURES if a.name not in OWN_ATTENTION)
 def test_blocks_equal_whole(a: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped = af.wrap(built(a))
     whole = wrapped.trace(a.inputs(), keep_heads=True)
     (checked,) = wrapped.checked.values()
-    assert checked.blocks == (checked.route != EAGER)
-    if not checked.blocks:
-        pytest.skip("this model's attention is computed by its own code only")
+    assert checked.blocks and whole.steps
     monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
@@ -110,10 +114,8 @@ def test_blocks_equal_whole(a: Architecture, monkeypatch: pytest.MonkeyPatch) ->
         torch.testing.assert_close(whole.weights[layer], blocks.weights[layer], atol=2e-6, rtol=0)
 
 
-@texts
+@those(a for a in TEXT_MODELS if a.kind != "encoder-decoder")  # which are traced one text at a time
 def test_padding_changes_nothing(a: Architecture) -> None:
-    if a.kind == "encoder-decoder":
-        pytest.skip("encoder-decoders are traced one text at a time")
     wrapped = af.wrap(built(a))
     inputs = [{"input_ids": ids(n, n), "attention_mask": torch.ones(1, n, dtype=torch.long)} for n in (5, 12, 1, 9)]
     batch = wrapped.trace(inputs)
@@ -152,27 +154,27 @@ def test_the_page_of_models_is_what_its_command_gives() -> None:
 
 
 def test_routes() -> None:
-    found = {}
+    routes = {}
     for a in ARCHITECTURES:
         wrapped = af.wrap(built(a))
         wrapped.trace(a.inputs())
-        found[a.name] = next(iter(wrapped.checked.values())).route
-    eager = {"DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"}
-    assert {name for name, route in found.items() if route == EAGER} == eager
+        (checked,) = wrapped.checked.values()
+        assert checked.blocks == (checked.route != EAGER)
+        routes[a.name] = checked.route
+    assert {name for name, route in routes.items() if route == EAGER} == OWN_ATTENTION
     plain = {a.name for a in ARCHITECTURES if a.kind == "plain"}
-    assert {name for name, route in found.items() if route == FUSED} == plain
-    assert all(route == INTERFACE for name, route in found.items() if name not in eager | plain)
+    assert {name for name, route in routes.items() if route == FUSED} == plain
+    assert all(route == INTERFACE for name, route in routes.items() if name not in OWN_ATTENTION | plain)
 
 
-def test_causality_is_found() -> None:
-    for a in ARCHITECTURES:
-        if a.kind in ("encoder", "decoder"):
-            wrapped = af.wrap(built(a))
-            trace = wrapped.trace(a.inputs())
-            assert next(iter(wrapped.checked.values())).causal == (a.kind == "decoder"), a.name
-            assert (trace.default_query == 10) == (a.kind == "decoder")
-            if a.kind == "decoder":
-                assert np.triu(trace.graph(), 1).max() == 0
+@those(a for a in ARCHITECTURES if a.kind in ("encoder", "decoder"))
+def test_causality_is_found(a: Architecture) -> None:
+    wrapped = af.wrap(built(a))
+    trace = wrapped.trace(a.inputs())
+    decodes = a.kind == "decoder"
+    assert next(iter(wrapped.checked.values())).causal == decodes
+    assert (trace.default_query == 10) == decodes
+    assert (np.triu(trace.graph(), 1).max() == 0) == decodes
 
 
 @pytest.mark.parametrize("name", ["BERT", "Llama", "T5"])
@@ -308,16 +310,21 @@ def test_towers_equal_eager(name: str, tower: str) -> None:
     assert all(torch.equal(weights[layer], expected[0]) for layer, expected in enumerate(attentions))
 
 
-def test_vision_labels() -> None:
-    expected = {"ViT": 1, "DeiT": 2, "DINOv2 with registers": 4, "BEiT": 1, "CLIP, image": 1, "Swin": 0}
-    for a in ARCHITECTURES:
-        if a.name in expected:
-            trace = af.wrap(a.build()).trace(a.inputs())
-            assert sum(trace.special) == expected[a.name]
-            assert trace.patches == ((16, 16) if a.name == "Swin" else (4, 4))
-            result = trace.rollout(query=0, layer=-1)
-            assert result.on_patches().shape == (1, 1, *trace.patches)
-            assert result.overlay(np.zeros((64, 64, 3), np.uint8), query=0).shape == (64, 64, 3)
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [("ViT", 1), ("DeiT", 2), ("DINOv2 with registers", 4), ("BEiT", 1), ("CLIP, image", 1), ("Swin", 0)],
+)
+def test_vision_labels(name: str, special: int) -> None:
+    a = next(a for a in ARCHITECTURES if a.name == name)
+    trace = af.wrap(a.build()).trace(a.inputs())
+    assert sum(trace.special) == special
+    assert trace.patches == ((16, 16) if a.name == "Swin" else (4, 4))
+    result = trace.rollout(query=0, layer=-1)
+    assert result.on_patches().shape == (1, 1, *trace.patches)
+    assert result.overlay(np.zeros((64, 64, 3), np.uint8), query=0).shape == (64, 64, 3)
+
+
+def test_labels_of_registers() -> None:
     registers = next(a for a in ARCHITECTURES if a.name.startswith("DINOv2"))
     assert af.wrap(registers.build()).trace(registers.inputs()).tokens[:5] == (
         "[CLS]",
