@@ -226,8 +226,8 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
 
     def run(recipe: dict[str, Any], steps: int = 2, resume: bool = True) -> dict[str, Any]:
         return training.fit(
-            "s", model, training.adam(model, 0.1, 0.0), lambda step: model(torch.ones(2)).sum() ** 2, lambda m: {"score": 0.0},
-            steps=steps, rate=lambda step: 0.1, every=1, out=tmp_path, seed=0, recipe=recipe, resume=resume, say=silent,
+            training.Run(tmp_path, recipe, resume=resume, say=silent), "s", model, training.adam(model, 0.1, 0.0),
+            lambda step: model(torch.ones(2)).sum() ** 2, lambda m: {"score": 0.0}, steps=steps, rate=lambda step: 0.1, every=1,
         )  # fmt: skip
 
     run({"a": 1})
@@ -245,8 +245,8 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
     with pytest.raises(InputError, match=r"s: the loss is nan at step 1: give a lower rate, or another seed"):
         training.fit(
-            "s", model, training.adam(model, 0.1, 0.0), lambda step: model(torch.ones(1)).sum() * torch.nan, lambda m: {},
-            steps=1, rate=lambda step: 0.1, every=1, out=tmp_path, seed=0, recipe={}, say=silent,
+            training.Run(tmp_path, {}, say=silent), "s", model, training.adam(model, 0.1, 0.0),
+            lambda step: model(torch.ones(1)).sum() * torch.nan, lambda m: {}, steps=1, rate=lambda step: 0.1, every=1,
         )  # fmt: skip
 
 

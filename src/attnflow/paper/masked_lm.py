@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnflow.errors import InputError
 from attnflow.paper import training
-from attnflow.paper.data_files import data_file, file_hash, lines_of
-from attnflow.paper.sst2 import save
+from attnflow.paper.data_files import data_file, lines_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Head = Callable[[Tensor], Tensor]  # hidden states to logits of words
 
 WIDTHS = (32, 64, 128)  # short texts too, since pronouns are asked for in single sentences
 CHANCE = 0.15
@@ -27,7 +32,6 @@ def train(
     rate: float = 5e-4,
     batch: int = 256,
     device: str | None = None,
-    half: bool = False,
     resume: bool = True,
     say: training.Say = training.tell,
 ) -> dict[str, Any]:
@@ -41,11 +45,7 @@ def train(
 
     out, files = Path(out), {name: data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
     training.claim(out)
-    recipe = {
-        "task": "masked-lm", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
-        "base weights": training.weights_hash(base),
-        "data": {name: file_hash(file) for name, file in files.items()},
-    }  # fmt: skip
+    recipe = training.recipe_of("masked-lm", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
     where = training.place(device)
     torch.manual_seed(seed)
     tokenizer = training.pretrained(AutoTokenizer, base)
@@ -55,26 +55,24 @@ def train(
         for name, file in files.items()
     }
     masking = Masking(tokenizer, where)
-    indices, count = training.order(texts["train"].lengths, batch, seed)
 
-    def loss(step: int) -> Any:
-        ids, mask = texts["train"].batch(indices(step))
-        with training.autocast(where):
-            logits, wanted = masking.predict(model, head_of(model), ids, mask)
-        return torch.nn.functional.cross_entropy(logits.float(), wanted)
+    def loss(index: training.Indices) -> Tensor:
+        return masking.loss(model, head_of(model), texts["train"], index)
 
-    best = training.fit(
-        "masked-lm", model, training.adam(model, rate, 0.01), loss,
-        lambda judged: scores(judged, head_of(judged), masking, texts["valid"]), steps=epochs * count, every=2 * count,
-        rate=training.warmup_cosine(rate, epochs * count), out=out, seed=seed, recipe=recipe, resume=resume, say=say,
+    best = training.fit_epochs(
+        training.Run(out, recipe, seed, resume, say), "masked-lm", model, texts["train"].lengths, loss,
+        lambda judged: scores(judged, head_of(judged), masking, texts["valid"]), epochs=epochs, rate=rate, batch=batch,
+        every=2,
     )  # fmt: skip
-    save(model, tokenizer, out, half)
-    found = {name: scores(model, head_of(model), masking, texts[name]) for name in ("valid", "test")}
-    say(f"masked-lm: loss {found['test']['held_out_loss']:.3f}, top-1 {found['test']['top1']:.4f} on the held-out text")
-    return training.finish(out, {"recipe": recipe, "best": best, "held out": found}, where)
+    training.save(model, tokenizer, out)
+    held_out = {name: scores(model, head_of(model), masking, texts[name]) for name in ("valid", "test")}
+    test = held_out["test"]
+    say(f"masked-lm: loss {test['held_out_loss']:.3f}, top-1 {test['top1']:.4f} on the held-out text")
+    return training.finish(out, {"recipe": recipe, "best": best, "held out": held_out}, where)
 
 
 def pretrain(
+    run: training.Run,
     model: Any,
     tokenizer: Any,
     rows: Sequence[Sequence[int]],
@@ -82,12 +80,7 @@ def pretrain(
     epochs: int,
     rate: float,
     batch: int,
-    out: Path,
-    seed: int,
-    recipe: dict[str, Any],
-    resume: bool,
-    say: training.Say,
-) -> dict[str, Any]:
+) -> training.Record:
     """Masked words of texts, given as ids, predicted through the embedding matrix by a head that is then thrown away.
 
     One text in a hundred is held out for the scores.
@@ -95,36 +88,29 @@ def pretrain(
     import torch
     from torch.nn import functional
 
-    held = max(1, len(rows) // 100)
-    texts = training.Texts(rows[held:], tokenizer.pad_token_id, model.device)
-    rest = training.Texts(rows[:held], tokenizer.pad_token_id, model.device)
+    count = max(1, len(rows) // 100)
+    texts = training.Texts(rows[count:], tokenizer.pad_token_id, model.device)
+    held_out = training.Texts(rows[:count], tokenizer.pad_token_id, model.device)
     masking = Masking(tokenizer, model.device)
     width = model.get_input_embeddings().embedding_dim
-    torch.manual_seed(seed)
+    torch.manual_seed(run.seed)
     whole = torch.nn.ModuleDict({"model": model, "word": torch.nn.Linear(width, width)}).to(model.device)
-    indices, count = training.order(texts.lengths, batch, seed)
 
-    def head(part: Any) -> Any:
+    def head(part: Any) -> Head:
         matrix = part["model"].get_input_embeddings().weight
         return lambda hidden: functional.linear(functional.gelu(part["word"](hidden)), matrix)
 
-    def loss(step: int) -> Any:
-        ids, mask = texts.batch(indices(step))
-        with training.autocast(model.device):
-            logits, wanted = masking.predict(model, head(whole), ids, mask)
-        return functional.cross_entropy(logits.float(), wanted)
-
-    return training.fit(
-        "pretraining", whole, training.adam(whole, rate, 0.01), loss,
-        lambda part: scores(part["model"], head(part), masking, rest), steps=epochs * count, every=2 * count,
-        rate=training.warmup_cosine(rate, epochs * count), out=out, seed=seed, recipe=recipe, resume=resume, say=say,
+    return training.fit_epochs(
+        run, "pretraining", whole, texts.lengths, lambda index: masking.loss(model, head(whole), texts, index),
+        lambda part: scores(part["model"], head(part), masking, held_out), epochs=epochs, rate=rate, batch=batch,
+        every=2,
     )  # fmt: skip
 
 
 class Masking:
     """Chooses the tokens to predict, and predicts them."""
 
-    def __init__(self, tokenizer: Any, device: Any) -> None:
+    def __init__(self, tokenizer: Any, device: torch.device) -> None:
         import torch
 
         if tokenizer.mask_token_id is None:
@@ -132,7 +118,17 @@ class Masking:
         self.mask, self.size = tokenizer.mask_token_id, len(tokenizer)
         self.special = torch.tensor(tokenizer.all_special_ids, device=device)
 
-    def predict(self, model: Any, head: Any, ids: Any, mask: Any, seed: int | None = None) -> tuple[Any, Any]:
+    def loss(self, model: Any, head: Head, texts: training.Texts, index: training.Indices) -> Tensor:
+        """The mean loss of a batch, of tokens that are drawn anew."""
+        import torch
+
+        with training.autocast(texts.device):
+            logits, tokens = self.predict(model, head, *texts.batch(index))
+        return torch.nn.functional.cross_entropy(logits.float(), tokens)
+
+    def predict(
+        self, model: Any, head: Head, ids: Tensor, mask: Tensor, seed: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Logits [token to predict, vocabulary] and those tokens."""
         import torch
 
@@ -144,21 +140,22 @@ class Masking:
         chosen = (drawn[0] < CHANCE) & ~torch.isin(ids, self.special)
         chosen[:, 1] |= ~chosen.any(-1)  # every text asks for something, so that no batch is empty
         other = (drawn[2] * self.size).long()
-        given = ids.where(~(chosen & (drawn[1] < 0.9)), other).masked_fill(chosen & (drawn[1] < 0.8), self.mask)
-        hidden = model.base_model(input_ids=given, attention_mask=mask).last_hidden_state
+        inputs = ids.where(~(chosen & (drawn[1] < 0.9)), other).masked_fill(chosen & (drawn[1] < 0.8), self.mask)
+        hidden = model.base_model(input_ids=inputs, attention_mask=mask).last_hidden_state
         # The logits of all tokens would be the largest tensor by far.
         return head(hidden[chosen]), ids[chosen]
 
 
-def head_of(model: Any) -> Any:
+def head_of(model: Any) -> Head:
     """From hidden states to the logits of words."""
     for name in ("cls", "lm_head"):
         if hasattr(model, name):
-            return getattr(model, name)
+            head: Head = getattr(model, name)
+            return head
     raise InputError(f"{type(model).__name__} is not known here: expected a masked LM of the BERT or RoBERTa kind")
 
 
-def scores(model: Any, head: Any, masking: Masking, texts: training.Texts) -> dict[str, float]:
+def scores(model: Any, head: Head, masking: Masking, texts: training.Texts) -> dict[str, float]:
     """Mean loss and top-1 accuracy over the tokens to predict, the same ones every time."""
     import torch
 
@@ -169,10 +166,10 @@ def scores(model: Any, head: Any, masking: Masking, texts: training.Texts) -> di
     with torch.no_grad(), training.autocast(texts.device):
         for i in range(0, len(by_length), 256):
             ids, mask = texts.batch(by_length[i : i + 256])
-            logits, wanted = masking.predict(model, head, ids, mask, i)
-            total += float(torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="sum"))
-            hits += int((logits.argmax(-1) == wanted).sum())
-            count += len(wanted)
+            logits, tokens = masking.predict(model, head, ids, mask, i)
+            total += float(torch.nn.functional.cross_entropy(logits.float(), tokens, reduction="sum"))
+            hits += int((logits.argmax(-1) == tokens).sum())
+            count += len(tokens)
     model.train(was)
     return {"score": -total / count, "held_out_loss": total / count, "top1": hits / count}
 
@@ -188,17 +185,12 @@ def read(path: str | Path) -> list[str]:
 def _packed(tokenizer: Any, path: Path, seed: int) -> list[list[int]]:
     """Sentences one after the other, as many as fit into texts of one of `WIDTHS` tokens."""
     draw = np.random.default_rng(seed)
-    found: list[list[int]] = []
-    text: list[int] = []
+    texts: list[list[int]] = [[]]
     widths = [w for w in WIDTHS if w <= tokenizer.model_max_length] or [tokenizer.model_max_length]
     width = int(draw.choice(widths))
     for ids in tokenizer(read(path), add_special_tokens=False, truncation=True, max_length=widths[-1] - 2)["input_ids"]:
-        if text and len(text) + len(ids) > width - 2:
-            found.append(text)
-            text, width = [], int(draw.choice(widths))
-        text = text + ids
-    return [_framed(tokenizer, text) for text in [*found, text]]
-
-
-def _framed(tokenizer: Any, text: Sequence[int]) -> list[int]:
-    return [tokenizer.cls_token_id, *text, tokenizer.sep_token_id]
+        if texts[-1] and len(texts[-1]) + len(ids) > width - 2:
+            texts.append([])
+            width = int(draw.choice(widths))
+        texts[-1] += ids
+    return [[tokenizer.cls_token_id, *text, tokenizer.sep_token_id] for text in texts]

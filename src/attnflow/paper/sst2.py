@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.paper import training
-from attnflow.paper.data_files import data_file, file_hash, rows_of
+from attnflow.paper.data_files import data_file, rows_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 LABELS = ("negative", "positive")
+LENGTH = 128  # tokens; longer texts are cut
 Labelled = tuple[Sequence[str], Sequence[int]]
 
 
@@ -39,87 +43,65 @@ def train(
     out, files = Path(out), {name: data_file(data, f"{name}.tsv") for name in ("train", "dev", "test")}
     training.claim(out)
     parts = {name: read(file) for name, file in files.items()}
-    recipe = {
-        "task": "sst2", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
-        "averaging": averaging, "chosen by": "loss on dev", "base weights": training.weights_hash(base),
-        "data": {name: file_hash(file) for name, file in files.items()},
-    }  # fmt: skip
+    recipe = training.recipe_of("sst2", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
+    recipe |= {"averaging": averaging, "chosen by": "loss on dev"}
+    run = training.Run(out, recipe, seed, resume, say)
     model, tokenizer, best = fine_tune(
-        "sst2", parts["train"], parts["dev"], base, out, labels=LABELS, recipe=recipe, seed=seed, epochs=epochs,
-        rate=rate, batch=batch, averaging=averaging, by="loss", device=device, resume=resume, say=say,
+        run, "sst2", parts["train"], parts["dev"], base, labels=LABELS, epochs=epochs, rate=rate, batch=batch,
+        averaging=averaging, by="loss", device=device,
     )  # fmt: skip
-    save(model, tokenizer, out, half)
+    training.save(model, tokenizer, out, half)
     scores = {name: accuracy(model, tokenizer, parts[name]) for name in ("dev", "test")}
     say(f"sst2: accuracy {scores['test']['accuracy']:.4f} on {scores['test']['count']} test sentences")
     return training.finish(out, {"recipe": recipe, "best": best, "accuracy": scores}, model.device)
 
 
 def fine_tune(
+    run: training.Run,
     stage: str,
     train: Labelled,
     valid: Labelled,
     base: str | Path,
-    out: Path,
     *,
     labels: Sequence[str],
-    recipe: dict[str, Any],
-    seed: int,
     epochs: int,
     rate: float,
     batch: int,
     averaging: float = 0.0,
     by: str = "accuracy",
-    length: int = 128,
     device: str | None = None,
-    resume: bool = True,
-    say: training.Say = training.tell,
-) -> tuple[Any, Any, dict[str, Any]]:
+) -> tuple[Any, Any, training.Record]:
     """A classifier with a fresh head on `base`, its tokenizer, and the record of its best evaluation on `valid`."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     where = training.place(device)
-    torch.manual_seed(seed)
+    torch.manual_seed(run.seed)
     tokenizer = training.pretrained(AutoTokenizer, base)
-    names = dict(enumerate(labels))
     model = training.pretrained(
-        AutoModelForSequenceClassification, base, num_labels=len(labels), id2label=names,
-        label2id={name: i for i, name in names.items()}, dtype=torch.float32,
+        AutoModelForSequenceClassification, base, num_labels=len(labels), id2label=dict(enumerate(labels)),
+        label2id={name: i for i, name in enumerate(labels)}, dtype=torch.float32,
     ).to(where)  # fmt: skip
-    texts, answers = _encoded(tokenizer, train[0], length, where), torch.tensor(list(train[1]), device=where)
-    held, truth = _encoded(tokenizer, valid[0], length, where), torch.tensor(list(valid[1]))
-    indices, count = training.order(texts.lengths, batch, seed)
+    texts, classes = _encoded(tokenizer, train[0], where), torch.tensor(list(train[1]), device=where)
+    valid_texts, truth = _encoded(tokenizer, valid[0], where), torch.tensor(list(valid[1]))
 
-    def loss(step: int) -> Any:
-        index = indices(step)
+    def loss(index: training.Indices) -> Tensor:
         ids, mask = texts.batch(index)
         with training.autocast(where):
             logits = model(input_ids=ids, attention_mask=mask).logits
-        return torch.nn.functional.cross_entropy(logits.float(), answers[torch.as_tensor(index, device=where)])
+        return torch.nn.functional.cross_entropy(logits.float(), classes[torch.as_tensor(index, device=where)])
 
-    best = training.fit(
-        stage, model, training.adam(model, rate, 0.01), loss,
-        lambda judged: training.score(judged, held, truth, by=by), steps=epochs * count, every=max(1, count // 2), out=out,
-        seed=seed, rate=training.warmup_cosine(rate, epochs * count), recipe=recipe,
-        averaging=averaging, resume=resume, say=say,
+    best = training.fit_epochs(
+        run, stage, model, texts.lengths, loss, lambda judged: training.score(judged, valid_texts, truth, by=by),
+        epochs=epochs, rate=rate, batch=batch, every=0.5, averaging=averaging,
     )  # fmt: skip
     return model, tokenizer, best
 
 
-def save(model: Any, tokenizer: Any, out: Path, half: bool) -> None:
-    """The folder that ``from_pretrained`` reads."""
-    import torch
-
-    with silenced():
-        (model.to(torch.float16) if half else model).save_pretrained(out)
-        tokenizer.save_pretrained(out)
-    model.float()
-
-
-def accuracy(model: Any, tokenizer: Any, part: Labelled, length: int = 128) -> dict[str, Any]:
+def accuracy(model: Any, tokenizer: Any, part: Labelled) -> dict[str, Any]:
     """The share of texts whose likeliest class is the right one, with its interval."""
-    said = training.probabilities(model, _encoded(tokenizer, part[0], length, model.device)).argmax(-1)
-    return training.share(bool(a == b) for a, b in zip(said.tolist(), part[1], strict=True))
+    classes = training.probabilities(model, _encoded(tokenizer, part[0], model.device)).argmax(-1)
+    return training.share(bool(a == b) for a, b in zip(classes.tolist(), part[1], strict=True))
 
 
 def read(path: str | Path) -> Labelled:
@@ -138,6 +120,6 @@ def read(path: str | Path) -> Labelled:
     return sentences, labels
 
 
-def _encoded(tokenizer: Any, texts: Sequence[str], length: int, device: Any) -> training.Texts:
-    rows = tokenizer(list(texts), truncation=True, max_length=min(length, tokenizer.model_max_length))["input_ids"]
+def _encoded(tokenizer: Any, texts: Sequence[str], device: torch.device) -> training.Texts:
+    rows = tokenizer(list(texts), truncation=True, max_length=min(LENGTH, tokenizer.model_max_length))["input_ids"]
     return training.Texts(rows, tokenizer.pad_token_id, device)

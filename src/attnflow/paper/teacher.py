@@ -9,58 +9,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
 from attnflow.paper import training
 from attnflow.paper.agreement import NUMBERS, Example, parts_of, read
-from attnflow.paper.data_files import file_hash
-from attnflow.paper.sst2 import Labelled, accuracy, fine_tune, save
+from attnflow.paper.sst2 import Labelled, accuracy, fine_tune
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.nn import Module
 
 
 def train_lstm(
+    run: training.Run,
     texts: training.Texts,
-    numbers: Any,
+    numbers: Tensor,
     valid: training.Texts,
-    truth: Any,
-    out: Path,
+    truth: Tensor,
     *,
     size: int,
-    recipe: dict[str, Any],
-    seed: int,
     epochs: int,
-    layers: int = 2,
-    width: int = 256,
-    dropout: float = 0.3,
-    rate: float = 1e-3,
-    batch: int = 512,
-    resume: bool = True,
-    say: training.Say = training.tell,
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, training.Record]:
     """An LSTM that reads the tokens from left to right and tells the number from its last state; and its best record."""
     import torch
 
-    torch.manual_seed(seed)
-    model = lstm(size, layers, width, dropout).to(texts.device)
-    indices, count = training.order(texts.lengths, batch, seed)
+    torch.manual_seed(run.seed)
+    model = lstm(size, layers=2, width=256, dropout=0.3).to(texts.device)
 
-    def loss(step: int) -> Any:
-        index = indices(step)
+    def loss(index: training.Indices) -> Tensor:
         ids, mask = texts.batch(index)
         # Now and then a word is unknown, so that the teacher knows what to say of rare ones.
         unknown = (torch.rand(ids.shape, device=ids.device) < 0.05) & (ids > 4)
         logits = model(input_ids=ids.masked_fill(unknown, 1), attention_mask=mask).logits
         return torch.nn.functional.cross_entropy(logits, numbers[torch.as_tensor(index, device=ids.device)])
 
-    best = training.fit(
-        "lstm", model, training.adam(model, rate, 0.01), loss,
-        lambda judged: training.score(judged, valid, truth), steps=epochs * count, every=count, out=out, seed=seed,
-        recipe=recipe, rate=training.warmup_cosine(rate, epochs * count), averaging=0.99, resume=resume, say=say,
+    best = training.fit_epochs(
+        run, "lstm", model, texts.lengths, loss, lambda judged: training.score(judged, valid, truth), epochs=epochs,
+        rate=1e-3, batch=512, averaging=0.99,
     )  # fmt: skip
     return model, best
 
 
-def lstm(size: int, layers: int, width: int, dropout: float) -> Any:
+def lstm(size: int, layers: int, width: int, dropout: float) -> Module:
     """Embedding, `layers` LSTM layers of `width`, and a classifier of the last token's state."""
     import torch
     from torch import nn
@@ -73,7 +65,7 @@ def lstm(size: int, layers: int, width: int, dropout: float) -> Any:
             self.lstm = nn.LSTM(width, width, layers, dropout=dropout, batch_first=True)
             self.classifier = nn.Linear(width, len(NUMBERS))
 
-        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
             states, _ = self.lstm(self.drop(self.embed(input_ids)))
             # Padding comes after the last token, and an LSTM does not look ahead.
             last = states[torch.arange(len(states), device=states.device), attention_mask.sum(-1) - 1]
@@ -93,7 +85,6 @@ def train_encoder(
     rate: float = 1e-4,
     batch: int = 128,
     device: str | None = None,
-    half: bool = False,
     resume: bool = True,
     say: training.Say = training.tell,
 ) -> dict[str, Any]:
@@ -101,22 +92,18 @@ def train_encoder(
     out, parts = Path(out), parts_of(read(data), data)
     training.claim(out)
     files = {"data": data} | ({"more": more} if more is not None else {})
-    recipe = {
-        "task": "verb-number teacher", "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate,
-        "batch": batch, "base weights": training.weights_hash(base),
-        "data": {name: file_hash(file) for name, file in files.items()},
-    }  # fmt: skip
-    shown = parts["train"] + (read(more) if more is not None else [])
+    recipe = training.recipe_of("verb-number teacher", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
+    examples = parts["train"] + (read(more) if more is not None else [])
     model, tokenizer, best = fine_tune(
-        "teacher", _labelled(shown), _labelled(parts["valid"]), base, out, labels=NUMBERS, recipe=recipe, seed=seed,
-        epochs=epochs, rate=rate, batch=batch, device=device, resume=resume, say=say,
+        training.Run(out, recipe, seed, resume, say), "teacher", _labelled(examples), _labelled(parts["valid"]), base,
+        labels=NUMBERS, epochs=epochs, rate=rate, batch=batch, device=device,
     )  # fmt: skip
-    save(model, tokenizer, out, half)
+    training.save(model, tokenizer, out)
     scores = {"valid": accuracy(model, tokenizer, _labelled(parts["valid"]))}
     return training.finish(out, {"recipe": recipe, "best": best, "accuracy": scores}, model.device)
 
 
-def soft_targets(folders: Sequence[str | Path], examples: Sequence[Example], device: Any) -> Any:
+def soft_targets(folders: Sequence[str | Path], examples: Sequence[Example], device: torch.device) -> Tensor:
     """[example, number]: the mean of the probabilities of the teachers in `folders`, from the plain words."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer

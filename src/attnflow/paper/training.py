@@ -15,10 +15,12 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +32,19 @@ from attnflow.evaluate.statistics import wilson
 from attnflow.files import make_folder, write_whole
 from attnflow.paper.data_files import file_hash
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch import device as Device
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
 Say = Callable[[str], None]
+Record = dict[str, Any]
+"""One evaluation: its stage, step, loss and scores."""
+Indices = NDArray[np.int64]
+Lengths = Sequence[int] | Indices
 LOG, REPORT, LOCK = "log.jsonl", "training.json", ".lock"
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers")
 
 
 def tell(message: str) -> None:
@@ -39,60 +52,67 @@ def tell(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+@dataclass(frozen=True)
+class Run:
+    """One training. out: its folder, with the log and the checkpoints. recipe: what it does; a checkpoint of another recipe
+    is refused. resume: go on from a checkpoint. say: is told of progress."""
+
+    out: Path
+    recipe: Mapping[str, Any]
+    seed: int = 0
+    resume: bool = True
+    say: Say = tell
+
+
 def fit(
+    run: Run,
     stage: str,
-    model: Any,
-    optimizer: Any,
-    loss: Callable[[int], Any],
+    model: Module,
+    optimizer: Optimizer,
+    loss: Callable[[int], Tensor],
     evaluate: Callable[[Any], dict[str, float]],
     *,
     steps: int,
     rate: Callable[[int], float],
     every: int,
-    out: Path,
-    seed: int,
-    recipe: Mapping[str, Any],
     averaging: float = 0.0,
-    resume: bool = True,
-    say: Say = tell,
-) -> dict[str, Any]:
+) -> Record:
     """`steps` steps down ``loss(step)``; leaves the weights of the best evaluation in the model, and returns its record.
 
     rate: the learning rate at a step. evaluate: called every `every` steps and at the end; its "score" is the higher the
         better. averaging: evaluate the running average ``w̄ ← a·w̄ + (1-a)·w`` instead of w itself; 0 is w.
-    out: the folder of the log and of the checkpoint, ``checkpoint-<stage>.pt``, written at every evaluation.
-    recipe: what the run was asked to do; a checkpoint of another recipe is refused.
+    A checkpoint, ``checkpoint-<stage>.pt``, is written at every evaluation.
     """
     import torch
 
-    out.mkdir(parents=True, exist_ok=True)
-    path, key = out / f"checkpoint-{stage}.pt", json.dumps(dict(recipe), sort_keys=True, default=str)
+    run.out.mkdir(parents=True, exist_ok=True)
+    path, key = run.out / f"checkpoint-{stage}.pt", json.dumps(dict(run.recipe), sort_keys=True, default=str)
     judged = copy.deepcopy(model) if averaging else model
     weights, averages = list(model.parameters()), list(judged.parameters())
-    best: dict[str, Any] = {"score": -math.inf}
-    kept: dict[str, Any] = {}
+    best: Record = {"score": -math.inf}
+    best_weights: dict[str, Tensor] = {}
     first, before = 0, 0.0
-    if resume and path.is_file():
+    if run.resume and path.is_file():
         state = _read_checkpoint(path, key)
         model.load_state_dict(state["model"])
         judged.load_state_dict(state["judged"])
         optimizer.load_state_dict(state["optimizer"])
-        first, before, best, kept = state["step"], state["seconds"], json.loads(state["best"]), state["kept"]
-        say(f"{stage}: going on from step {first} of {steps}")
-    _forget_after(out / LOG, stage, first)
+        first, before, best, best_weights = state["step"], state["seconds"], json.loads(state["best"]), state["kept"]
+        run.say(f"{stage}: going on from step {first} of {steps}")
+    _forget_after(run.out / LOG, stage, first)
     started, total = time.perf_counter(), torch.zeros((), device=weights[0].device)
     with _fast():
         model.train()
         for step in range(first, steps):
-            torch.manual_seed(_mixed(seed, stage, step))
+            torch.manual_seed(_mixed(run.seed, stage, step))
             for group in optimizer.param_groups:
                 group["lr"] = rate(step)
             optimizer.zero_grad(set_to_none=True)
-            found = loss(step)
-            found.backward()
+            value = loss(step)
+            value.backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
-            total += found.detach()
+            total += value.detach()
             if averaging:
                 # Early on the average would still be mostly the first random weights.
                 pull = 1 - min(averaging, (1 + step) / (10 + step))
@@ -109,20 +129,48 @@ def fit(
             model.train()
             seconds = before + time.perf_counter() - started
             record = {"stage": stage, "step": step + 1, "loss": mean, "rate": rate(step), **scores, "seconds": seconds}
-            append(out / LOG, record)
-            say(
+            with (run.out / LOG).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(record) + "\n")
+            run.say(
                 f"{stage}: step {step + 1} of {steps}, "
                 + ", ".join(f"{k} {v:.4g}" for k, v in list(record.items())[2:])
             )
             if scores["score"] > best["score"]:
                 best = record
-                kept = {name: value.detach().clone() for name, value in judged.state_dict().items()}
-            state = {"step": step + 1, "seconds": seconds, "recipe": key, "best": json.dumps(best), "kept": kept}
-            state |= {"model": model.state_dict(), "judged": judged.state_dict(), "optimizer": optimizer.state_dict()}
+                best_weights = {name: weight.detach().clone() for name, weight in judged.state_dict().items()}
+            state = {
+                "step": step + 1, "seconds": seconds, "recipe": key, "best": json.dumps(best), "kept": best_weights,
+                "model": model.state_dict(), "judged": judged.state_dict(), "optimizer": optimizer.state_dict(),
+            }  # fmt: skip
             write_whole(path, partial(torch.save, state))
-    model.load_state_dict(kept)
+    model.load_state_dict(best_weights)
     model.eval()
     return best
+
+
+def fit_epochs(
+    run: Run,
+    stage: str,
+    model: Module,
+    lengths: Lengths,
+    loss: Callable[[Indices], Tensor],
+    evaluate: Callable[[Any], dict[str, float]],
+    *,
+    epochs: int,
+    rate: float,
+    batch: int,
+    every: float = 1.0,
+    averaging: float = 0.0,
+) -> Record:
+    """`fit` over batches of examples: AdamW, with a warm-up and half a cosine.
+
+    lengths: of the examples. loss: of the examples with these indices. every: epochs from one evaluation to the next.
+    """
+    indices, count = order(lengths, batch, run.seed)
+    return fit(
+        run, stage, model, adam(model, rate, 0.01), lambda step: loss(indices(step)), evaluate, steps=epochs * count,
+        rate=warmup_cosine(rate, epochs * count), every=max(1, int(every * count)), averaging=averaging,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -138,7 +186,7 @@ def _fast() -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
 
 
-def adam(model: Any, rate: float, decay: float, *, coupled: bool = False) -> Any:
+def adam(model: Module, rate: float, decay: float, *, coupled: bool = False) -> Optimizer:
     """AdamW; or Adam with the decay as an L2 term of the loss, coupled to its step sizes."""
     import torch
 
@@ -202,18 +250,13 @@ def claim(out: Path) -> None:
         _claimed[out.resolve()] = lock
 
 
-def append(log: Path, record: Mapping[str, Any]) -> None:
-    """One more line of the log."""
-    with log.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(record) + "\n")
-
-
-def finish(out: Path, report: Mapping[str, Any], device: Any) -> dict[str, Any]:
+def finish(out: Path, report: Mapping[str, Any], device: Device) -> dict[str, Any]:
     """Writes training.json and removes the checkpoints: the training is done."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    whole = {**report, "device": name, "versions": versions()}
+    versions = {"attnflow": __version__, "python": platform.python_version(), **{n: version(n) for n in PACKAGES}}
+    whole = {**report, "device": name, "versions": versions}
     text = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
     write_whole(out / REPORT, lambda part: part.write_text(text, encoding="utf-8"))
     for path in (*out.glob("checkpoint-*.pt"), out / LOCK):
@@ -228,7 +271,7 @@ def finish(out: Path, report: Mapping[str, Any], device: Any) -> dict[str, Any]:
     return whole
 
 
-def order(lengths: Sequence[int] | NDArray[np.int64], batch: int, seed: int) -> tuple[Callable[[int], Any], int]:
+def order(lengths: Lengths, batch: int, seed: int) -> tuple[Callable[[int], Indices], int]:
     """Which examples a step reads, and the number of steps in an epoch.
 
     Every epoch is a new shuffle; within 16 batches' worth of it, examples of similar length go together, so that little of
@@ -286,7 +329,7 @@ def share(right: Iterable[bool]) -> dict[str, Any]:
 class Texts:
     """Token ids of many texts, padded, on the device: ``batch(indices)`` is no wider than its longest text."""
 
-    def __init__(self, rows: Sequence[Sequence[int]], pad: int, device: Any) -> None:
+    def __init__(self, rows: Sequence[Sequence[int]], pad: int, device: Device) -> None:
         import torch
 
         self.lengths = np.array([len(row) for row in rows], np.int64)
@@ -295,7 +338,7 @@ class Texts:
             table[i, : len(row)] = row
         self.ids, self.pad, self.device = torch.from_numpy(table).to(device), pad, device
 
-    def batch(self, index: NDArray[np.int64]) -> tuple[Any, Any]:
+    def batch(self, index: Indices) -> tuple[Tensor, Tensor]:
         """Ids and attention mask, [text, token]."""
         import torch
 
@@ -304,28 +347,24 @@ class Texts:
         return ids, (ids != self.pad).long()
 
 
-def probabilities(model: Any, texts: Texts, size: int = 512, *, exact: bool = False) -> Any:
+def probabilities(model: Module, texts: Texts, size: int = 512, *, exact: bool = False) -> Tensor:
     """[text, class], on the CPU; for a model that labels tokens, of the first one. exact: single precision on a GPU too."""
     import torch
 
     was = model.training
     model.eval()
     by_length = np.argsort(texts.lengths, kind="stable")
-    found = None
+    parts = []
     with torch.no_grad(), nullcontext() if exact else autocast(texts.device):
         for i in range(0, len(by_length), size):
-            index = by_length[i : i + size]
-            ids, mask = texts.batch(index)
+            ids, mask = texts.batch(by_length[i : i + size])
             logits = model(input_ids=ids, attention_mask=mask).logits.float()
-            chances = (logits[:, 0] if logits.ndim == 3 else logits).softmax(-1).cpu()
-            if found is None:
-                found = torch.empty(len(by_length), chances.shape[-1])
-            found[torch.as_tensor(index)] = chances
+            parts.append((logits[:, 0] if logits.ndim == 3 else logits).softmax(-1).cpu())
     model.train(was)
-    return found
+    return torch.cat(parts)[torch.as_tensor(np.argsort(by_length))]
 
 
-def score(model: Any, texts: Texts, truth: Any, *, by: str = "accuracy") -> dict[str, float]:
+def score(model: Module, texts: Texts, truth: Tensor, *, by: str = "accuracy") -> dict[str, float]:
     """Accuracy and the mean loss of the true classes; the score is the first, or the other's negative for ``by="loss"``."""
     import torch
 
@@ -339,27 +378,28 @@ def score(model: Any, texts: Texts, truth: Any, *, by: str = "accuracy") -> dict
     }
 
 
-def autocast(device: Any) -> Any:
+def autocast(device: Device) -> AbstractContextManager[None]:
     """bfloat16 products on a GPU; on the CPU everything stays in single precision."""
     import torch
 
-    return torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")
+    context: AbstractContextManager[None] = torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")
+    return context
 
 
-def place(device: str | None) -> Any:
+def place(device: str | None) -> Device:
     """The device to train on: the first GPU if there is one, by default."""
     import torch
 
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(
             f"device={device!r} is not here: expected 'cpu', or 'cuda' where there is such a GPU"
         ) from None
-    return found
+    return chosen
 
 
 def pretrained(cls: Any, base: str | Path, **options: Any) -> Any:
@@ -380,9 +420,21 @@ def weights_hash(base: str | Path) -> str | None:
     return file_hash(file) if file.is_file() else None
 
 
-def versions() -> dict[str, str]:
-    """What the numbers were made with."""
-    from importlib.metadata import version
+def recipe_of(
+    task: str, base: str | Path, files: Mapping[str, str | Path], *, seed: int, epochs: int, rate: float, batch: int
+) -> dict[str, Any]:
+    """What fine-tuning `base` on these files does, for training.json and for checkpoints."""
+    return {
+        "task": task, "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
+        "base weights": weights_hash(base), "data": {name: file_hash(file) for name, file in files.items()},
+    }  # fmt: skip
 
-    names = ("numpy", "torch", "transformers", "tokenizers")
-    return {"attnflow": __version__, "python": platform.python_version(), **{name: version(name) for name in names}}
+
+def save(model: Any, tokenizer: Any, out: Path, half: bool = False) -> None:
+    """The folder that ``from_pretrained`` reads; half: in half precision, which halves the file."""
+    import torch
+
+    with silenced():
+        (model.to(torch.float16) if half else model).save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    model.float()

@@ -100,15 +100,14 @@ def train(
     tokenizer = tokenizer_of(tags, words, settings["positions"])
     torch.manual_seed(seed)
     model = model_of(tokenizer, settings).to(where)
-    common: dict[str, Any] = {"out": out, "seed": seed, "recipe": key, "resume": resume, "say": say}
+    run = training.Run(out, key, seed, resume, say)
     stages: dict[str, Any] = {}
     if settings["pretrain"] and sentences:
         vocabulary, longest = tokenizer.get_vocab(), settings["positions"] - 2
         rows = [[CLS, *(vocabulary.get(w, UNK) for w in s[:longest]), EOS] for s in sentences if len(s) > 2]
         stages["pretraining"] = masked_lm.pretrain(
-            model, tokenizer, rows, epochs=settings["pretrain"], rate=settings["rate"], batch=settings["batch"],
-            **common,
-        )  # fmt: skip
+            run, model, tokenizer, rows, epochs=settings["pretrain"], rate=settings["rate"], batch=settings["batch"]
+        )
     examples = [*parts["train"], *extra]
     shown = Prefixes(examples, tokenizer, where)
     valid = Prefixes(parts["valid"], tokenizer, where)
@@ -117,11 +116,16 @@ def train(
         shown.soft = teacher.soft_targets(teachers, examples, where).to(where)
     elif settings["teacher"] == "lstm":
         taught, stages["lstm"] = teacher.train_lstm(
-            shown, shown.numbers, valid, valid.numbers.cpu(), size=len(tokenizer), epochs=settings["teacher_epochs"],
-            **common,
-        )  # fmt: skip
+            run,
+            shown,
+            shown.numbers,
+            valid,
+            valid.numbers.cpu(),
+            size=len(tokenizer),
+            epochs=settings["teacher_epochs"],
+        )
         shown.soft = training.probabilities(taught, shown).to(where)
-    stages["verb-number"] = _learn(model, shown, valid, len(parts["train"]), settings, common)
+    stages["verb-number"] = _learn(run, model, shown, valid, len(parts["train"]), settings)
     before = len(tokenizer)
     if settings["adopted"]:
         tokenizer = adopt(model, tokenizer, [*parts["train"], *extra], settings["adopted"], sentences)
@@ -255,11 +259,7 @@ def model_of(tokenizer: Any, settings: dict[str, Any]) -> Any:
 
 def save(model: Any, tokenizer: Any, out: Path) -> None:
     """The folder: weights in half precision, to be loaded in single precision."""
-    import torch
-
-    with silenced():
-        model.to(torch.float16).save_pretrained(out)
-        tokenizer.save_pretrained(out)
+    training.save(model, tokenizer, out, half=True)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     text = json.dumps({**config, "dtype": "float32"}, indent=2, sort_keys=True) + "\n"
     write_whole(out / "config.json", lambda beside: beside.write_text(text, encoding="utf-8"))
@@ -328,20 +328,19 @@ class Prefixes(training.Texts):
 
 
 def _learn(
-    model: Any, shown: Prefixes, valid: Prefixes, sure: int, settings: dict[str, Any], common: dict[str, Any]
-) -> dict[str, Any]:
+    run: training.Run, model: Any, shown: Prefixes, valid: Prefixes, sure: int, settings: dict[str, Any]
+) -> training.Record:
     """The training proper; the last part of it, `refine`, on the `sure` first examples alone."""
     import torch
     from torch.nn import functional
 
     width = settings["width"]
-    torch.manual_seed(common["seed"])  # whatever came before, or was skipped
+    torch.manual_seed(run.seed)  # whatever came before, or was skipped
     whole = torch.nn.ModuleDict(
         {"model": model, "tag": torch.nn.Linear(width, shown.tag_count), "subject": torch.nn.Linear(width, 1)}
     ).to(shown.device)
-    seed, batch = common["seed"], settings["batch"]
-    everything, count = training.order(shown.lengths, batch, seed)
-    certain, _ = training.order(shown.lengths[:sure], batch, seed)
+    everything, count = training.order(shown.lengths, settings["batch"], run.seed)
+    certain, _ = training.order(shown.lengths[:sure], settings["batch"], run.seed)
     steps = settings["epochs"] * count
     from_here = round(steps * (1 - settings["refine"]))
     distillation = settings["distillation"] if shown.soft is not None else 0.0
@@ -373,9 +372,10 @@ def _learn(
 
     truth, rate, cycle = valid.numbers.cpu(), settings["rate"], settings["cycle"]
     return training.fit(
-        "verb-number", whole, training.adam(whole, rate, settings["decay"], coupled=settings["coupled_decay"]), loss,
+        run, "verb-number", whole,
+        training.adam(whole, rate, settings["decay"], coupled=settings["coupled_decay"]), loss,
         lambda judged: training.score(judged["model"], valid, truth), steps=steps, every=count,
-        averaging=settings["averaging"], **common,
+        averaging=settings["averaging"],
         rate=training.cosine_restarts(rate, cycle * count) if cycle else training.warmup_cosine(rate, steps),
     )  # fmt: skip
 
