@@ -26,7 +26,7 @@ from attnflow.corpus import columnar as tables
 from attnflow.corpus import plan as read
 from attnflow.corpus import sources as inputs
 from attnflow.corpus import text_files as lines
-from attnflow.corpus.plan import Shard, Piece, Reader, plan
+from attnflow.corpus.plan import Piece, Reader, Shard, plan
 from attnflow.corpus.sources import Corpus, Text, open_corpus
 from attnflow.errors import InputError
 from attnflow.evaluate.dataset import read_rows

@@ -407,7 +407,7 @@ def test_ratios_to_a_receptive_field_are_divided_by_their_sums(tmp_path: Path) -
 
 def test_a_job_that_is_not_finished(tmp_path: Path) -> None:
     rows, columns = made_up(60)
-    out = stored(tmp_path / "half", rows, columns, parts=4, done=False)
+    out = stored(tmp_path / "half", rows, columns, parts=4, finished=False)
     (out / "part-000002.parquet").unlink()
     with (out / "_manifest.jsonl").open("a") as file:
         file.write('{"part": 9, "tex')  # cut off by a kill

@@ -105,12 +105,12 @@ def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Iter
         context.add_init_script(CATCH)
         context.add_init_script(HURRY)
         page = context.new_page()
-    asked: list[str] = []
-    said: list[str] = []
+    requests: list[str] = []
+    messages: list[str] = []
     listeners = {
-        "request": lambda request: asked.append(request.url),
-        "console": lambda message: said.append(message.text),
-        "pageerror": lambda error: said.append(str(error)),
+        "request": lambda request: requests.append(request.url),
+        "console": lambda message: messages.append(message.text),
+        "pageerror": lambda error: messages.append(str(error)),
     }
     for event, listener in listeners.items():
         page.on(event, listener)
@@ -119,9 +119,9 @@ def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Iter
         if len(page.frames) == 1:
             settle(page)
         yield page
-        assert said == [], said
+        assert messages == [], messages
         strangers = [
-            url for url in asked if not url.startswith(("data:", "blob:")) and url.split("#")[0] != path.as_uri()
+            url for url in requests if not url.startswith(("data:", "blob:")) and url.split("#")[0] != path.as_uri()
         ]
         assert strangers == [], strangers
         for event, listener in listeners.items():

@@ -59,7 +59,7 @@ def schema(columns: Sequence[str]) -> Any:
 
 
 def stored(
-    folder: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str], parts: int = 3, done: bool = True
+    folder: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str], parts: int = 3, finished: bool = True
 ) -> Path:
     """A folder as a job leaves it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def stored(
         table = pa.Table.from_pylist(list(rows[start:end]), schema(columns))
         parquet.write_table(table, folder / f"part-{number:06}.parquet")
         lines.append({"part": number, "texts": int(end - start)})
-    lines += [{"finished": True, "texts": len(rows)}] if done else []
+    lines += [{"finished": True, "texts": len(rows)}] if finished else []
     (folder / "_manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -113,12 +113,12 @@ def made_up(
                 own = own / own.max(-1, keepdims=True) if view == "flow" else own / own.sum(-1, keepdims=True)
                 scores[f"{view}_L{layer}"] = own.astype(np.float32).tolist()
         sure = float(rng.uniform(0.5, 1))
-        told = ("singular", "plural")[int(rng.integers(2))]
+        label = ("singular", "plural")[int(rng.integers(2))]
         rows.append({
             **base, **scores, "text": " ".join(names), "pair": "a pair" if number == 8 else None, "tokens": tokens,
             "token_ids": [101, *(int(i) + 5 for i in picked), 102], "special": [True, *[False] * size, True],
             "word_ids": words, "words": names, "truncated": number == 9, "queries": queries,
-            "prediction": {"kind": "class", "top": [{"label": told, "probability": sure},
+            "prediction": {"kind": "class", "top": [{"label": label, "probability": sure},
                                                     {"label": "other", "probability": 1 - sure}]},
             "provenance": json.dumps(PROVENANCE),
         })  # fmt: skip
@@ -150,7 +150,7 @@ def traced(sentences: Sequence[str] = SENTENCES, words: bool = False) -> tuple[l
 
 
 def embedded(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    document: dict[str, Any] = json.loads(
         path.read_text(encoding="utf-8").split('id="attnflow-document">')[1].split("</script>")[0]
     )
-    return found
+    return document

@@ -102,12 +102,12 @@ def parts(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     _, _, weights = run(model, ids, layer)
     f = transformed(model, ids, layer)
     heads, n, width = f.shape
-    found = np.zeros((n, n, width))
+    vectors = np.zeros((n, n, width))
     for q in range(n):
         for k in range(n):
             for h in range(heads):
-                found[q, k] += weights[h, q, k] * f[h, k]
-    return found
+                vectors[q, k] += weights[h, q, k] * f[h, k]
+    return vectors
 
 
 def shares(model: Any, ids: Tensor, layer: int) -> tuple[np.ndarray, np.ndarray]:
@@ -149,14 +149,14 @@ def alti(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     """max(0, ‖y_q‖₁ − ‖y_q − T_q(k)‖₁), divided by its sum over k where that is not zero (Ferrando et al. 2022)."""
     T, rest = shares(model, ids, layer)
     n = len(T)
-    found = np.zeros((n, n))
+    contributions = np.zeros((n, n))
     for q in range(n):
         y = T[q].sum(0) + rest[q]
         for k in range(n):
-            found[q, k] = max(0.0, np.abs(y).sum() - np.abs(y - T[q, k]).sum())
-        if found[q].sum() > 0:
-            found[q] /= found[q].sum()
-    return found
+            contributions[q, k] = max(0.0, np.abs(y).sum() - np.abs(y - T[q, k]).sum())
+        if contributions[q].sum() > 0:
+            contributions[q] /= contributions[q].sum()
+    return contributions
 
 
 def effective(model: Any, ids: Tensor, layer: int) -> np.ndarray:
@@ -166,22 +166,22 @@ def effective(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     """
     _, _, weights = run(model, ids, layer)
     f = transformed(model, ids, layer)
-    found = np.zeros_like(weights)
+    heads = np.zeros_like(weights)
     for h, q in np.ndindex(*weights.shape[:2]):
         keys = np.flatnonzero(weights[:, q].max(0))
-        found[h, q, keys] = np.abs(without_null_space(weights[h, q, keys][None], f[h, keys])[0])
-    return found.mean(0)
+        heads[h, q, keys] = np.abs(without_null_space(weights[h, q, keys][None], f[h, keys])[0])
+    return heads.mean(0)
 
 
 def without_null_space(A: np.ndarray, T: np.ndarray) -> np.ndarray:
     """A minus the part of each of its rows that T [key, width] sends to zero."""
     left, singular, _ = np.linalg.svd(T, full_matrices=True)
     rank = int((singular > RELATIVE_RANK * singular[0]).sum())
-    found = A.copy()
+    rows = A.copy()
     for direction in left.T[rank:]:
         for q in range(len(A)):
-            found[q] -= (A[q] @ direction) * direction
-    return found
+            rows[q] -= (A[q] @ direction) * direction
+    return rows
 
 
 def gradient(model: Any, ids: Tensor, layer: int, y: Callable[[Any], Any]) -> np.ndarray:
@@ -251,24 +251,24 @@ def value_zeroing(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     """1 − cos(x̃_q, x_q), where x̃ is what the layer gives while the value vectors of k are zero (Mohebbi et al. 2023)."""
     b, n = block(model, layer), ids.shape[1]
     real = output(model, ids, b.layer)
-    found = np.zeros((n, n))
+    distances = np.zeros((n, n))
     for k in range(n):
         with zeroed(b, k):
             other = output(model, ids, b.layer)
         for q in range(n):
             lengths = np.sqrt((other[q] ** 2).sum()) * np.sqrt((real[q] ** 2).sum())
-            found[q, k] = 1 - (other[q] @ real[q]) / lengths
-    return found
+            distances[q, k] = 1 - (other[q] @ real[q]) / lengths
+    return distances
 
 
 @contextmanager
 def zeroed(b: Block, k: int) -> Iterator[None]:
     """While it lasts, the value vectors of token k are zero in this block, bias and all."""
 
-    def zero(module: nn.Module, given: Any, made: Tensor) -> Tensor:
-        made = made.clone()
-        made[:, k, b.columns] = 0
-        return made
+    def zero(module: nn.Module, inputs: Any, values: Tensor) -> Tensor:
+        values = values.clone()
+        values[:, k, b.columns] = 0
+        return values
 
     hook = b.values.register_forward_hook(zero)
     try:
@@ -279,10 +279,10 @@ def zeroed(b: Block, k: int) -> Iterator[None]:
 
 def output(model: Any, ids: Tensor, module: nn.Module) -> np.ndarray:
     """What this module gives in a run of the model: [token, width]."""
-    found: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
 
-    def keep(module: nn.Module, given: Any, made: Any) -> None:
-        found.append(_array((made[0] if isinstance(made, tuple) else made)[0]))
+    def keep(module: nn.Module, inputs: Any, value: Any) -> None:
+        outputs.append(_array((value[0] if isinstance(value, tuple) else value)[0]))
 
     hook = module.register_forward_hook(keep)
     try:
@@ -290,7 +290,7 @@ def output(model: Any, ids: Tensor, module: nn.Module) -> np.ndarray:
             model(input_ids=ids)
     finally:
         hook.remove()
-    return found[0]
+    return outputs[0]
 
 
 def models() -> dict[str, Callable[[], Any]]:

@@ -30,8 +30,8 @@ def uniform(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
 
 
 def sparse(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
-    kept = rng.uniform(0.1, 0.9)
-    return [layer * (rng.random(layer.shape) < kept) for layer in uniform(rng, shape)]
+    density = rng.uniform(0.1, 0.9)
+    return [layer * (rng.random(layer.shape) < density) for layer in uniform(rng, shape)]
 
 
 def equal(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:

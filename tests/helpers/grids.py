@@ -16,9 +16,9 @@ TEXTS = [
 ]
 
 
-def bytes_of(found: Any) -> dict[str, bytes]:
+def bytes_of(measured: Any) -> dict[str, bytes]:
     """Of all arrays but the times."""
-    arrays = {"values": found.values, "agreement": found.agreement, **found.curves, **found.sanity}
+    arrays = {"values": measured.values, "agreement": measured.agreement, **measured.curves, **measured.sanity}
     assert all(array.dtype == np.float64 for array in arrays.values())
     return {name: array.tobytes() for name, array in arrays.items()}
 

@@ -50,8 +50,8 @@ def scipy_maximum(layers: list[np.ndarray], query: int, token: int, bits: int) -
 
     graph, level = _dense(layers)
     capacities = csr_array(np.round(graph * 2.0**bits).astype(np.int32))
-    found = maximum_flow(capacities, level[len(layers)] + query, level[0] + token)
-    return float(found.flow_value) / 2.0**bits
+    solution = maximum_flow(capacities, level[len(layers)] + query, level[0] + token)
+    return float(solution.flow_value) / 2.0**bits
 
 
 def networkx_maximum(layers: list[np.ndarray], query: int, token: int) -> float:

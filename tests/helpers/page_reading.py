@@ -31,25 +31,25 @@ class Case:
     worth: Sequence[TokenAttention] = ()
 
 
-def told(text: str) -> float:
+def shown_number(text: str) -> float:
     """A number as the page writes it."""
     text = text.replace("−", "-").replace("≈", "").strip()
     return {"–": float("nan"), "∞": float("inf")}.get(text) or float(text)
 
 
-def check_told(texts: Any, values: Any, digits: int = 3) -> None:
+def check_numbers(texts: Any, values: Any, digits: int = 3) -> None:
     """Numbers on the page are those values, rounded to digits, or to two significant ones where they would be zero."""
-    found, wanted = np.array([told(t) for t in np.ravel(texts)]), np.ravel(values).astype(float)
-    assert found.shape == wanted.shape
-    small = np.abs(wanted) < 0.5 * 10.0**-digits
-    room = np.where(small, 0.06 * np.abs(wanted), 0.5001 * 10.0**-digits)
-    np.testing.assert_array_less(np.abs(found - wanted), room + 1e-12)
+    numbers, expected = np.array([shown_number(t) for t in np.ravel(texts)]), np.ravel(values).astype(float)
+    assert numbers.shape == expected.shape
+    small = np.abs(expected) < 0.5 * 10.0**-digits
+    room = np.where(small, 0.06 * np.abs(expected), 0.5001 * 10.0**-digits)
+    np.testing.assert_array_less(np.abs(numbers - expected), room + 1e-12)
 
 
 def view_of(trace: Any, method: str, query: int | None = None, **options: Any) -> np.ndarray:
     """[layer, input] by the library."""
-    asked = {} if query is None else {"query": query - trace.first_query}
-    return getattr(trace, method)(**asked, **options).values[:, 0]
+    selection = {} if query is None else {"query": query - trace.first_query}
+    return getattr(trace, method)(**selection, **options).values[:, 0]
 
 
 def choose(page: Any, **selected: Any) -> None:
@@ -156,16 +156,16 @@ def check_drawn(data: bytes, path: Path, width: int | None = None, colours: int 
 def carried(graph: np.ndarray, query: int, end: int) -> list[np.ndarray]:
     """What rollout carries from a query along every edge: one matrix a step, lowest first."""
     mass = np.eye(graph.shape[-1])[query]
-    found = []
+    steps = []
     for matrix in graph[: end + 1][::-1]:
-        found.append(mass[:, None] * matrix)
+        steps.append(mass[:, None] * matrix)
         mass = mass @ matrix
-    return found[::-1]
+    return steps[::-1]
 
 
-def flows_told(text: str) -> list[tuple[str, float]]:
+def flows_shown(text: str) -> list[tuple[str, float]]:
     """The list behind "takes from:" or "gives to:"."""
-    return [(name, told(number)) for name, number in re.findall(r"(?:^|, )(.+?) (\S+)(?=, |$)", text)]
+    return [(name, shown_number(number)) for name, number in re.findall(r"(?:^|, )(.+?) (\S+)(?=, |$)", text)]
 
 
 def check_paths(
@@ -180,32 +180,32 @@ def check_paths(
 ) -> None:
     """What the view of paths says is what `max_flow` says. limits: the graph with what passes through unlimited."""
     end = len(graph) - 1
-    found = af.max_flow(graph if limits is None else limits, query, token)
+    solved = af.max_flow(graph if limits is None else limits, query, token)
     value = page.locator("strong.value")
-    assert float(value.get_attribute("data-value")) == pytest.approx(found.value, abs=1e-12)
-    check_told(value.inner_text(), found.value)
+    assert float(value.get_attribute("data-value")) == pytest.approx(solved.value, abs=1e-12)
+    check_numbers(value.inner_text(), solved.value)
     gap = re.search(r"the cut differs from it by (\S+)", value.get_attribute("title")).group(1)
-    assert float(gap) <= 1e-12 and found.gap <= 1e-12
+    assert float(gap) <= 1e-12 and solved.gap <= 1e-12
     assert (
         value.evaluate("v => v.parentNode.textContent")
         .split(" is the most that ")[1]
         .startswith(f"{names[query]} at L{layer} can get from {names[token]}. ")
     )
     rows = as_json(page, "flow")
-    wanted = found.paths()
-    np.testing.assert_allclose(column(rows, "flow").sum(), found.value, atol=1e-9)
+    paths = solved.paths()
+    np.testing.assert_allclose(column(rows, "flow").sum(), solved.value, atol=1e-9)
     assert [row["path"] for row in rows] == [
-        " > ".join(f"{names[p]}@{end + 1 - i}" for i, p in enumerate(path.positions)) for path in wanted
+        " > ".join(f"{names[p]}@{end + 1 - i}" for i, p in enumerate(path.positions)) for path in paths
     ]
-    np.testing.assert_allclose(column(rows, "flow"), [path.amount for path in wanted], atol=1e-12)
+    np.testing.assert_allclose(column(rows, "flow"), [path.amount for path in paths], atol=1e-12)
     along = [
         np.prod([graph[end - i][q, k] for i, (q, k) in enumerate(zip(p.positions, p.positions[1:], strict=False))])
-        for p in wanted
+        for p in paths
     ]
     np.testing.assert_allclose(column(rows, "rollout"), along, rtol=1e-9, atol=1e-15)
     listed = table_of(page, ".paths table")[1:]
-    check_told([row[1] for row in listed], [p.amount for p in wanted[:12]], digits=4)
-    check_told([row[2] for row in listed], along[:12], digits=4)
+    check_numbers([row[1] for row in listed], [p.amount for p in paths[:12]], digits=4)
+    check_numbers([row[2] for row in listed], along[:12], digits=4)
     cut = table_of(page, ".cuts table")[1:]
 
     def name(edge: Any) -> str:
@@ -213,10 +213,12 @@ def check_paths(
             f" at {levels[edge.layer - 1]}" if edge.layer else ""
         )
 
-    assert {row[0] for row in cut[:12]} == {name(edge) for edge in found.cut[:12]}
-    check_told([row[1] for row in cut[:12]], [edge.capacity for edge in found.cut[:12]], digits=4)
-    assert len(cut) == len(found.cut) if len(found.cut) <= 12 else cut[12][0] == f"and {len(found.cut) - 12} narrower"
-    assert sum(told(row[1]) for row in cut) == pytest.approx(found.value, abs=1e-3)
+    assert {row[0] for row in cut[:12]} == {name(edge) for edge in solved.cut[:12]}
+    check_numbers([row[1] for row in cut[:12]], [edge.capacity for edge in solved.cut[:12]], digits=4)
+    assert (
+        len(cut) == len(solved.cut) if len(solved.cut) <= 12 else cut[12][0] == f"and {len(solved.cut) - 12} narrower"
+    )
+    assert sum(shown_number(row[1]) for row in cut) == pytest.approx(solved.value, abs=1e-3)
     accent = page.evaluate("getComputedStyle(document.querySelector('article')).getPropertyValue('--accent')")
     drawn = page.locator('[data-view="paths"] path[data-cut]').evaluate_all(
         "all => all.map(p => p.getAttribute('stroke'))"

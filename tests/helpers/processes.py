@@ -41,7 +41,7 @@ def shards_done(output: Path) -> int:
 
 def processes() -> dict[int, tuple[int, str]]:
     """Parent and command line of all that run, by their ids; those that ended, and nobody has asked how, do not."""
-    found = {}
+    running = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
@@ -49,19 +49,19 @@ def processes() -> dict[int, tuple[int, str]]:
         except OSError:  # it has just ended
             continue
         if state != "Z":
-            found[int(folder.name)] = (int(parent), line)
-    return found
+            running[int(folder.name)] = (int(parent), line)
+    return running
 
 
 def below(root: int) -> dict[int, str]:
     """Command lines of all that a process has started, and these in turn."""
     running = processes()
-    found: dict[int, str] = {}
+    descendants: dict[int, str] = {}
     fresh = [root]
     while fresh:
         fresh = [pid for pid, (parent, _) in running.items() if parent in fresh]
-        found |= {pid: running[pid][1] for pid in fresh}
-    return found
+        descendants |= {pid: running[pid][1] for pid in fresh}
+    return descendants
 
 
 def workers_of(root: int) -> set[int]:

@@ -23,7 +23,7 @@ from helpers.page_reading import (
     as_json,
     check_clean,
     check_drawn,
-    check_told,
+    check_numbers,
     choose,
     lightness,
     picture,
@@ -200,9 +200,9 @@ def test_maps_carry_their_scale(browser: Any, sentence: Case) -> None:
 
     with opened(browser, sentence.path, "#q=3&m=flow&l=2") as page:
         highest = [view_of(sentence.trace, m, 3).max() for m in METHODS]
-        check_told(scales("layers"), [[0, high] for high in highest], digits=2)
+        check_numbers(scales("layers"), [[0, high] for high in highest], digits=2)
         whole = sentence.trace.flow(query="all", layer=1).values[0]
-        check_told(scales("map"), [[0, whole.max()]], digits=2)
+        check_numbers(scales("map"), [[0, whole.max()]], digits=2)
         choose(page, q=3, ls=1)  # every layer has a scale of its own
         assert scales("layers") == []
 

@@ -27,7 +27,7 @@ from helpers.page_reading import (
     check_paths,
     choose,
     column,
-    flows_told,
+    flows_shown,
     lightness,
     rgb,
     rows_of,
@@ -105,7 +105,7 @@ def test_source_and_target(browser: Any, translation: Case) -> None:
         amounts = carried(trace.graph().astype(float), 9, 7)
         takes = page.locator(".tip div").nth(1).inner_text()
         np.testing.assert_allclose(
-            [x for _, x in flows_told(takes.split(": ", 1)[1])], np.sort(amounts[7][9])[::-1][:4], atol=6e-4
+            [x for _, x in flows_shown(takes.split(": ", 1)[1])], np.sort(amounts[7][9])[::-1][:4], atol=6e-4
         )
         choose(page, v="heads", q=8)
         found = column(as_json(page, "heads"), "raw").reshape(3, 4, -1)

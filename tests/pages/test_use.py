@@ -13,7 +13,7 @@ from attnflow.view.page import of_result
 from helpers.browser import opened, settle
 from helpers.page_reading import (
     Case,
-    check_told,
+    check_numbers,
     choose,
     contrast,
     focused,
@@ -164,7 +164,7 @@ def test_keys(browser: Any, pieces: Case) -> None:
         assert pressed("ArrowRight") == {"t": str(start + 1)}
         live = page.locator(".sr[aria-live]").inner_text()
         assert live.startswith(f"{pieces.trace.tokens[start + 1]}, L3, rollout ")
-        check_told(live.rsplit(" ", 1)[1], view_of(pieces.trace, "rollout")[-1, start + 1])
+        check_numbers(live.rsplit(" ", 1)[1], view_of(pieces.trace, "rollout")[-1, start + 1])
         assert pressed("q") == {"t": str(start + 1), "q": str(start + 1)}
         assert pressed("w")["u"] == "words"
         assert "u" not in pressed("w")

@@ -18,16 +18,16 @@ from helpers.page_reading import (
     Case,
     as_json,
     carried,
+    check_numbers,
     check_paths,
-    check_told,
     choose,
     column,
-    flows_told,
+    flows_shown,
     lightness,
     rows_of,
     selection,
+    shown_number,
     table_of,
-    told,
     view_of,
 )
 
@@ -48,14 +48,14 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
                 np.testing.assert_allclose(column(rows, method), values, rtol=1e-12, atol=1e-15)
             table = table_of(page, ".numbers table")
             assert [row[:2] for row in table[1:]] == [[str(i), t] for i, t in enumerate(trace.tokens)]
-            check_told([row[2:] for row in table[1:]], np.stack(list(wanted.values()), 1))
+            check_numbers([row[2:] for row in table[1:]], np.stack(list(wanted.values()), 1))
             shown = rows_of(page)
             assert list(shown) == list(wanted)
             for method in METHODS:
                 found = [float(title.split(": ")[1]) for title, _ in shown[method]["rho"]]
                 rho = [spearman(wanted[method], wanted[w.method]) for w in sentence.worth]
                 np.testing.assert_allclose(found, rho, rtol=1e-12)
-                check_told([text for _, text in shown[method]["rho"]], rho, digits=2)
+                check_numbers([text for _, text in shown[method]["rho"]], rho, digits=2)
             pairs = page.locator(".matrix td[title]").evaluate_all("cells => cells.map(cell => cell.title)")
             names = list(wanted)
             below = [(names[i], names[j]) for i in range(1, len(names)) for j in range(i)]
@@ -164,7 +164,7 @@ def test_layers(browser: Any, sentence: Case) -> None:
             assert behind[0] == ["layer", *trace.tokens] and [row[0] for row in behind[1:]] == [
                 f"L{i}" for i in range(1, 7)
             ]
-            check_told([row[1:] for row in behind[1:]], whole[m][:, 0])
+            check_numbers([row[1:] for row in behind[1:]], whole[m][:, 0])
         # of the drawing itself: the cell of the fourth token at L2
         box = page.locator('figure[data-method="rollout"] svg').first
         box.scroll_into_view_if_needed()
@@ -184,7 +184,7 @@ def test_layers(browser: Any, sentence: Case) -> None:
             np.testing.assert_allclose(column(rows, m).reshape(whole[m][1].shape), whole[m][1], rtol=1e-12, atol=1e-15)
             behind = table_of(page, ".whole table")
             assert [row[0] for row in behind[1:]] == list(trace.tokens)
-            check_told([row[1:] for row in behind[1:]], whole[m][1])
+            check_numbers([row[1:] for row in behind[1:]], whole[m][1])
         page.locator(".whole").scroll_into_view_if_needed()
         cell = page.locator(".whole svg").first.locator("rect").nth(1 + 5 * len(trace.tokens) + 1).bounding_box()
         page.mouse.click(cell["x"] + 3, cell["y"] + 3)
@@ -224,7 +224,7 @@ def test_graph(browser: Any, sentence: Case) -> None:
             if not drawn:
                 assert line.endswith(": nothing drawn")
                 continue
-            found = flows_told(line.split(": ", 1)[1])
+            found = flows_shown(line.split(": ", 1)[1])
             assert [name for name, _ in found] == [name for name, _ in drawn]
             np.testing.assert_allclose([x for _, x in found], [x for _, x in drawn], atol=6e-4)
 
@@ -268,7 +268,7 @@ def test_graph(browser: Any, sentence: Case) -> None:
                 found[row["to_level"], row["from"], row["to"]] = row["amount"]
             np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-6, atol=1e-12)
             edges = sorted((a for m in wanted for a in m.ravel()), reverse=True)
-            check_told([row[2] for row in table_of(page, '[data-view="graph"] table')[1:]], edges[:20])
+            check_numbers([row[2] for row in table_of(page, '[data-view="graph"] table')[1:]], edges[:20])
         page.locator('circle[data-level="2"][data-position="4"]').click()
         settle(page)
         page.locator('circle[data-level="0"][data-position="6"]').click()
@@ -317,7 +317,7 @@ def test_heads(browser: Any, sentence: Case) -> None:
             np.testing.assert_allclose(column(rows, kind).reshape(6, 8, n), wanted, rtol=1e-6, atol=1e-9)
             behind = table_of(page, '[data-view="heads"] table')[1:]
             assert [row[1] for row in behind] == [trace.tokens[i] for i in wanted.reshape(48, n).argmax(1)]
-            check_told([row[2] for row in behind], wanted.max(-1))
+            check_numbers([row[2] for row in behind], wanted.max(-1))
         strip = page.locator('[data-head="3.5"] rect').evaluate_all("all => all.map(r => r.getAttribute('fill'))")[:n]
         share = wanted[2, 4] / wanted.max()  # one scale for all heads
         np.testing.assert_allclose([lightness(c) for c in strip], 0.985 + (0.36 - 0.985) * share, atol=0.012)
@@ -333,7 +333,7 @@ def test_heads(browser: Any, sentence: Case) -> None:
         written = (
             page.locator(".detail figure svg").first.locator("text").evaluate_all("all => all.map(t => t.textContent)")
         )
-        numbers = [told(text) for text in written if re.fullmatch(r"\d\.\d\d", text)]
+        numbers = [shown_number(text) for text in written if re.fullmatch(r"\d\.\d\d", text)]
         np.testing.assert_allclose(numbers, trace.weights[2][4].numpy().ravel(), atol=0.0051)
         assert selection(page)["h"] == "3.5"
 
