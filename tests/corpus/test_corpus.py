@@ -178,6 +178,64 @@ def test_a_model_that_fails_on_a_text_harms_no_other(tmp_path: Path, monkeypatch
     assert found[1]["message"].startswith("the model does not run on this input (RuntimeError: out of memory)")
 
 
+class Panic(BaseException):
+    """As pyo3's PanicException, which is no Exception."""
+
+
+@pytest.mark.parametrize("panic", [Panic, KeyboardInterrupt])
+def test_a_tokenizer_that_panics_on_a_text_harms_no_other(panic: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    model = bert()
+    real = type(model.tokenizer).__call__
+
+    def call(self: Any, text: Any = None, **more: Any) -> Any:
+        if any("nobody" in one for one in text):
+            raise panic("in Rust\nand where")
+        return real(self, text=text, **more)
+
+    monkeypatch.setattr(type(model.tokenizer), "__call__", call)
+    given = write(tmp_path / "t.txt", TEXTS[:3])
+    if panic is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            explain_corpus(given, tmp_path / "out", model)
+        return
+    assert explain_corpus(given, tmp_path / "out", model)["errors"] == {"tokenizer": 1}
+    found = rows(tmp_path / "out")
+    assert [row["error"] for row in found] == [None, "tokenizer", None]
+    assert found[1]["message"] == ("the tokenizer does not take this text (Panic: in Rust): shorten it, or split it")
+    with pytest.raises(InputError, match="the tokenizer does not take this text"):
+        model.trace("nobody is able")
+
+
+@pytest.mark.parametrize("where", ["flow", "prediction"])
+def test_whatever_a_text_throws_is_a_row(where: str, tmp_path: Path, monkeypatch: Any) -> None:
+    model = bert()
+    real = getattr(explain, where)
+    ids = model.tokenizer("the book")["input_ids"]
+
+    def thrown(*args: Any, **options: Any) -> Any:
+        if len(args[0][0] if where == "flow" else args[2].tokens) == len(ids):
+            raise Panic("in Rust")
+        return real(*args, **options)
+
+    monkeypatch.setattr(explain, where, thrown)
+    explain_corpus(write(tmp_path / "t.txt", TEXTS[:3]), tmp_path / "out", model, methods=["flow"])
+    assert [(row["error"], row["message"]) for row in rows(tmp_path / "out")] == [
+        (None, None), (None, None), ("model", "Panic: in Rust"),
+    ]  # fmt: skip
+
+
+def test_a_word_of_ten_megabytes_is_a_row(embedded: Any, tmp_path: Path) -> None:
+    given = write(tmp_path / "t.txt", [TEXTS[0], "a" * 10_000_000, TEXTS[2]])
+    explain_corpus(given, tmp_path / "out", embedded)
+    found = rows(tmp_path / "out")
+    assert [row["error"] for row in found] == [None, "too long", None]
+    assert found[1]["message"] == (
+        "the text has 10,000,000 characters and the model takes 64 tokens: shorten it, or split it"
+    )
+    # which the tokenizer sees if it is to be cut, and panics
+    assert explain_corpus(given, tmp_path / "cut", embedded, truncate=True)["errors"] == {"tokenizer": 1}
+
+
 @pytest.mark.parametrize("methods", [("rollout", "raw"), ("flow", "raw", "rollout"), ("flow", "rollout")])
 def test_scores_stand_under_their_own_names(methods: tuple[str, ...]) -> None:
     """In whatever order the methods are asked for."""

@@ -22,6 +22,10 @@ _LETTER = rf"(?:(?![{_UNSPACED}])\w)"
 # One character of a script without spaces; letters and digits with inner apostrophes and hyphens; a run of one sign.
 WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:['’\-]{_LETTER}+)*|([^\w\s])\1*")
 
+FAR = 1 << 20
+FAR_A_TOKEN = 1000
+"""Characters of a text, and for each token that the model takes: a longer text is refused before the tokenizer sees it."""
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -67,23 +71,43 @@ def encode_texts(
     tokenizer: Any, texts: Sequence[Any], limit: int | None, truncate: bool, target: bool = False
 ) -> list[Encoded | InputError]:
     """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
-    found: list[Encoded | InputError | None] = [_unusable(tokenizer, text) for text in texts]
+    found: list[Encoded | InputError | None] = [
+        _unusable(tokenizer, text, None if truncate else limit) for text in texts
+    ]
     groups: dict[int, list[int]] = {}
     for i, text in enumerate(texts):
         if found[i] is None:
             groups.setdefault(1 if isinstance(text, str) else len(text), []).append(i)
     for members in groups.values():  # texts and pairs of them take different forms
         parts = [(text,) if isinstance(text, str) else text for text in (texts[i] for i in members)]
-        tokenized = _tokenized(tokenizer, parts, target)
+        try:
+            tokenized = _tokenized(tokenizer, parts, target)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as e:  # what Rust throws is no Exception; one text must not harm the others
+            alone = len(members) == 1
+            for i in members:
+                found[i] = _refusal(e) if alone else encode_texts(tokenizer, [texts[i]], limit, truncate, target)[0]
+            continue
         for place, i in enumerate(members):
             try:
                 found[i] = _encoded(tokenizer, parts[place], tokenized, place, limit, truncate, target)
-            except InputError as e:
-                found[i] = e
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as e:
+                found[i] = e if isinstance(e, InputError) else _refusal(e)
     return [e for e in found if e is not None]
 
 
-def _unusable(tokenizer: Any, text: Any) -> InputError | None:
+def _refusal(e: BaseException) -> InputError:
+    reason = (str(e).splitlines() or [""])[0]
+    return TextError.of(
+        "tokenizer",
+        f"the tokenizer does not take this text ({type(e).__name__}: {reason:.80}): shorten it, or split it",
+    )
+
+
+def _unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
     parts = (text,) if isinstance(text, str) else text
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 2 or not all(isinstance(p, str) for p in parts):
         return InputError(f"text is {_kind(text)}: expected a string, or a pair of strings (text, second text)")
@@ -92,6 +116,11 @@ def _unusable(tokenizer: Any, text: Any) -> InputError | None:
     except UnicodeEncodeError:
         return TextError.of(
             "encoding", "the text holds bytes that are not UTF-8: decode it with its own encoding first"
+        )
+    size = sum(map(len, parts))
+    if limit is not None and size > max(FAR, FAR_A_TOKEN * limit):
+        return TextError.of(
+            "too long", f"the text has {size:,} characters and the model takes {limit} tokens: shorten it, or split it"
         )
     if tokenizer is None:
         return InputError(

@@ -95,9 +95,10 @@ def _unreadable(text: Text) -> Explained | None:
     return _failed(TextError.of("empty", "there is no text: expected at least one word")) if text.text is None else None
 
 
-def _failed(e: InputError, otherwise: str = "model") -> Explained:
+def _failed(e: BaseException, otherwise: str = "model") -> Explained:
+    """The row of a text that failed, whatever was thrown."""
     kind = e.kind if isinstance(e, TextError) else otherwise
-    return Explained(error=kind, message=str(e))
+    return Explained(error=kind, message=str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}")
 
 
 def batches(sizes: Sequence[tuple[int, int]], tokens: int) -> list[list[int]]:
@@ -161,24 +162,20 @@ class Explainer:
 
         return collected
 
-    def _batch(self, members: list[int], encoded: list[Encoded]) -> Iterator[Future[Solved]]:
+    def _batch(self, members: list[int], encoded: list[Encoded]) -> list[Future[Solved]]:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
+        work = self._stacked if self.stacked else self._traced
         try:
             done = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES)
-        except InputError as e:
-            if len(members) == 1:
-                yield self._failure(members, e)
-                return
-            for i, one in zip(members, encoded, strict=True):
-                yield from self._batch([i], [one])
-            return
-        work = self._stacked if self.stacked else self._traced
-        yield from work(members, encoded, done)
-
-    def _failure(self, members: list[int], e: InputError) -> Future[Solved]:
-        future: Future[Solved] = Future()
-        future.set_result((members, [_failed(e)]))
-        return future
+            return list(work(members, encoded, done))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as e:
+            if len(members) > 1:
+                return [future for i, one in zip(members, encoded, strict=True) for future in self._batch([i], [one])]
+            failure: Future[Solved] = Future()
+            failure.set_result((members, [_failed(e)]))
+            return [failure]
 
     def _told(self, done: Batch) -> dict[str, Any]:
         told = self.model._provenance(self.checked, done.mode, "mean", "keep")
@@ -241,8 +238,16 @@ class Explainer:
         for start in range(0, len(members), each):
             some = range(start, min(start + each, len(members)))
 
+            def row(i: int) -> Explained:
+                try:
+                    return scored(i)
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as e:
+                    return _failed(e)
+
             def work(some: Iterable[int] = some) -> Solved:
-                return [members[i] for i in some], [scored(i) for i in some]
+                return [members[i] for i in some], [row(i) for i in some]
 
             yield self.pool.submit(work)
 
