@@ -14,12 +14,12 @@ import typer
 
 from attnflow.cli.options import progress
 from attnflow.errors import InputError
-from attnflow.evaluate import dataset as read
-from attnflow.evaluate.grid_report import _listed
-from attnflow.evaluate.ranking import LEVEL
+from attnflow.evaluate.evaluation_tables import listed
+from attnflow.evaluate.statistics import SIGNIFICANT
 from attnflow.files import write_whole
 from benchmarks import sections
 from benchmarks.command import run_command
+from benchmarks.grid_files import read_summary
 from benchmarks.sections import NONE, Section, table
 from benchmarks.verdicts import (
     MAIN,
@@ -52,7 +52,7 @@ MADE = "<!-- Made by `python -m benchmarks.findings`; edit benchmarks/findings.p
 
 
 def page(summaries: Sequence[Found]) -> str:
-    """The findings of grids, each as `attnflow.evaluate.ranking.summarize` makes it, in Markdown."""
+    """The findings of grids, each the `summary` of an `attnflow.evaluate.Evaluation`, in Markdown."""
     if not summaries:
         raise InputError("there is no result to tell of: give the grid.json of at least one attnflow evaluate --grid")
     for a, b in combinations(summaries, 2):
@@ -131,7 +131,7 @@ def _question(grids: Sequence[Grid], title: str, why: str, pairs: Sequence[Pair]
         return Section(title, "Cannot be asked of these grids: none has both of any two such methods.", [why])
     told = [f"{group}: {_members(verdicts)}" for group, verdicts in answers.items()]
     missing = [grid.name for grid in grids if not any(words_of(grid, pair) for pair in pairs)]
-    none = [f"Not in the grid of {_listed(missing)}."] if missing else []
+    none = [f"Not in the grid of {listed(missing)}."] if missing else []
     return Section(title, "; ".join(told) + ".", [why, *none, table(rows)], unsettled)
 
 
@@ -143,7 +143,7 @@ def _reason(grid: Grid, pair: Pair) -> str:
     words = words_of(grid, pair)
     settled = settle(list(words.values()))
     said = {word: [head for head, own in words.items() if own == word] for word in WORDS}
-    by = ", ".join(f"{word} by {_listed(heads)}" for word, heads in said.items() if heads)
+    by = ", ".join(f"{word} by {listed(heads)}" for word, heads in said.items() if heads)
     return f"is not settled ({by})" if settled == "not settled" else settled
 
 
@@ -200,15 +200,15 @@ def _introduction(grids: Sequence[Grid]) -> str:
 
 
 def _reading(grids: Sequence[Grid]) -> list[str]:
-    metrics = [f"- {grid.name}: {_listed(list(grid.judges.values())) or 'none'}" for grid in grids]
+    metrics = [f"- {grid.name}: {listed(list(grid.judges.values())) or 'none'}" for grid in grids]
     return [
         "## How to read this page",
         "Two methods that differ in one thing are held against each other text by text. A cell gives the verdict, by how "
         "many metrics, and then for comprehensiveness (without it, for the first metric there is) the mean difference with "
         "its 95 % bootstrap interval, and the rank-biserial effect: +1 better on every text, -1 worse on every text.",
-        f"- **A metric** says *helps* where p < {LEVEL} (Wilcoxon's signed-rank test, Holm's correction for all pairs of "
-        "such a question) and mean and effect are both on the better side; *hurts* where both are on the worse; *not "
-        "settled* where they point in different directions; otherwise *no difference found*.\n"
+        f"- **A metric** says *helps* where p < {SIGNIFICANT} (Wilcoxon's signed-rank test, Holm's correction for all "
+        "pairs of such a question) and mean and effect are both on the better side; *hurts* where both are on the worse; "
+        "*not settled* where they point in different directions; otherwise *no difference found*.\n"
         "- **A model** says *helps* where more than half of its metrics do and none says hurts, and *hurts* the other way "
         "round; *no difference found* where all say so; otherwise *not settled*.\n"
         "- **Together** there is a verdict where all models say the same. Nothing is corrected for asking several metrics "
@@ -266,7 +266,7 @@ def main(
 ) -> None:
     """What the grids of several models say together: does effective attention help, do gradients, do value norms; rollout
     or flow; and what is not settled. As Markdown, every number from the files."""
-    summaries = [read.summary(path) for path in results]
+    summaries = [read_summary(path) for path in results]
     try:
         told = page(summaries)
     except (KeyError, IndexError, TypeError, AttributeError) as e:  # what no run writes

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from attnflow import markdown
-from attnflow.evaluate.grid_report import _listed, _passes, shown
+from attnflow.evaluate.evaluation_tables import listed, mean_of, passes
 from attnflow.evaluate.statistics import spearman
 from benchmarks.verdicts import MAIN, Found, Grid, model_of, on, word_of
 
@@ -70,11 +70,11 @@ def ahead(grids: Sequence[Grid]) -> Section:
     elif most < len(asked):
         counts = [f"{sum(m in own for own in models.values())} on {m}" for m in won]
         answer = (
-            f"No one combination on every model, but {_listed(counts)}; on {most} of {len(asked)}: "
-            f"{_listed(told[:FEW] + more)}."
+            f"No one combination on every model, but {listed(counts)}; on {most} of {len(asked)}: "
+            f"{listed(told[:FEW] + more)}."
         )
     else:
-        answer = f"{on(models[first[0]], list(won)).capitalize()}: {_listed(told[:FEW] + more)}."
+        answer = f"{on(models[first[0]], list(won)).capitalize()}: {listed(told[:FEW] + more)}."
     if first:
         cheap = sum(_cheap(costs[name]) == "yes" for name in first)
         answer += f" Of these {len(first)}, {cheap} cost less than {CHEAP:.0f} forward and backward passes."
@@ -92,7 +92,7 @@ def ahead(grids: Sequence[Grid]) -> Section:
         for name in (*grid.of_kind("paper"), *others, *grid.of_kind("importance", "baseline")):
             cells = [_shown(grid.cells[m, name]) for m in grid.judges.values()]
             is_ahead = _won(won[grid.name], name) if name in others else ""
-            beside.append([name, *cells, _passes(grid.methods[name]["cost"]), is_ahead])
+            beside.append([name, *cells, passes(grid.methods[name]["cost"]), is_ahead])
         body += [f"**{grid.name}**: the paper's three, the best other edges by {metric}, importances and baselines."]
         body += [table(beside)]
     return Section(title, answer, body)
@@ -116,7 +116,7 @@ def _won(by: Mapping[str, Sequence[str]], name: str) -> str:
 
 def _cost(costs: Sequence[float | None]) -> str:
     known = [cost for cost in costs if cost is not None]
-    ends = list(dict.fromkeys(map(_passes, (min(known), max(known))))) if known else ["unknown"]
+    ends = list(dict.fromkeys(map(passes, (min(known), max(known))))) if known else ["unknown"]
     return " to ".join(ends)
 
 
@@ -202,7 +202,7 @@ def baselines(grids: Sequence[Grid]) -> Section:
             nothing = [name for name, count in beaten.items() if not count]
             some = sum(0 < count < len(grid.judges) for count in beaten.values())
             rows.append([grid.name, baseline, ", ".join(nothing) or NONE, f"{some} of {len(beaten)}"])
-            few = _listed(nothing) if len(nothing) <= FEW else f"{len(nothing)} of {len(beaten)} methods"
+            few = listed(nothing) if len(nothing) <= FEW else f"{len(nothing)} of {len(beaten)} methods"
             never += [f"{few} against {baseline} ({grid.name})"] if nothing else []
     if len(rows) == 1 or not any(grid.judges for grid in grids):
         return Section(title, "Cannot be asked of these grids: none has baselines and a metric.")
@@ -251,7 +251,7 @@ def sanity(grids: Sequence[Grid]) -> Section:
     blind = [name for name, of in means.items() if of and all(mean is not None and mean > SAME for mean in of)]
     if blind:
         body.append(
-            f"With only the head shuffled, the ranks of {_listed(blind)} stay: what the head does is not in them."
+            f"With only the head shuffled, the ranks of {listed(blind)} stay: what the head does is not in them."
         )
     return Section(title, ". ".join(told) + "." if told else "No method fails.", body)
 
@@ -297,7 +297,7 @@ def published(grids: Sequence[Grid]) -> Section:
         "Another model, another sample and other details of the metrics, so these are context and no targets."
     )
     answer = (
-        f"Beside {_listed([g.name for g in ours])}, as context and no targets." if ours else "No grid here is of SST-2."
+        f"Beside {listed([g.name for g in ours])}, as context and no targets." if ours else "No grid here is of SST-2."
     )
     return Section(title, answer, [why, table(rows)])
 
@@ -308,7 +308,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _shown(cell: Found) -> str:
-    return NONE if cell["mean"] is None else shown(cell)
+    return NONE if cell["mean"] is None else mean_of(cell)
 
 
 def number(value: float | None) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnflow.evaluate.grid_report import _listed
-from attnflow.evaluate.ranking import ABOUTS, LEVEL
+from attnflow.evaluate.evaluation_tables import listed
+from attnflow.evaluate.ranking import ABOUTS
+from attnflow.evaluate.statistics import SIGNIFICANT
 
 MAIN = "comprehensiveness"
 DELETED = (MAIN, "sufficiency", "aopc")
@@ -128,7 +129,7 @@ def pairs_of(grids: Sequence[Grid], place: Place) -> list[Pair]:
 
 def word_of(grid: Grid, test: Found) -> str:
     """Of one metric: significant and better in the mean and in the ranks, the same of worse, or neither."""
-    if test["adjusted"] is None or test["adjusted"] >= LEVEL:
+    if test["adjusted"] is None or test["adjusted"] >= SIGNIFICANT:
         return "no difference found"
     mean, rank = grid.up(test["metric"], test["difference"]), test["effect"]
     return "not settled" if mean * rank <= 0 else "helps" if rank > 0 else "hurts"
@@ -172,7 +173,7 @@ def together(said: Mapping[str, str]) -> str:
 
 def on(names: Sequence[str], asked: Sequence[str]) -> str:
     if len(names) < len(asked):
-        return f"on {len(names)} of {len(asked)} models ({_listed(names)})"
+        return f"on {len(names)} of {len(asked)} models ({listed(names)})"
     return (
         f"on {names[0]}" if len(names) == 1 else "on both models" if len(names) == 2 else f"on all {len(names)} models"
     )

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from benchmarks.grid_files import read_summary
 from benchmarks.verdicts import grids_of, settle, together, word_of
 from typer.testing import CliRunner
 
 from attnflow.edges import EDGES
 from attnflow.errors import InputError
-from attnflow.evaluate import dataset as read
+from attnflow.evaluate import Evaluation
 from attnflow.evaluate.methods import IMPORTANCES, _methods
-from attnflow.evaluate.ranking import Measured, summarize
 from benchmarks import findings
+from helpers.measurements import summary_of
 
 ROOT = Path(__file__).parents[2]
 N = 60
@@ -45,7 +46,7 @@ def measured(
     data: str = "texts.tsv",
     edges: Sequence[str] = tuple(EDGES),
     metrics: Mapping[str, str] = METRICS,
-) -> Measured:
+) -> Evaluation:
     """shift: how much better than the others a method is by a metric; beyond that, all differ by chance alone."""
     rng = np.random.default_rng(seed)
     methods = [asdict(method) for method in _methods(edges, IMPORTANCES, causal)]
@@ -57,7 +58,7 @@ def measured(
             values[:, [m["name"] for m in methods].index(name), k] = np.nan
     kept = np.array([0.9 if m["edges"] == "mean" and m["propagation"] == "flow" else 0.1 for m in methods])
     count = len(methods)
-    return Measured(
+    return Evaluation(
         methods=tuple(methods),
         metrics=metrics,
         values=values,
@@ -91,7 +92,7 @@ def truth(alti: float) -> Shift:
 
 
 @pytest.fixture(scope="module")
-def given() -> list[Measured]:
+def given() -> list[Evaluation]:
     return [
         measured("/somewhere/of/mine/sst2", 10, truth(alti=0.4), data="sst2.tsv"),
         measured("owner/encoder", 11, truth(alti=-0.4), metrics=JUDGES),
@@ -100,8 +101,8 @@ def given() -> list[Measured]:
 
 
 @pytest.fixture(scope="module")
-def summaries(given: list[Measured]) -> list[dict[str, Any]]:
-    return [summarize(one, resamples=200) for one in given]
+def summaries(given: list[Evaluation]) -> list[dict[str, Any]]:
+    return [summary_of(one, resamples=200) for one in given]
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +219,7 @@ def test_who_is_ahead(page: str) -> None:
 
 
 def test_nothing_is_ahead_of_the_paper_by_chance() -> None:
-    told = findings.page([summarize(measured("m", 5, lambda method, metric: 0.0, metrics=AHEAD), resamples=50)])
+    told = findings.page([summary_of(measured("m", 5, lambda method, metric: 0.0, metrics=AHEAD), resamples=50)])
     assert "Nothing on any model." in section(told, "What is ahead of the paper's three methods?")
     sound(told)
 
@@ -226,7 +227,7 @@ def test_nothing_is_ahead_of_the_paper_by_chance() -> None:
 def test_cost_counts() -> None:
     cheap, dear = (measured(name, k, truth(0.0), edges=["value-norm"]) for k, name in enumerate("ab"))
     dear = replace(dear, seconds=np.full_like(dear.seconds, 5.0))
-    told = findings.page([summarize(one, resamples=50) for one in (cheap, dear)])
+    told = findings.page([summary_of(one, resamples=50) for one in (cheap, dear)])
     found = section(told, "What is ahead of the paper's three methods?")
     assert row(found, "value-norm · raw")[1:] == ["by both", "by both", "2 of 2", "2× to 5×", "no"]
     assert "On both models: " in found and ", 0 cost less than 3 forward and backward passes." in found
@@ -254,13 +255,13 @@ def test_whether_deletions_and_metrics_agree() -> None:
     few = ("effective", "alti", "value-zeroing")
     one = measured("m", 3, lambda method, metric: len(method["name"]) / 30, edges=few)
     asked = ("Do deletions by mask, UNK and removal rank methods alike?", "Do the metrics agree with each other?")
-    told = findings.page([summarize(one, resamples=50)])
+    told = findings.page([summary_of(one, resamples=50)])
     for title in asked:  # sufficiency too, of which less is better
         assert re.match(r"They do on m\. The lowest rank correlation is (0\.9\d|1\.00) ", section(told, title).strip())
     values = one.values.copy()
     for name in ("comprehensiveness (remove)", "sufficiency (mask)"):
         values[:, :, list(one.metrics).index(name)] *= -1
-    told = findings.page([summarize(replace(one, values=values), resamples=50)])
+    told = findings.page([summary_of(replace(one, values=values), resamples=50)])
     for title, names in zip(asked, ("mask with remove", ".* with sufficiency"), strict=True):
         pattern = rf"They do not on m\. The lowest rank correlation is -(0\.9\d|1\.00) \(({names}), m\)\."
         assert re.match(pattern, section(told, title).strip())
@@ -312,14 +313,14 @@ def test_every_difference_has_its_numbers(page: str, summaries: list[dict[str, A
     assert cells[1] == shown and cells[-1] == "helps"
 
 
-def bare(one: Measured, keep: Callable[[str], bool], **changes: Any) -> dict[str, Any]:
+def bare(one: Evaluation, keep: Callable[[str], bool], **changes: Any) -> dict[str, Any]:
     """Only some of the metrics."""
     at = [k for k, name in enumerate(one.metrics) if keep(name)]
     metrics = {name: way for name, way in one.metrics.items() if keep(name)}
-    return summarize(replace(one, metrics=metrics, values=one.values[:, :, at], **changes), resamples=50)
+    return summary_of(replace(one, metrics=metrics, values=one.values[:, :, at], **changes), resamples=50)
 
 
-def test_a_grid_without_curves(given: list[Measured]) -> None:
+def test_a_grid_without_curves(given: list[Evaluation]) -> None:
     told = findings.page([bare(given[1], lambda name: "(" not in name, curves={}, sanity={})])
     sound(told)
     assert "value-norm: helps on encoder" in section(told, "Do value norms help?")
@@ -329,19 +330,21 @@ def test_a_grid_without_curves(given: list[Measured]) -> None:
     assert row(ahead, "value-norm · raw")[1:3] == ["by blank-out ρ", "1 of 1"]
 
 
-def test_a_grid_without_importances_beside_a_whole_one(given: list[Measured], summaries: list[dict[str, Any]]) -> None:
+def test_a_grid_without_importances_beside_a_whole_one(
+    given: list[Evaluation], summaries: list[dict[str, Any]]
+) -> None:
     without = bare(given[1], lambda name: "(" in name)
     told = findings.page([summaries[0], without])
     sound(told)
     assert "value-norm: helps on both models" in section(told, "Do value norms help?")
     gradient = measured("owner/encoder", 1, truth(0.0), edges=["alti"], metrics={"gradient": "higher"})
-    told = findings.page([summarize(gradient, resamples=50)])
+    told = findings.page([summary_of(gradient, resamples=50)])
     sound(told)
     assert "none has comprehensiveness or blank-out" in section(told, "What is ahead of the paper's three methods?")
     assert "- encoder: gradient\n" in told
 
 
-def test_a_grid_without_any_metric_or_of_the_papers_methods_alone(given: list[Measured]) -> None:
+def test_a_grid_without_any_metric_or_of_the_papers_methods_alone(given: list[Evaluation]) -> None:
     told = findings.page(
         [bare(given[1], lambda name: False, curves={}, sanity={}, agreement=given[1].agreement * np.nan)]
     )
@@ -358,7 +361,7 @@ def test_a_grid_without_any_metric_or_of_the_papers_methods_alone(given: list[Me
         sanity={level: held[:, few] for level, held in one.sanity.items()},
         seconds=one.seconds[:, few] * np.nan,
     )
-    told = findings.page([summarize(paper, resamples=50)])
+    told = findings.page([summary_of(paper, resamples=50)])
     sound(told)
     assert "Nothing on any model." in told and "none has baselines" in told
 
@@ -368,7 +371,7 @@ def test_methods_that_never_differ_are_told_apart_from_noise() -> None:
     names = [method["name"] for method in one.methods]
     values = one.values.copy()
     values[:, names.index("effective · raw")] = values[:, names.index("mean · raw")]
-    told = findings.page([summarize(replace(one, values=values), resamples=50)])
+    told = findings.page([summary_of(replace(one, values=values), resamples=50)])
     cells = row(section(told, "Does effective attention help?"), "effective: raw")
     assert cells[1:] == ["**no difference found**; the same on every text", "no difference found on encoder"]
     sound(told)
@@ -413,7 +416,7 @@ def test_files_that_are_no_grid(summaries: list[dict[str, Any]], tmp_path: Path)
         if content is not None:
             file.write_bytes(content)
         with pytest.raises(InputError) as e:
-            read.summary(tmp_path)
+            read_summary(tmp_path)
         return str(e.value)
 
     again = "run attnflow evaluate --grid again with the same folder"
@@ -436,4 +439,4 @@ def test_files_that_are_no_grid(summaries: list[dict[str, Any]], tmp_path: Path)
 def test_the_committed_page_is_made_from_the_committed_results() -> None:
     made = ROOT / "docs" / "findings.md"
     results = sorted((ROOT / "docs" / "findings").glob("*.json"))
-    assert findings.page([read.summary(path) for path in results]) == made.read_text(encoding="utf-8")
+    assert findings.page([read_summary(path) for path in results]) == made.read_text(encoding="utf-8")

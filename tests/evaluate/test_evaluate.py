@@ -185,7 +185,7 @@ def test_exclusions_are_counted(classifier: Any) -> None:
     assert found.notes == ("the class 'yes' never occurs among the labels",)
     assert evaluate(classifier, ["key " * 40], truncate=True).excluded == {}
     measured = measure(classifier, TEXTS, importance=["blank-out"])
-    zeros = replace(measured, texts=tuple(replace(t, worth=0 * t.worth) for t in measured.texts))
+    zeros = replace(measured, texts=tuple(replace(t, importance=0 * t.importance) for t in measured.texts))
     flat = summarize(zeros)
     assert {c.n for c in flat.cells} == {0} and all(c.mean is None and c.sd is None for c in flat.cells)
     assert flat.cells[0].without == {"importance the same for all tokens": 5}

@@ -421,7 +421,7 @@ def test_two_tokens_can_be_deleted_from_what_is_used(make: Any, end: str) -> Non
     texts = [text + end for text in ("t", "th", "the", "key", "the key", "zq", "the key to", "π")]
     asked = questions(model, texts, [None] * len(texts), False)
     expected = [text for text, question in zip(texts, asked, strict=True) if len(deletion.content(question)) > 1]
-    used, ids, excluded = grid.usable(model, texts, False)
+    used, ids, excluded = deletion.rankable(model, texts, False)
     assert used == expected and 0 < len(used) < len(texts)
     assert sum(excluded.values()) == len(texts) - len(used)
     assert ids == [model.tokenizer(text)["input_ids"] for text in used]
@@ -466,7 +466,7 @@ def test_a_model_without_a_mask_token(fakes: Any, tmp_path: Path) -> None:
 
 def test_a_text_without_a_mask_asks_nothing(tmp_path: Path) -> None:
     model = bert("BertForMaskedLM")
-    used, _, excluded = grid.usable(model, ["the key [MASK] to", "the key to"], False)
+    used, _, excluded = deletion.rankable(model, ["the key [MASK] to", "the key to"], False)
     assert used == ["the key [MASK] to"] and excluded == {"no [MASK] in it": 1}
     with pytest.raises(InputError) as e:
         run(saved(model, tmp_path / "model"), tmp_path / "grid", ["the key to"])

@@ -12,21 +12,23 @@ import pytest
 from scipy import stats
 
 from attnflow.errors import InputError
-from attnflow.evaluate.ranking import (
+from attnflow.evaluate.ranking import pairs
+from attnflow.evaluate.statistics import (
     critical_difference,
     effect,
     friedman,
     groups,
-    pairs,
-    summarize,
+    holm,
+    intervals,
+    ranks,
+    wilcoxon,
 )
-from attnflow.evaluate.statistics import holm, intervals, ranks, wilcoxon
-from helpers.measurements import BLANK, GOOD, METHODS, METRICS, measured, method
+from helpers.measurements import BLANK, GOOD, METHODS, METRICS, measured, method, summary_of
 
 
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
-    return summarize(measured())
+    return summary_of(measured())
 
 
 def cell(summary: dict[str, Any], name: str, metric: str) -> dict[str, Any]:
@@ -138,9 +140,9 @@ def test_level_with_the_best() -> None:
         measured(80), methods=methods, metrics={"blank-out": "higher"}, values=values, curves={},
         agreement=np.eye(3), sanity={}, seconds=np.ones((80, 3)),
     )  # fmt: skip
-    assert [c["level"] for c in summarize(given)["cells"]] == [True, True, False]
+    assert [c["level"] for c in summary_of(given)["cells"]] == [True, True, False]
     lower = replace(given, metrics={"blank-out": "lower"})
-    assert [c["level"] for c in summarize(lower)["cells"]] == [False, False, True]
+    assert [c["level"] for c in summary_of(lower)["cells"]] == [False, False, True]
 
 
 def test_tests(summary: dict[str, Any]) -> None:
@@ -173,11 +175,11 @@ def test_who_is_ahead(summary: dict[str, Any]) -> None:
     assert summary["ahead_of_all"] == [{"method": "alti · rollout", "cost": near(cost)}]
     one = replace(given, values=given.values.copy())
     one.values[:, 2, 1] += 0.3  # flow is as good by one of the two metrics that count
-    told = summarize(one, 50)
+    told = summary_of(one, 50)
     assert (told["ahead"]["blank-out"], told["ahead"]["comprehensiveness (mask)"]) == (["alti · rollout"], [])
     assert told["ahead_of_all"] == []
     nobody = replace(given, methods=tuple({**m, "kind": "edges"} if m["kind"] == "paper" else m for m in METHODS))
-    assert set(map(tuple, summarize(nobody, 50)["ahead"].values())) == {()}
+    assert set(map(tuple, summary_of(nobody, 50)["ahead"].values())) == {()}
 
 
 def test_ranking(summary: dict[str, Any]) -> None:
@@ -226,7 +228,7 @@ def test_what_is_missing() -> None:
     seconds = given.seconds.copy()
     seconds[:, 8] = np.nan
     sanity = {"all": np.full((10, len(METHODS)), np.nan)}
-    found = summarize(replace(given, values=values, curves=curves, seconds=seconds, sanity=sanity), 50)
+    found = summary_of(replace(given, values=values, curves=curves, seconds=seconds, sanity=sanity), 50)
     assert cell(found, "raw", "blank-out")["n"] == 50 and cell(found, "flow", "blank-out")["n"] == 60
     assert found["ranking"]["blank-out"]["n"] == 50 and found["ranking"]["sufficiency (mask)"]["n"] == 60
     placed = stats.rankdata(-values[10:, :7, 0], axis=1).mean(0)
@@ -241,7 +243,7 @@ def test_what_is_missing() -> None:
     assert (found["methods"][8]["seconds"], found["methods"][8]["cost"]) == (None, None)
     assert found["sanity"]["all"]["raw"] == {"mean": None, "low": None, "high": None}
     json.dumps(found, allow_nan=False)
-    nothing = summarize(replace(given, values=np.full_like(values, np.nan)), 50)
+    nothing = summary_of(replace(given, values=np.full_like(values, np.nan)), 50)
     assert nothing["ranking"]["blank-out"] == {
         "n": 0, "methods": [], "ranks": [], "friedman": None, "critical_difference": None, "groups": []
     }  # fmt: skip
@@ -253,9 +255,9 @@ def test_json(summary: dict[str, Any]) -> None:
     told = json.dumps(summary, allow_nan=False)
     assert json.loads(told) == summary
     assert all(float(f"{c['mean']:.6g}") == c["mean"] for c in summary["cells"] if c["mean"] is not None)
-    again, other = summarize(measured()), summarize(measured(), seed=1)
+    again, other = summary_of(measured()), summary_of(measured(), seed=1)
     assert json.dumps(again) == told != json.dumps(other)
-    odd = summarize(replace(measured(), provenance={"a": np.float32(0.5), "b": (np.int64(3),), "c": float("inf")}), 50)
+    odd = summary_of(replace(measured(), provenance={"a": np.float32(0.5), "b": (np.int64(3),), "c": float("inf")}), 50)
     assert odd["provenance"] == {"a": 0.5, "b": [3], "c": None}
 
 
@@ -263,5 +265,5 @@ def test_scipy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "scipy" else found(name))
     with pytest.raises(InputError) as e:
-        summarize(measured())
-    assert str(e.value) == "the summary of a grid needs scipy for its tests: pip install 'attnflow[evaluate]'"
+        summary_of(measured())
+    assert str(e.value) == "an evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'"

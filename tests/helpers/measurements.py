@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attnflow.evaluate.ranking import Measured
+from attnflow.evaluate import Evaluation
 
 
 def method(
@@ -32,13 +33,13 @@ GOOD = METHODS.index(next(m for m in METHODS if m["name"] == "alti · rollout"))
 BLANK = [m["name"] for m in METHODS].index("blank-out")
 
 
-def measured(n: int = 60) -> Measured:
+def measured(n: int = 60) -> Evaluation:
     """alti · rollout is far better than all; the rest differ by chance alone."""
     rng = np.random.default_rng(0)
     values = rng.normal(0.2, 0.1, (n, len(METHODS), len(METRICS))) + rng.normal(0, 0.2, (n, 1, 1))
     values[:, GOOD] += [0.3, 0.3, -0.3]
     values[:, BLANK, 0] = np.nan
-    return Measured(
+    return Evaluation(
         methods=METHODS,
         metrics=METRICS,
         values=values,
@@ -49,3 +50,8 @@ def measured(n: int = 60) -> Measured:
         pass_seconds=rng.uniform(0.5, 1, n),
         provenance={"model": "m", "excluded": {"empty": 1}},
     )
+
+
+def summary_of(evaluation: Evaluation, resamples: int = 2000, seed: int = 0) -> dict[str, Any]:
+    """With its own bootstrap."""
+    return replace(evaluation, resamples=resamples, seed=seed).summary

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from attnflow.edges import EDGES
-from attnflow.evaluate import deletion
+from attnflow.evaluate import Evaluation, deletion
 from attnflow.evaluate.methods import IMPORTANCES, _methods
-from attnflow.evaluate.ranking import Measured, summarize
 from attnflow.view.grid_page import html_of
 from helpers.browser import opened, settle
+from helpers.measurements import summary_of
 
 KINDS = {"raw": "paper", "rollout": "paper", "flow": "paper", "blank-out": "importance", "gradient": "importance",
          "random": "baseline", "last": "baseline"}  # fmt: skip
@@ -32,7 +32,7 @@ METRICS = {
 }  # fmt: skip
 
 
-def measured(n: int = 60) -> Measured:
+def measured(n: int = 60) -> Evaluation:
     """Twelve methods whose goodness rises from 0.05 to 0.6, with curves that fall the earlier the better one is."""
     rng = np.random.default_rng(0)
     methods = [
@@ -60,7 +60,7 @@ def measured(n: int = 60) -> Measured:
         table[:, [8, 9]] = np.nan
     cost = 10 ** np.linspace(-1, 1.6, len(NAMES))
     cost[NAMES.index("last")] = 0
-    return Measured(
+    return Evaluation(
         methods=tuple(methods),
         metrics=METRICS,
         values=values,
@@ -83,7 +83,7 @@ def measured(n: int = 60) -> Measured:
 
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
-    return summarize(measured(), 500)
+    return summary_of(measured(), 500)
 
 
 @pytest.fixture(scope="module")
@@ -412,7 +412,7 @@ def test_many_methods(browser: Any, tmp_path: Path) -> None:
         sanity={},
         seconds=np.tile(given.seconds, (1, 2)),
     )
-    with opened(browser, saved(tmp_path / "many.html", summarize(twice, 50))) as page:
+    with opened(browser, saved(tmp_path / "many.html", summary_of(twice, 50))) as page:
         ranks = panel(page, "ranks")
         assert panel(page, "curves").count() == panel(page, "sanity").count() == 0
         assert ranks.locator(".leader").count() == 20 and "the best 20 of 22 methods" in ranks.inner_text()
@@ -459,7 +459,7 @@ def test_agreement_by_keys(browser: Any, path: Path, summary: dict[str, Any]) ->
 def test_sanity_and_cost(browser: Any, path: Path, summary: dict[str, Any]) -> None:
     with opened(browser, path) as page:
         sanity = panel(page, "sanity")
-        assert sanity.locator(".hint").inner_text().endswith("Measured on the first 20 of 60 texts.")
+        assert sanity.locator(".hint").inner_text().endswith("Evaluation on the first 20 of 60 texts.")
         assert sanity.locator("ul.sr li").count() == 10 * 3  # importances have none
         top = summary["ranking"]["blank-out"]["methods"][0]
         cell = summary["sanity"]["upper half"][top]
@@ -567,7 +567,7 @@ def test_nothing_to_show(browser: Any, tmp_path: Path) -> None:
         given, metrics={"blank-out": "higher"}, values=np.full((60, 12, 1), np.nan), curves={}, sanity={},
         seconds=np.full((60, 12), np.nan), agreement=np.full((12, 12), np.nan),
     )  # fmt: skip
-    with opened(browser, saved(tmp_path / "empty.html", summarize(empty, 50))) as page:
+    with opened(browser, saved(tmp_path / "empty.html", summary_of(empty, 50))) as page:
         assert page.locator(".empty").all_inner_texts() == [
             "No text has a value of every method by this metric.",
             "No method has both a cost and a value by this metric.",

@@ -9,11 +9,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from attnflow.cli.options import AsJson, Dtype, make_folder, progress, quiet
+from attnflow.cli.options import AsJson, Dtype, progress, quiet
 from attnflow.errors import InputError
-from attnflow.evaluate import dataset as read
+from attnflow.evaluate import Evaluation, correlation, dataset, evaluation_files
+from attnflow.evaluate.evaluation_tables import tables
 
 IMPORTANCES = "blank-out,gradient"
+PLAIN_ONLY = {"views", "blank", "reduce", "of", "explain", "row", "special", "signed", "ties"}
+GRID_ONLY = {"edges", "deletions", "steps", "sanity", "stages", "workers"}
 
 
 def evaluate(
@@ -90,85 +93,74 @@ def evaluate(
     """Which method to believe, on your own texts: how well raw attention, rollout and flow rank tokens as blank-out and
     gradients do; with --grid every kind of edge and every propagation, by rank correlation and by deleting tokens."""
     source: dict[str, Any] = {"model": model, "gguf_file": gguf, "dtype": dtype}
-    given = {name for name, value in context.params.items() if context.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    options = {name for name, own in sources.items() if own is not None and own.name == "COMMANDLINE"}
     if grid:
-        _only(given, {"views", "blank", "reduce", "of", "explain", "row", "special", "signed", "ties"}, False)
-        texts, _ = read.texts_and_labels(file, text, label, pair)
-        _grid(
+        _refuse(options & PLAIN_ONLY, "does not go with --grid, where each method says it by itself: leave it out")
+        texts, _ = dataset.texts_and_labels(file, text, label, pair)
+        if output is None:
+            raise InputError("--grid keeps what it has done in a folder, to go on from there: give one with -o")
+        result = _grid(
             source, texts[:samples], output, device=device, workers=workers, steps=steps, sanity=sanity, seed=seed,
             truncate=truncate, stages=stages.split(","), edges=None if edges is None else edges.split(","),
-            deletions=None if deletions is None else deletions.split(","), as_json=as_json, file=file,
+            deletions=None if deletions is None else deletions.split(","), say=progress,
             importances=None if importance is None else importance.split(","),
+            data=file.name.encode(errors="replace").decode(),
         )  # fmt: skip
-        return
-    _only(given, {"edges", "deletions", "steps", "sanity", "stages", "workers"}, True)
-    texts, labels = read.texts_and_labels(file, text, label, pair)
-    quiet()
-    import attnflow
-    from attnflow.evaluate import evaluate as run
-    from attnflow.evaluate import evaluate_report as report
-    from attnflow.importance.answer import questions, writes_words
-
-    loaded = attnflow.load(**source, device=device)
-    first = next((t for t in texts if not isinstance(t, str) or t.strip()), None)
-    if first is not None:
-        questions(loaded, [first], [None], truncate=True)  # a model without an answer says so before labels are read
-    classes: list[Any] | None = None
-    names = getattr(loaded.config, "id2label", None) or {}
-    if labels is not None and (writes_words(loaded) or len(names) > 1):  # a model with one number has no classes
-        classes = labels if writes_words(loaded) else read.known_labels(labels, names, file)
-    known: dict[str, dict[str, Any]] = {
-        "blank-out": {"by": blank},
-        "gradient": {"reduce": reduce, "of": of},
-        "integrated-gradients": {"by": blank, "of": of},
-        "shapley": {"by": blank, "of": of, "seed": seed},
-    }
-    options = {name: known.get(name, {}) for name in (importance or IMPORTANCES).split(",")}
-    found = run(
-        loaded, texts[:samples], None if classes is None else classes[:samples], importance=options,
-        views=views.split(","), explain=explain, row=row, special=special, signed=signed, ties=ties, truncate=truncate,
-        seed=seed, say=progress,
-    )  # fmt: skip
+    else:
+        _refuse(options & GRID_ONLY, "goes with --grid: give that too, or leave it out")
+        texts, labels = dataset.texts_and_labels(file, text, label, pair)
+        known: dict[str, dict[str, Any]] = {
+            "blank-out": {"by": blank},
+            "gradient": {"reduce": reduce, "of": of},
+            "integrated-gradients": {"by": blank, "of": of},
+            "shapley": {"by": blank, "of": of, "seed": seed},
+        }
+        result = _plain(
+            {**source, "device": device}, texts, labels, file, samples,
+            importance={name: known.get(name, {}) for name in (importance or IMPORTANCES).split(",")},
+            views=views.split(","), explain=explain, row=row, special=special, signed=signed, ties=ties,
+            truncate=truncate, seed=seed, say=progress,
+        )  # fmt: skip
     if output is not None:
-        make_folder(output)
-        for path in report.write(found, output):
+        for path in evaluation_files.write_folder(result, output):
             progress(f"wrote {path}")
     if as_json:
-        print(json.dumps(found.to_dict()))
+        print(json.dumps(result.to_dict()))
     else:
-        Console().print(*report.tables(found), sep="\n\n")
+        Console().print(*tables(result, save="--output"), sep="\n\n")
 
 
-def _only(given: set[str], others: set[str], grid: bool) -> None:
+def _refuse(options: set[str], why: str) -> None:
     """Options that would do nothing are mistakes."""
-    for name in sorted(given & others):
-        option = "--" + name.replace("_", "-")
-        raise InputError(
-            f"{option} goes with --grid: give that too, or leave it out"
-            if grid
-            else f"{option} does not go with --grid, where each method says it by itself: leave it out"
-        )
+    for name in sorted(options):
+        raise InputError(f"--{name.replace('_', '-')} {why}")
 
 
-def _grid(
-    source: dict[str, Any], texts: list[Any], folder: Path | None, *, as_json: bool, file: Path, **options: Any
-) -> None:
-    if folder is None:
-        raise InputError("--grid keeps what it has done in a folder, to go on from there: give one with -o")
+def _plain(
+    source: dict[str, Any], texts: list[Any], labels: list[Any] | None, file: Path, samples: int | None, **options: Any
+) -> Evaluation:
     quiet()
-    from attnflow.evaluate import grid, grid_report, ranking
+    import attnflow
+    from attnflow.importance.answer import questions, writes_words
+
+    model = attnflow.load(**source)
+    first = next((t for t in texts if not isinstance(t, str) or t.strip()), None)
+    if first is not None:
+        questions(model, [first], [None], truncate=True)  # a model without an answer says so before labels are read
+    names = getattr(model.config, "id2label", None) or {}
+    if labels is not None and not writes_words(model):
+        # a model with one number has no classes
+        labels = dataset.known_labels(labels, names, file) if len(names) > 1 else None
+    return correlation.evaluate(model, texts[:samples], None if labels is None else labels[:samples], **options)
+
+
+def _grid(source: dict[str, Any], texts: list[Any], folder: Path, **options: Any) -> Evaluation:
+    quiet()
+    from attnflow.evaluate import grid
 
     try:
-        measured = grid.run(
-            source, texts, folder, say=progress, data=file.name.encode(errors="replace").decode(), **options
-        )
+        return grid.run(source, texts, folder, **options)
     except KeyboardInterrupt:
         progress(f"stopped; what is done is in {folder}, and the same command goes on from there")
         raise
-    summary = ranking.summarize(measured, seed=options["seed"])
-    for path in grid_report.write(measured, summary, folder):
-        progress(f"wrote {path}")
-    if as_json:
-        print(json.dumps(summary))
-    else:
-        Console().print(*grid_report.tables(summary), sep="\n\n")

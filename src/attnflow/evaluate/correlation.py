@@ -1,124 +1,54 @@
-"""Views of attention against importance, sample by sample."""
+"""The small grid: raw attention, rollout and flow at every layer, by their rank correlation with importance."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from itertools import combinations
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnflow.errors import InputError
-from attnflow.evaluate.statistics import TIES, Interval, holm, intervals, rank_correlations, ranks, wilcoxon
+from attnflow.evaluate.arguments import ONE_TOKEN, none_left, one_of, readable, some_of
+from attnflow.evaluate.evaluation import Evaluation, correlated, needs_scipy
+from attnflow.evaluate.importances import answering_position, importances_of_texts, options_of
+from attnflow.evaluate.statistics import TIES, Floats, ranks
+from attnflow.version import __version__
 
 if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace
 
-Floats = NDArray[np.float64]
-
 VIEWS = ("raw", "rollout", "flow")
-IMPORTANCES = ("blank-out", "gradient", "integrated-gradients", "shapley")
 ROWS = ("answer", "max")
 CHUNK = 128
-ONE_TOKEN, SAME_WORTH = "fewer than two tokens", "importance the same for all tokens"
-SAME_ATTENTION = "attention the same for all tokens"
+SAME_IMPORTANCE, SAME_ATTENTION = "importance the same for all tokens", "attention the same for all tokens"
 """Why a text has no correlation."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One view at one layer (from 0) against one importance: mean and standard deviation over n samples, and why others
-    have no correlation."""
+@dataclass(frozen=True, eq=False)
+class TextScores:
+    """One text: ``views[view, layer, input]`` and ``importance[importance, input]``.
 
-    importance: str
-    view: str
-    layer: int
-    n: int
-    sd: float | None
-    mean: Interval | None
-    without: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two views at one layer: the mean of the differences of their correlations, first minus second, sample by sample.
-
-    p: of Wilcoxon's signed-rank test; adjusted: after Holm's correction for all comparisons of the evaluation.
+    special: which inputs are special tokens. own: the position that answers, where the model looks back only; it is not
+    ranked. label, predicted: the true class, where there is one, and the model's.
     """
 
-    importance: str
-    layer: int
-    first: str
-    second: str
-    n: int
-    difference: Interval | None
-    p: float | None
-    adjusted: float | None
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What `evaluate` found. correlations: ``[sample, importance, view, layer]``, NaN where there is none."""
-
-    cells: tuple[Cell, ...]
-    comparisons: tuple[Comparison, ...]
-    correlations: Floats = field(repr=False)
-    importances: tuple[str, ...]
-    views: tuple[str, ...]
-    samples: int
-    excluded: Mapping[str, int]
-    accuracy: float | None
-    notes: tuple[str, ...]
-    provenance: Mapping[str, Any] = field(repr=False)
-
-    def cell(self, importance: str, view: str, layer: int) -> Cell:
-        for cell in self.cells:
-            if (cell.importance, cell.view, cell.layer) == (importance, view, layer):
-                return cell
-        raise InputError(f"no cell of {importance!r}, {view!r} at layer {layer}")
-
-    @property
-    def layers(self) -> int:
-        return int(self.correlations.shape[3])
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it but the single correlations, as JSON holds it; layers are counted from 1."""
-        told = {
-            "samples": self.samples,
-            "excluded": dict(self.excluded),
-            "accuracy": self.accuracy,
-            "notes": list(self.notes),
-            "provenance": dict(self.provenance),
-        }
-        for name in ("cells", "comparisons"):
-            rows = [asdict(row) for row in getattr(self, name)]
-            told[name] = [{**row, "layer": row["layer"] + 1} for row in rows]
-        return told
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """One text: ``views[view, layer, input]``, ``worth[importance, input]``, and which inputs are special tokens."""
-
     views: Floats
-    worth: Floats
+    importance: Floats
     special: tuple[bool, ...]
+    own: int | None
     label: int | str | None
     predicted: str | None
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
-    """All texts, measured: `summarize` ranks and compares. excluded: why texts were left out, and how many."""
+class Scores:
+    """All texts, scored; `summarize` ranks and compares. excluded: why texts were left out, and how many."""
 
-    texts: tuple[Measured, ...]
+    texts: tuple[TextScores, ...]
     importances: tuple[str, ...]
     views: tuple[str, ...]
     excluded: Mapping[str, int]
@@ -144,14 +74,12 @@ def evaluate(
     resamples, seed: of the bootstrap.
     options: importance, views, explain, row, signed, truncate, say; see `attnflow.evaluate.correlation.measure`.
 
-    `Evaluation.cell(importance, view, layer)` is one mean; `attnflow.evaluate.evaluate_report.tables` prints all.
+    `Evaluation.cell(importance, view, layer)` is one mean; `show` prints all, `save` writes them.
     """
-    _one_of(ties, TIES, "ties")
-    if importlib.util.find_spec("scipy") is None:  # before anything is measured in vain
-        raise InputError("evaluate needs scipy for its tests: pip install 'attnflow[evaluate]'")
-    return summarize(
-        measure(model, texts, labels, **options), special=special, ties=ties, resamples=resamples, seed=seed
-    )
+    one_of(ties, TIES, "ties")
+    needs_scipy()  # before anything is measured in vain
+    scores = measure(model, texts, labels, **options)
+    return summarize(scores, special=special, ties=ties, resamples=resamples, seed=seed)
 
 
 def measure(
@@ -166,7 +94,7 @@ def measure(
     signed: bool = False,
     truncate: bool = False,
     say: Callable[[str], None] = lambda line: None,
-) -> Measurement:
+) -> Scores:
     """Every view and every importance of every text.
 
     texts: as `Model.trace` takes them. labels: the true class of each, by name or number; None where there is none.
@@ -179,46 +107,53 @@ def measure(
     truncate: cut long texts; otherwise they are left out, and counted. say: is told of progress.
     """
     options = options_of(importance)
-    _check(views, VIEWS, "views")
-    _one_of(explain, ("true", "predicted"), "explain")
-    _one_of(row, ROWS, "row")
-    if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise InputError(f"texts is a {type(texts).__name__}: expected a list of texts")
-    if labels is not None and len(labels) != len(texts):
+    some_of(views, VIEWS, "views")
+    one_of(explain, ("true", "predicted"), "explain")
+    one_of(row, ROWS, "row")
+    if labels is not None and not isinstance(texts, str) and len(labels) != len(texts):
         raise InputError(f"{len(labels)} labels for {len(texts)} texts: expected one for each")
-    used, truth, sizes, excluded = _usable(model, texts, labels, truncate)
-    if not used:
-        reasons = "; ".join(f"{count} {why}" for why, count in excluded.items()) or "none was given"
-        raise InputError(f"there is no text to evaluate on ({reasons}): expected at least one")
-    found: list[Measured | None] = [None] * len(used)
+    numbers, ids, excluded = readable(model, texts, truncate)
+    if not numbers:
+        raise none_left(excluded, "one")
+    truth = [None if labels is None else labels[number] for number in numbers]
+    scores: dict[int, TextScores] = {}
     unknown = tokens = 0
-    order = sorted(range(len(used)), key=lambda k: sizes[k])  # texts of one length run together
+    order = sorted(range(len(numbers)), key=lambda k: len(ids[k]))  # texts of one length run together
     for start in range(0, len(order), CHUNK):
         at = order[start : start + CHUNK]
-        part, true = [used[k] for k in at], [truth[k] for k in at]
-        answers = true if explain == "true" else [None] * len(part)
-        worth = [importances_of(model, part, answers, {**o, "truncate": truncate}) for o in options.values()]
-        for k, trace, *scores in zip(at, model.trace(part, truncate=truncate), *worth, strict=True):
-            seen = _views(trace, scores[0], views, row)
-            said = trace.prediction.top[0][0] if trace.prediction and trace.prediction.kind == "class" else None
-            rows = np.stack([s.row() for s in scores])
-            found[k] = Measured(seen, rows if signed else np.abs(rows), trace.special, truth[k], said)
+        chunk = [texts[numbers[k]] for k in at]
+        answers = [truth[k] if explain == "true" else None for k in at]
+        importances = [
+            importances_of_texts(model, chunk, answers, {**own, "truncate": truncate}) for own in options.values()
+        ]
+        for k, trace, *own in zip(at, model.trace(chunk, truncate=truncate), *importances, strict=True):
+            scores[k] = _text_scores(trace, own, views, row, signed, truth[k])
             unknown += len(trace.provenance.get("unknown", ()))
             tokens += len(trace.tokens)
-        say(f"{min(start + CHUNK, len(used))} of {len(used)} texts")
-    told = {
+        say(f"{min(start + CHUNK, len(numbers))} of {len(numbers)} texts")
+    provenance = {
         "model": model.name, "revision": model.revision, "class": type(model.model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."), "importance": options, "explain": explain, "row": row,
-        "signed": signed, "tokens": tokens, "unknown": unknown, "attnflow": _version(),
+        "signed": signed, "tokens": tokens, "unknown": unknown, "attnflow": __version__,
     }  # fmt: skip
     names = {int(i): str(name) for i, name in (getattr(model.config, "id2label", None) or {}).items()}
-    return Measurement(
-        tuple(m for m in found if m is not None), tuple(options), tuple(views), dict(excluded), names, told
-    )
+    ordered = tuple(scores[k] for k in range(len(numbers)))
+    return Scores(ordered, tuple(options), tuple(views), dict(excluded), names, provenance)
+
+
+def _text_scores(
+    trace: Trace, importances: Sequence[TokenAttention], views: Sequence[str], row: str, signed: bool, label: Any
+) -> TextScores:
+    query: Any = "all" if row == "max" else answering_position(trace, importances[0])
+    values = [getattr(trace, view)(query=query).values for view in views]  # each [layer, query, input]
+    by_view = np.stack([v.max(1) if row == "max" else v[:, 0] for v in values]).astype(np.float64)
+    rows = np.stack([importance.row() for importance in importances])
+    predicted = trace.prediction.top[0][0] if trace.prediction and trace.prediction.kind == "class" else None
+    return TextScores(by_view, rows if signed else np.abs(rows), trace.special, None, label, predicted)
 
 
 def summarize(
-    measured: Measurement,
+    scores: Scores,
     *,
     importances: Sequence[str] | None = None,
     special: bool = True,
@@ -226,214 +161,66 @@ def summarize(
     resamples: int = 5000,
     seed: int = 0,
 ) -> Evaluation:
-    """Rank correlations within each text; over all texts mean, standard deviation, interval, and paired comparisons.
+    """Rank correlations within each text, as an evaluation of views at every layer by importances.
 
     importances: which of those measured; all by default. special: whether special tokens are among those ranked.
     ties: as in `spearman`. resamples, seed: of the bootstrap.
 
     A text without a correlation (one token, scores all equal) counts in no mean; cells say how many there were, and why.
     """
-    _one_of(ties, TIES, "ties")
-    names = list(measured.importances if importances is None else importances)
-    _check(names, measured.importances, "importances")
-    which = [measured.importances.index(name) for name in names]
-    reasons: dict[tuple[int, int, int], Counter[str]] = {}
-    found = []
-    for text in measured.texts:
-        keep = np.array([special or not mark for mark in text.special])
-        views, worth = text.views[:, :, keep], text.worth[which][:, keep]
-        flat = views.reshape(-1, views.shape[-1])
-        table = rank_correlations(flat, worth, ties).T.reshape(len(worth), *views.shape[:2])
-        for m, v, layer in np.argwhere(np.isnan(table)).tolist():
-            reasons.setdefault((m, v, layer), Counter())[_why(worth[m])] += 1
-        found.append(table)
-    correlations = np.stack(found)
-    known = [(_label_name(measured, t.label), t.predicted) for t in measured.texts if t.label is not None]
-    told = [predicted == label for label, predicted in known if predicted is not None]
+    one_of(ties, TIES, "ties")
+    names = list(scores.importances if importances is None else importances)
+    some_of(names, scores.importances, "importances")
+    which = [scores.importances.index(name) for name in names]
+    layers = scores.texts[0].views.shape[1]
+    count = len(scores.views) * layers  # of methods: views at layers
+    rows = []  # of each text [method and importance, token]
+    for text in scores.texts:
+        keep = np.array([(special or not mark) and i != text.own for i, mark in enumerate(text.special)])
+        rows.append(np.concatenate([text.views.reshape(count, -1), text.importance[which]])[:, keep])
+    every, agreement = correlated(rows, ties)
+    values = every[:, :count, count:]  # [sample, method, importance]
+    without: dict[tuple[int, int], Counter[str]] = {}
+    for sample, m, k in np.argwhere(np.isnan(values)).tolist():
+        without.setdefault((m, k), Counter())[_why(rows[sample][count + k])] += 1
+    known = [(_label_name(scores, t.label), t.predicted) for t in scores.texts if t.label is not None]
+    right = [predicted == label for label, predicted in known if predicted is not None]
+    how = {"special": special, "ties": ties, "resamples": resamples, "seed": seed}
+    common = {"kind": "paper", "edges": "mean", "normalize": "rows", "receptive_field": None}
     return Evaluation(
-        cells=_cells(correlations, names, measured.views, reasons, resamples, seed),
-        comparisons=_comparisons(correlations, names, measured.views, resamples, seed),
-        correlations=correlations,
-        importances=tuple(names),
-        views=measured.views,
-        samples=len(measured.texts),
-        excluded=measured.excluded,
-        accuracy=sum(told) / len(told) if told else None,
-        notes=tuple(_notes(measured, {label for label, _ in known})),
-        provenance={**measured.provenance, "special": special, "ties": ties, "resamples": resamples, "seed": seed},
+        methods=tuple(
+            {"name": f"{view} L{layer + 1}", **common, "propagation": view, "layer": layer}
+            for view in scores.views
+            for layer in range(layers)
+        ),
+        metrics=dict.fromkeys(names, "higher"),
+        values=values,
+        agreement=agreement[:count, :count],
+        layers=layers,
+        without=without,
+        accuracy=sum(right) / len(right) if right else None,
+        notes=tuple(_notes(scores, {label for label, _ in known})),
+        provenance={**scores.provenance, "excluded": scores.excluded, **how},
+        resamples=resamples,
+        seed=seed,
     )
 
 
-def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str, dict[str, Any]]:
-    if isinstance(importance, str):
-        importance = [importance]
-    options = {k: dict(importance[k]) if isinstance(importance, Mapping) else {} for k in importance}
-    options = {k: {"method": k, **o} for k, o in options.items()}
-    _check([o["method"] for o in options.values()], IMPORTANCES, "importance")
-    return options
-
-
-def _one_of(given: str, known: Sequence[str], name: str) -> None:
-    if given not in known:
-        raise InputError(f"{name}={given!r}: expected one of {', '.join(map(repr, known))}")
-
-
-def _check(given: Sequence[str], known: Sequence[str], name: str) -> None:
-    for one in given:
-        if one not in known:
-            raise InputError(f"{name} {one!r}: expected some of {', '.join(map(repr, known))}")
-    if not given:
-        raise InputError(f"{name} is empty: expected some of {', '.join(map(repr, known))}")
-
-
-def _usable(
-    model: Model, texts: Sequence[Any], labels: Sequence[Any] | None, truncate: bool
-) -> tuple[list[Any], list[Any], list[int], Counter[str]]:
-    """The texts that the model can read, with their labels and lengths, and why the others are left out."""
-    excluded: Counter[str] = Counter()
-    used, truth, sizes = [], [], []
-    limit = model.limit()
-    for number, text in enumerate(texts):
-        label = None if labels is None else labels[number]
-        if isinstance(text, str) and not text.strip():
-            excluded["empty"] += 1
-            continue
-        size = _size(model, text, number)
-        if limit is not None and size > limit and not truncate:
-            excluded[f"longer than the {limit} tokens that the model takes"] += 1
-            continue
-        used.append(text)
-        truth.append(label)
-        sizes.append(size)
-    return used, truth, sizes, excluded
-
-
-def _size(model: Model, text: Any, number: int) -> int:
-    """In tokens."""
-    if model.tokenizer is None and not isinstance(text, Mapping):
-        raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
-    parts = (text,) if isinstance(text, str) else text
-    try:
-        if isinstance(text, Mapping):
-            return len(text["input_ids"][0])
-        if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
-            raise TypeError
-        " ".join(parts).encode()
-        return len(model.tokenizer(*parts, verbose=False)["input_ids"])  # type: ignore[misc]
-    except (TypeError, KeyError, IndexError, UnicodeEncodeError):
-        raise InputError(
-            f"text {number} is {text!r:.40}: expected a text, a pair of texts as a tuple, or a dict with input_ids"
-        ) from None
-
-
-def importances_of(model: Model, texts: list[Any], answers: list[Any], options: dict[str, Any]) -> list[Any]:
-    method = options.pop("method").replace("-", "_")
-    found: list[Any] = getattr(model, method)(texts, answers, **options)
-    return found
-
-
-def worth_of(
-    model: Model,
-    text: Any,
-    trace: Trace,
-    options: Mapping[str, Mapping[str, Any]],
-    truncate: bool = False,
-    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> tuple[dict[str, TokenAttention], dict[str, str]]:
-    """What the tokens of one traced text are worth by every method of `options_of`, and why there is none of some."""
-    if trace.parts:  # asking would have the model write its answer once more for each
-        return {}, dict.fromkeys(
-            options, f"{model!r} reads a text and writes another, and importance is about models that read one text"
-        )
-    found: dict[str, TokenAttention] = {}
-    missing: dict[str, str] = {}
-    for name, given in options.items():
-        progress(name, 0, 1)
-        more: dict[str, Any] = {**given, "truncate": truncate}
-        if given["method"] == "blank-out":
-            more["progress"] = partial(progress, name)
-        try:
-            found[name] = importances_of(model, [text], [None], more)[0]
-        except InputError as e:
-            missing[name] = str(e)
-    return found, missing
-
-
-def _views(trace: Trace, worth: TokenAttention, views: Sequence[str], row: str) -> Floats:
-    """``[view, layer, input]``."""
-    place: Any = "all" if row == "max" else asking(trace, worth)
-    values = [getattr(trace, view)(query=place).values for view in views]  # each [layer, query, input]
-    return np.stack([v.max(1) if row == "max" else v[:, 0] for v in values]).astype(np.float64)
-
-
-def asking(trace: Trace, worth: TokenAttention) -> int:
-    return query_of(trace, worth.provenance["answer"]["kind"], worth.queries[0])
-
-
-def query_of(trace: Trace, kind: str, place: int | None) -> int:
-    """The position whose state the answer is read from."""
-    if kind in ("masked token", "next token") or trace.default_query is None:
-        return place or 0
-    return trace.default_query
-
-
-def _why(worth: Floats) -> str:
-    if len(worth) < 2:
+def _why(importance: Floats) -> str:
+    if len(importance) < 2:
         return ONE_TOKEN
-    return SAME_WORTH if np.ptp(ranks(worth)) == 0 else SAME_ATTENTION
+    return SAME_IMPORTANCE if np.ptp(ranks(importance)) == 0 else SAME_ATTENTION
 
 
-def _cells(
-    correlations: Floats, names: Sequence[str], views: Sequence[str], reasons: Any, resamples: int, seed: int
-) -> tuple[Cell, ...]:
-    places = list(np.ndindex(*correlations.shape[1:]))
-    columns = correlations.reshape(len(correlations), -1)
-    found = []
-    for (m, v, layer), column, mean in zip(places, columns.T, intervals(columns, resamples, seed), strict=True):
-        there = column[np.isfinite(column)]
-        sd = float(there.std(ddof=1)) if len(there) > 1 else None
-        why = dict(reasons.get((m, v, layer), {}))
-        found.append(Cell(names[m], views[v], int(layer), len(there), sd, mean, why))
-    return tuple(found)
+def _label_name(scores: Scores, label: int | str) -> str:
+    return label if isinstance(label, str) else scores.labels.get(int(label), str(label))
 
 
-def _comparisons(
-    correlations: Floats, names: Sequence[str], views: Sequence[str], resamples: int, seed: int
-) -> tuple[Comparison, ...]:
-    """Every pair of views at every layer, where they differ at all: at L1 rollout and flow are the same by definition."""
-    asked = [
-        (m, layer, a, b)
-        for m in range(len(names))
-        for layer in range(correlations.shape[3])
-        for a, b in combinations(reversed(range(len(views))), 2)
-    ]
-    if not asked:
-        return ()
-    columns = np.stack([correlations[:, m, a, layer] - correlations[:, m, b, layer] for m, layer, a, b in asked], 1)
-    means = intervals(columns, resamples, seed)
-    p = [wilcoxon(column) for column in columns.T]
-    found = []
-    for (m, layer, a, b), column, mean, one, all_of in zip(asked, columns.T, means, p, holm(p), strict=True):
-        n = int(np.isfinite(column).sum())
-        found.append(Comparison(names[m], layer, views[a], views[b], n, mean, one, all_of))
-    return tuple(found)
-
-
-def _label_name(measured: Measurement, label: int | str) -> str:
-    return label if isinstance(label, str) else measured.labels.get(int(label), str(label))
-
-
-def _notes(measured: Measurement, present: set[str]) -> Iterator[str]:
-    unknown, tokens = measured.provenance["unknown"], measured.provenance["tokens"]
+def _notes(scores: Scores, present: set[str]) -> Iterator[str]:
+    unknown, tokens = scores.provenance["unknown"], scores.provenance["tokens"]
     if unknown:
         yield f"{unknown} of {tokens} tokens are unknown to the model: to blank one by the unknown token changes nothing"
     if present:
-        for name in measured.labels.values():
+        for name in scores.labels.values():
             if name not in present:
                 yield f"the class {name!r} never occurs among the labels"
-
-
-def _version() -> str:
-    import attnflow
-
-    return attnflow.__version__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import gzip
 import io
@@ -142,71 +141,3 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
         raise InputError("parquet needs pyarrow: pip install 'attnflow[corpus]'") from None
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows
-
-
-PARTS = {
-    "methods": ("name", "kind", "edges", "normalize", "propagation", "receptive_field", "cost"),
-    "metrics": ("name", "better"),
-    "cells": ("method", "metric", "mean", "low", "high", "rank"),
-    "tests": ("metric", "first", "second", "about", "difference", "low", "high", "effect", "adjusted"),
-}
-"""Of a grid's summary, the lists that are read again, and what each entry of them has."""
-
-
-NAMED = {"method": "methods", "first": "methods", "second": "methods", "metric": "metrics"}
-"""Fields of cells and tests that name a method or a metric: in the file, its number."""
-
-
-def packed(told: Mapping[str, Any]) -> dict[str, Any]:
-    """A grid's summary as its file holds it: cells and tests, which are thousands, as fields and rows."""
-    numbers = {kind: {one["name"]: i for i, one in enumerate(told[kind])} for kind in ("methods", "metrics")}
-    found = dict(told)
-    for name in ("cells", "tests"):
-        fields = list(told[name][0]) if told[name] else []
-        found[name] = {
-            "fields": fields,
-            "rows": [[numbers[NAMED[f]][row[f]] if f in NAMED else row[f] for f in fields] for row in told[name]],
-        }
-    return found
-
-
-def _unpacked(held: dict[str, Any]) -> dict[str, Any]:
-    for name in ("cells", "tests"):
-        fields = held[name]["fields"]
-        for row in held[name]["rows"]:
-            for i, field in enumerate(fields):
-                if field in NAMED:
-                    row[i] = held[NAMED[field]][row[i]]["name"]
-        held[name] = [dict(zip(fields, row, strict=True)) for row in held[name]["rows"]]
-    return held
-
-
-def summary(path: Path) -> dict[str, Any]:
-    """What ``attnflow evaluate --grid`` found: its grid.json, or the folder that holds it."""
-    file = path / "grid.json" if path.is_dir() else path
-    again = "run attnflow evaluate --grid again with the same folder"
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        with contextlib.suppress(KeyError, IndexError, TypeError):  # what is no grid is told below
-            told = _unpacked(told)
-    except FileNotFoundError:
-        raise InputError(
-            f"there is no file {str(file)!r}: expected the grid.json of attnflow evaluate --grid, or its folder"
-        ) from None
-    except OSError as e:
-        raise InputError(f"cannot read {str(file)!r}: {e.strerror or e}") from None
-    except RecursionError:
-        raise InputError(f"{str(file)!r} cannot be read as JSON (nested too deeply): {again}") from None
-    except ValueError as e:  # JSON that is cut off, or bytes that are no text
-        raise InputError(f"{str(file)!r} cannot be read as JSON ({e}): {again}") from None
-    kinds = {"ahead": dict, "curves": dict, "agreement": list, "sanity": dict, "provenance": dict}
-    if not isinstance(told, dict) or not all(
-        isinstance(told.get(name), kind) for name, kind in (kinds | dict.fromkeys(PARTS, list)).items()
-    ):
-        raise InputError(f"{str(file)!r} is no result of a grid: expected the grid.json of attnflow evaluate --grid")
-    for name, fields in PARTS.items():
-        for entry in told[name]:
-            missing = [field for field in fields if not isinstance(entry, dict) or field not in entry]
-            if missing:
-                raise InputError(f"{str(file)!r} is damaged (an entry of {name!r} has no {missing[0]!r}): {again}")
-    return told

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError
+from attnflow.evaluate.arguments import ONE_TOKEN, readable, whole_number
 from attnflow.evaluate.statistics import Floats, ranks
-from attnflow.importance.answer import Question, Tensors, outputs, score
+from attnflow.importance.answer import Question, Tensors, outputs, score, writes_words
 from attnflow.importance.blank import blank_id
 
 if TYPE_CHECKING:
@@ -54,6 +57,32 @@ def content(question: Question) -> Positions:
     return np.flatnonzero(free)
 
 
+def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any], list[list[int]], Counter[str]]:
+    """The texts with two tokens or more to rank, the token ids of each, and why others are left out."""
+    numbers, all_ids, excluded = readable(model, texts, truncate)
+    tokenizer: Any = model.tokenizer
+    # a mask is the question, not one of the tokens that answer it; an unknown token stands for a word
+    mask = getattr(tokenizer, "mask_token_id", None)
+    outside = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)} | {mask}
+    place = getattr(model.config, "prediction_position", None)
+    if not isinstance(place, int):
+        place = -1 if writes_next(model) else None
+    fills_masks = writes_words(model) and not writes_next(model) and mask is not None
+    used, ids = [], []
+    for number, own in zip(numbers, all_ids, strict=True):
+        free = [i not in outside for i in own]
+        if place is not None:  # as `content` has it
+            free[place % len(free)] = False
+        if fills_masks and mask not in own:
+            excluded[f"no {tokenizer.mask_token} in it"] += 1
+        elif sum(free) < 2:
+            excluded[ONE_TOKEN if any(free) else "no token but special ones"] += 1
+        else:
+            used.append(texts[number])
+            ids.append(own)
+    return used, ids, excluded
+
+
 def orders(scores: Floats, seed: int) -> Positions:
     """The ranking of each method, most important first, from ``scores[method, token]`` over the content tokens of a text.
 
@@ -66,9 +95,9 @@ def orders(scores: Floats, seed: int) -> Positions:
     """
     scores = np.asarray(scores, np.float64)
     turn = np.random.default_rng(seed).permutation(scores.shape[-1])
-    found = np.lexsort((np.broadcast_to(turn, scores.shape), -ranks(scores, dense=True)), axis=-1)
-    found[np.isnan(scores).any(-1)] = -1
-    return found
+    order = np.lexsort((np.broadcast_to(turn, scores.shape), -ranks(scores, dense=True)), axis=-1)
+    order[np.isnan(scores).any(-1)] = -1
+    return order
 
 
 def curves(
@@ -98,8 +127,7 @@ def curves(
     Methods often delete the same tokens: each set of a text runs once, and the whole text not again.
     """
     token = blank_id(model, by)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps={steps!r}: expected a whole number of at least 1")
+    whole_number("steps", steps, 1)
     if len(rankings) != len(asked):
         raise InputError(f"{len(rankings)} rankings for {len(asked)} questions: expected one for each")
     rows: list[Tensors] = []

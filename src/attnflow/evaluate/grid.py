@@ -15,18 +15,17 @@ import numpy as np
 import torch
 
 import attnflow
-from attnflow.capture.predict import writes_next
 from attnflow.capture.silence import silence
 from attnflow.errors import InputError
 from attnflow.evaluate import deletion
-from attnflow.evaluate.correlation import ONE_TOKEN, _check, _usable
+from attnflow.evaluate.arguments import none_left, some_of, whole_number
+from attnflow.evaluate.evaluation import Evaluation, correlated
 from attnflow.evaluate.methods import Method, lacking, methods_of, score_text
 from attnflow.evaluate.randomize import LEVELS, agreement, layers_of
-from attnflow.evaluate.ranking import Measured
-from attnflow.evaluate.statistics import Floats, rank_correlations
+from attnflow.evaluate.statistics import Floats
 from attnflow.files import table_text
 from attnflow.flow import cores
-from attnflow.importance.answer import questions, writes_words
+from attnflow.importance.answer import questions
 from attnflow.importance.blank import blank_id
 from attnflow.jobs.identity import digest, fingerprint, weights_hash
 from attnflow.jobs.progress import Meter, duration
@@ -98,7 +97,7 @@ def run(
     stages: Sequence[str] = STAGES,
     data: str | None = None,
     say: Say = lambda line: None,
-) -> Measured:
+) -> Evaluation:
     """Measures what is not yet in the folder, and returns all that is there. What is explained is the model's own answer.
 
     source: arguments of `attnflow.load`, because every worker loads the model itself; {} is the embedded model.
@@ -116,20 +115,18 @@ def run(
     data: how the texts are called in what is written. say: is told of progress.
     """
     folder = Path(folder)
-    _check(stages, STAGES, "stages")
-    if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise InputError(f"texts is a {type(texts).__name__}: expected a list of texts")
+    some_of(stages, STAGES, "stages")
     for name, value, least in (("steps", steps, LEAST_STEPS), ("sanity", sanity, 0), ("seed", seed, 0)):
-        _whole(name, value, least)
+        whole_number(name, value, least)
     if workers is not None:
-        _whole("workers", workers, 1)
+        whole_number("workers", workers, 1)
     arrow()  # before anything is measured in vain
     source = {**source, **({} if device is None else {"device": device})}
     model = attnflow.load(**source)
     chosen = (
         [by for by in deletion.DELETIONS if _has(model, by)] if deletions is None else list(dict.fromkeys(deletions))
     )
-    _check(chosen, deletion.DELETIONS, "deletions")
+    some_of(chosen, deletion.DELETIONS, "deletions")
     for by in chosen:
         blank_id(model, by)
     wanted = {name: value for name, value in (("edges", edges), ("importances", importances)) if value is not None}
@@ -138,10 +135,9 @@ def run(
         without = {} if edges is not None else lacking(model)
     if "sanity" in stages and sanity:
         layers_of(model)
-    used, ids, excluded = usable(model, texts, truncate)
+    used, ids, excluded = deletion.rankable(model, texts, truncate)
     if not used:
-        reasons = "; ".join(f"{count} {why}" for why, count in excluded.items()) or "none was given"
-        raise InputError(f"there is no text to evaluate on ({reasons}): expected at least one with two tokens")
+        raise none_left(excluded, "one with two tokens")
     settings = _settings(model, job, used, ids)
     counts = {stage: min(sanity, len(used)) if stage == "sanity" else len(used) for stage in STAGES}
     shards = {
@@ -198,7 +194,7 @@ def run(
         "without sanity": dict(Counter(row["why"] for row in found.get("sanity", ()) if row["why"])),
         "devices": {stage: sorted({row["device"] for row in rows}) for stage, rows in found.items()},
     }
-    return _measured(job, found, told)
+    return _evaluation(job, found, told)
 
 
 def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[int]]) -> Row:
@@ -219,37 +215,6 @@ def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[i
 
 def _arrow_table(rows: list[Row]) -> Any:
     return arrow()[0].Table.from_pylist(rows)
-
-
-def usable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any], list[list[int]], Counter[str]]:
-    """The texts with two tokens or more to rank, the token ids of each, and why others are left out."""
-    readable, _, _, excluded = _usable(model, texts, None, truncate)
-    tokenizer = model.tokenizer
-    # a mask is the question, not one of the tokens that answer it; an unknown token stands for a word
-    outside = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)}
-    outside.add(getattr(tokenizer, "mask_token_id", None))
-    place = getattr(model.config, "prediction_position", None)
-    if not isinstance(place, int) and writes_next(model):
-        place = -1
-    asks_masks = (
-        writes_words(model) and not writes_next(model) and getattr(tokenizer, "mask_token_id", None) is not None
-    )
-    used, ids = [], []
-    for text in readable:
-        parts = (text,) if isinstance(text, str) else text
-        found = text["input_ids"][0] if isinstance(text, Mapping) else tokenizer(*parts, verbose=False)["input_ids"]  # type: ignore[misc]
-        own = [int(i) for i in found]
-        free = [i not in outside for i in own]
-        if isinstance(place, int):  # as `deletion.content` has it
-            free[place % len(free)] = False
-        if asks_masks and tokenizer.mask_token_id not in own:  # type: ignore[union-attr]
-            excluded[f"no {tokenizer.mask_token} in it"] += 1  # type: ignore[union-attr]
-        elif sum(free) < 2:
-            excluded[ONE_TOKEN if any(free) else "no token but special ones"] += 1
-        else:
-            used.append(text)
-            ids.append(own)
-    return used, ids, excluded
 
 
 def _scores(job: Job, model: Model, task: Task) -> list[Row]:
@@ -351,54 +316,45 @@ def _with_progress(
         say(f"{stage}: {meter.finished} of {count} texts, {meter.rate:.3g} texts/s{left}")
 
 
-def _measured(job: Job, found: Mapping[str, list[Row]], told: Mapping[str, Any]) -> Measured:
-    scored, methods = found["scores"], job.methods
-    truths = [m for m, method in enumerate(methods) if method.kind == "importance"]
-    better = {methods[m].name: "higher" for m in truths}
-    agreements = []
-    for row in scored:
-        scores = _table(row, len(methods))
-        scores[truths] = np.abs(scores[truths])  # of an importance, size alone counts
-        agreements.append(rank_correlations(scores, scores))
-    every = np.stack(agreements)  # [sample, method, method]
-    own = every[:, :, truths]
-    own[:, truths, np.arange(len(truths))] = np.nan
+def _evaluation(job: Job, rows: Mapping[str, list[Row]], provenance: Mapping[str, Any]) -> Evaluation:
+    methods, scores = job.methods, []
+    importances = [m for m, method in enumerate(methods) if method.kind == "importance"]
+    for row in rows["scores"]:
+        scores.append(_table(row, len(methods)))
+        scores[-1][importances] = np.abs(scores[-1][importances])  # of an importance, size alone counts
+    every, agreement = correlated(scores)
+    own = every[:, :, importances]
+    own[:, importances, np.arange(len(importances))] = np.nan
+    metrics = {methods[m].name: "higher" for m in importances}
     values, curves = [own], {}
-    kinds = np.array([json.loads(row["answer"])["kind"] for row in scored])
-    for by in job.deletions if "curves" in found else ():
-        flat = [row["curve"] for row in found["curves"] if row["deletion"] == by]
-        curves[by] = np.array(flat, np.float64).reshape(len(scored), len(methods), 2, job.steps + 1)
+    kinds = np.array([json.loads(row["answer"])["kind"] for row in rows["scores"]])
+    for by in job.deletions if "curves" in rows else ():
+        flat = [row["curve"] for row in rows["curves"] if row["deletion"] == by]
+        curves[by] = np.array(flat, np.float64).reshape(len(scores), len(methods), 2, job.steps + 1)
         # without any deletion the answer has the chance that it has
-        metrics = deletion.metrics(curves[by], curves[by][..., 0, 0])
-        metrics["log-odds"][kinds == "score"] = np.nan
-        better |= {f"{name} ({by})": deletion.METRICS[name] for name in metrics}
-        values.append(np.stack(list(metrics.values()), -1))
+        by_name = deletion.metrics(curves[by], curves[by][..., 0, 0])
+        by_name["log-odds"][kinds == "score"] = np.nan
+        metrics |= {f"{name} ({by})": deletion.METRICS[name] for name in by_name}
+        values.append(np.stack(list(by_name.values()), -1))
     sanity = {}
-    for level in LEVELS if found.get("sanity") else ():
-        sanity[level] = np.full((len(scored), len(methods)), np.nan)
-        for row in found["sanity"]:
+    for level in LEVELS if rows.get("sanity") else ():
+        sanity[level] = np.full((len(scores), len(methods)), np.nan)
+        for row in rows["sanity"]:
             if row["level"] == level:
                 sanity[level][row["sample"]] = row["correlation"]
-    there = np.isfinite(every)
-    counts = there.sum(0)
-    return Measured(
+    return Evaluation(
         methods=tuple(asdict(method) for method in methods),
-        metrics=better,
+        metrics=metrics,
         values=np.concatenate(values, -1),
+        agreement=agreement,
         curves=curves,
-        agreement=np.where(there, every, 0).sum(0) / np.where(counts, counts, np.nan),
         sanity=sanity,
-        seconds=np.array([row["seconds"] for row in scored], np.float64),
-        pass_seconds=np.array([row["pass_seconds"] for row in scored], np.float64),
-        provenance=told,
+        seconds=np.array([row["seconds"] for row in rows["scores"]], np.float64),
+        pass_seconds=np.array([row["pass_seconds"] for row in rows["scores"]], np.float64),
+        provenance=provenance,
+        seed=job.seed,
     )
 
 
 def _has(model: Model, by: str) -> bool:
     return by == "remove" or getattr(model.tokenizer, f"{by}_token_id", None) is not None
-
-
-def _whole(name: str, given: Any, least: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise InputError(f"{name}={given!r}: expected a whole number of at least {least}")
-    return given

@@ -15,8 +15,8 @@ from attnflow.capture import encode
 from attnflow.edges import EDGES, edges_of, reweighed
 from attnflow.edges.inside import trace_inside
 from attnflow.errors import InputError
-from attnflow.evaluate.correlation import query_of
 from attnflow.evaluate.deletion import content
+from attnflow.evaluate.importances import query_of
 from attnflow.importance import blank_out, integrated_gradients
 from attnflow.importance.answer import Question, questions
 from attnflow.importance.gradients import REDUCE, forward_and_backward

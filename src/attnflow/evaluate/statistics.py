@@ -1,4 +1,4 @@
-"""Rank correlation, bootstrap intervals and paired tests, over samples of which some have no value (NaN)."""
+"""Rank correlation, bootstrap intervals, paired tests and tests of ranks; a sample without a value is NaN."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Floats = NDArray[np.float64]
 
 DIGITS = 2.0**30  # scores that agree to nine digits tie: flows that are equal come from sums in different orders
 TIES = ("mean", "authors")
+SIGNIFICANT = 0.05
 FEW = 13  # differences, up to which all signs are tried, as by scipy, which takes up to a second for that
 
 
@@ -53,9 +54,9 @@ def ranks(x: Floats, dense: bool = False) -> Floats:
         ends[..., :-1] = begins[..., 1:]
         last = np.minimum.accumulate(np.where(ends, index, ordered.shape[-1])[..., ::-1], -1)[..., ::-1]
         place = (first + last) / 2 + 1
-    found = np.empty(ordered.shape)
-    np.put_along_axis(found, order, place, -1)
-    return found
+    placed = np.empty(ordered.shape)
+    np.put_along_axis(placed, order, place, -1)
+    return placed
 
 
 def spearman(x: Floats, y: Floats, ties: str = "mean") -> float:
@@ -85,12 +86,12 @@ def rank_correlations(x: Floats, y: Floats, ties: str = "mean") -> Floats:
     a, b = (ranks(v, dense=ties == "authors") for v in (x, y))
     flat = _ranks_nothing(x, a)[:, None] | _ranks_nothing(y, b)[None]
     if ties == "authors":
-        found = 1 - 6 * ((a[:, None] - b[None]) ** 2).sum(-1) / (n * (n * n - 1))
+        rho = 1 - 6 * ((a[:, None] - b[None]) ** 2).sum(-1) / (n * (n * n - 1))
     else:
         a, b = (v - v.mean(-1, keepdims=True) for v in (a, b))
         size = np.sqrt((a * a).sum(-1)[:, None] * (b * b).sum(-1)[None])
-        found = (a @ b.T) / np.where(flat, 1, size)
-    return np.where(flat, np.nan, found)
+        rho = (a @ b.T) / np.where(flat, 1, size)
+    return np.where(flat, np.nan, rho)
 
 
 def _ranks_nothing(values: Floats, placed: Floats) -> NDArray[np.bool_]:
@@ -111,14 +112,14 @@ def intervals(table: Floats, resamples: int = 5000, seed: int = 0) -> list[Inter
     drawn = _draws(n, resamples, seed)
     counts = drawn @ there
     means = (drawn @ filled) / np.where(counts == 0, np.nan, counts)
-    found: list[Interval | None] = []
+    bounds: list[Interval | None] = []
     for k in range(table.shape[1]):
         if not there[:, k].any():
-            found.append(None)
+            bounds.append(None)
             continue
         low, high = np.nanpercentile(means[:, k], [2.5, 97.5])
-        found.append(Interval(float(table[there[:, k], k].mean()), float(low), float(high)))
-    return found
+        bounds.append(Interval(float(table[there[:, k], k].mean()), float(low), float(high)))
+    return bounds
 
 
 @lru_cache(maxsize=1)  # a table asks for the same draws dozens of times, and they take longer than their use
@@ -144,8 +145,8 @@ def wilcoxon(difference: Floats) -> float | None:
         return float(stats.wilcoxon(present, zero_method="pratt", method="auto").pvalue)
     size = stats.rankdata(np.abs(present))[present != 0]
     sums = _signs(len(size)) @ size  # of multiples of ½, so exact
-    found = size[present[present != 0] > 0].sum()
-    return float(min(1.0, 2 * min((sums <= found).mean(), (sums >= found).mean())))
+    positive = size[present[present != 0] > 0].sum()
+    return float(min(1.0, 2 * min((sums <= positive).mean(), (sums >= positive).mean())))
 
 
 @cache
@@ -161,12 +162,75 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
     [0.03, None, 0.06, 0.06]
     """
     order = sorted((v, i) for i, v in enumerate(p) if v is not None)
-    found: list[float | None] = [None] * len(p)
+    adjusted: list[float | None] = [None] * len(p)
     largest = 0.0
     for place, (value, i) in enumerate(order):
         largest = max(largest, min(1.0, value * (len(order) - place)))
-        found[i] = largest
-    return found
+        adjusted[i] = largest
+    return adjusted
+
+
+def effect(difference: Floats) -> float | None:
+    """The matched-pairs rank-biserial correlation ``(W⁺ - W⁻) / (W⁺ + W⁻)`` (Kerby 2014), with the rank sums of `wilcoxon`.
+
+    1 where all differences are positive. As in that test, zeros are ranked and then left out; None where all are zero.
+
+    >>> effect(np.array([1.0, 2.0, -3.0, 4.0]))
+    0.4
+    """
+    present = difference[np.isfinite(difference)]
+    size = ranks(np.abs(present))
+    up, down = size[present > 0].sum(), size[present < 0].sum()
+    return float((up - down) / (up + down)) if up + down else None
+
+
+def friedman(placed: Floats) -> dict[str, float] | None:
+    """Friedman's test that all methods rank alike, of ``placed[sample, method]``, ranks within each sample; ties corrected.
+
+    ``χ² = (k-1) · Σⱼ (Rⱼ - N(k+1)/2)² / Σᵢⱼ (rᵢⱼ - (k+1)/2)²`` with rank sums Rⱼ of k methods over N samples. None where
+    every sample ties all methods.
+    """
+    from scipy import stats
+
+    k = placed.shape[1]
+    off = placed - (k + 1) / 2
+    spread = float((off**2).sum())
+    if not spread:
+        return None
+    chi2 = (k - 1) * float((off.sum(0) ** 2).sum()) / spread
+    return {"chi2": chi2, "p": float(stats.chi2.sf(chi2, k - 1))}
+
+
+def critical_difference(k: int, n: int) -> float:
+    """How far the mean ranks of two among k methods on n samples must lie apart, by Nemenyi's test at 0.05 (Demšar 2006).
+
+    ``q / √2 · √(k(k+1) / 6n)``, where q is the 0.95 quantile of the studentized range.
+
+    >>> round(critical_difference(4, 14), 2)
+    1.25
+    """
+    return float(_studentized(k) / np.sqrt(2) * np.sqrt(k * (k + 1) / (6 * n)))
+
+
+@cache  # an integral, inverted: a second each for many methods
+def _studentized(k: int) -> float:
+    from scipy import stats
+
+    return float(stats.studentized_range.ppf(1 - SIGNIFICANT, k, np.inf))
+
+
+def groups(ordered: Sequence[float], distance: float) -> list[list[int]]:
+    """The longest runs ``[first, last]`` of ordered mean ranks that lie less than a distance apart.
+
+    >>> groups([1.0, 1.5, 2.2, 4.0], 1.0)
+    [[0, 1], [1, 2]]
+    """
+    runs: list[list[int]] = []
+    for i, low in enumerate(ordered):
+        j = max(j for j, high in enumerate(ordered) if j == i or (j > i and high - low < distance))
+        if j > i and (not runs or j > runs[-1][1]):
+            runs.append([i, j])
+    return runs
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:

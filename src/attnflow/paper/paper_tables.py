@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import AttentionWarning, InputError
-from attnflow.evaluate.correlation import VIEWS, Evaluation, Measurement, measure, summarize
+from attnflow.evaluate.correlation import VIEWS, Scores, measure, summarize
+from attnflow.evaluate.evaluation import Evaluation
 from attnflow.evaluate.statistics import Interval, intervals, rank_correlations, ranks
 from attnflow.paper import published as paper
 from attnflow.paper import verb_number
@@ -116,7 +117,7 @@ def _told(table: str, samples: int, runs: Sequence[Run], resamples: int, seed: i
     }
 
 
-def _measured(model: Model, test: Sequence[Example], say: Say) -> Measurement:
+def _measured(model: Model, test: Sequence[Example], say: Say) -> Scores:
     import torch
 
     vocabulary, positions = model.tokenizer.get_vocab(), model.limit() or 10**9  # type: ignore[union-attr]
@@ -127,12 +128,13 @@ def _measured(model: Model, test: Sequence[Example], say: Say) -> Measurement:
         warnings.simplefilter("ignore", AttentionWarning)  # `cancellation` reports it as a number
         measured = measure(model, texts, labels, importance=IMPORTANCES, say=say)
     without_end = tuple(
-        replace(t, worth=np.concatenate([t.worth, np.append(t.worth[:1, :-1], [[0.0]], 1)])) for t in measured.texts
+        replace(t, importance=np.concatenate([t.importance, np.append(t.importance[:1, :-1], [[0.0]], 1)]))
+        for t in measured.texts
     )
     return replace(measured, texts=without_end, importances=(*measured.importances, f"table1, {AUTHORS}"))
 
 
-def _summary(measured: Measurement, table: str, reading: str, resamples: int, seed: int) -> Evaluation:
+def _summary(measured: Scores, table: str, reading: str, resamples: int, seed: int) -> Evaluation:
     name = f"{table}, {AUTHORS if reading == AUTHORS else TEXT}"
     return summarize(
         measured, importances=[name], special=reading != WORDS, ties="authors" if reading == AUTHORS else "mean",
@@ -140,12 +142,12 @@ def _summary(measured: Measurement, table: str, reading: str, resamples: int, se
     )  # fmt: skip
 
 
-def _shape(measured: Measurement) -> dict[str, Any]:
+def _shape(measured: Scores) -> dict[str, Any]:
     """What the views look like, apart from any importance."""
     return {"evenness": evenness(measured), "ties": ties(measured), "settled": settled(measured)}
 
 
-def ties(measured: Measurement) -> dict[str, list[float]]:
+def ties(measured: Scores) -> dict[str, list[float]]:
     """The share of tokens whose value is also that of another token of the text, by view and layer.
 
     Flow is at most what leaves the source and what enters the sink; once that binds, tokens are equal.
@@ -158,7 +160,7 @@ def ties(measured: Measurement) -> dict[str, list[float]]:
     return {view: row.tolist() for view, row in zip(measured.views, np.mean(found, 0), strict=True)}
 
 
-def evenness(measured: Measurement) -> list[float]:
+def evenness(measured: Scores) -> list[float]:
     """How even the rows of raw attention are, by layer: the mean of their entropy divided by that of equal weights."""
     raw = measured.views.index("raw")
     found = []
@@ -170,7 +172,7 @@ def evenness(measured: Measurement) -> list[float]:
     return [float(x) for x in np.mean(found, 0)]
 
 
-def settled(measured: Measurement) -> dict[str, list[float | None]]:
+def settled(measured: Scores) -> dict[str, list[float | None]]:
     """How much the order of tokens at each layer is that of the last: their mean rank correlation, by view and layer."""
     found = []
     for text in measured.texts:

@@ -19,7 +19,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from attnflow.errors import InputError
-from attnflow.evaluate.correlation import VIEWS, asking, options_of, worth_of
+from attnflow.evaluate.correlation import VIEWS
+from attnflow.evaluate.importances import answering_position, importances_of, options_of
 from attnflow.evaluate.statistics import rank_correlations
 from attnflow.files import PICTURES, of_extension, table_text, write_whole
 from attnflow.view import terminal
@@ -204,9 +205,9 @@ def compare(
     _check_one(query, layer)
     if trace is None:
         trace = model.trace(text, target=target, truncate=truncate)
-    worth, missing = worth_of(model, text, trace, options, truncate)
+    worth, missing = importances_of(model, text, trace, options, truncate)
     groups: Sequence[Sequence[int]] = [(i,) for i in range(len(trace.tokens))]
-    asks = asking(trace, next(iter(worth.values()))) if worth else trace.default_query or 0
+    asks = answering_position(trace, next(iter(worth.values()))) if worth else trace.default_query or 0
     if words:
         whole, trace = trace, trace.words()
         groups = trace.word_groups or groups

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.evaluate.correlation import asking, options_of, worth_of
+from attnflow.evaluate.importances import answering_position, importances_of, options_of
 from attnflow.result import FloatArray
 from attnflow.view import document
 from attnflow.view.page import Page
@@ -46,9 +46,9 @@ def explain(
     say("model", 0, 1)
     if trace is None:
         trace = traced(model, text, target, truncate)
-    worth, missing = worth_of(model, text, trace, options, truncate, say)
+    worth, missing = importances_of(model, text, trace, options, truncate, say)
     if query is None and worth:
-        query = asking(trace, next(iter(worth.values())))
+        query = answering_position(trace, next(iter(worth.values())))
     held = document.of_trace(
         trace,
         query=query,

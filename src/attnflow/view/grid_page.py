@@ -9,7 +9,7 @@ from attnflow.view.page import file_of
 
 
 def html_of(summary: Mapping[str, Any]) -> str:
-    """The whole file, of what `attnflow.evaluate.ranking.summarize` gives.
+    """The whole file, of the `summary` of an `attnflow.evaluate.Evaluation`.
 
     The paired tests stay out, which are most of it: cells and who is ahead hold what the page tells of them.
     """

@@ -1,9 +1,10 @@
-"""What the terminal says of a grid, and the files that are written of it."""
+"""What the terminal says of an evaluation, and the files that are written of it."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 import sys
@@ -13,32 +14,40 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.grid_files import read_summary
 from rich.console import Console
 from rich.table import Table
 
 from attnflow.errors import InputError
-from attnflow.evaluate import dataset as read
-from attnflow.evaluate import grid_report
-from attnflow.evaluate.ranking import summarize
+from attnflow.evaluate import Evaluation
+from attnflow.evaluate.evaluation_tables import remarks, tables
 from attnflow.view import grid_page
 from helpers.measurements import METHODS, METRICS, measured
 
 
 @pytest.fixture(scope="module")
-def summary() -> dict[str, Any]:
-    return summarize(measured(), 200)
+def grid() -> Evaluation:
+    return few(measured(), 200)
 
 
-def printed(summary: dict[str, Any]) -> list[str]:
+@pytest.fixture(scope="module")
+def summary(grid: Evaluation) -> dict[str, Any]:
+    return grid.summary
+
+
+def few(evaluation: Evaluation, resamples: int = 50, **changes: Any) -> Evaluation:
+    return replace(evaluation, resamples=resamples, **changes)
+
+
+def printed(evaluation: Evaluation) -> list[str]:
     console = Console(width=160, color_system=None)
     with console.capture() as capture:
-        for part in grid_report.tables(summary):
-            console.print(part)
+        console.print(evaluation)
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def test_tables(summary: dict[str, Any]) -> None:
-    lines = printed(summary)
+def test_tables(grid: Evaluation, summary: dict[str, Any]) -> None:
+    lines = printed(grid)
     title = "Spearman with importance, 60 texts: means; cost in forward and backward passes"
     assert " ".join(line.strip() for line in lines).startswith(title)
     named = [method["name"] for method in METHODS]
@@ -62,20 +71,20 @@ def test_tables(summary: dict[str, Any]) -> None:
     assert heads == [["blank-out", "↑", "cost"], ["comprehensiveness", "↑", "sufficiency", "↓"]]
 
 
-def test_the_best_of_a_column_is_bold(summary: dict[str, Any]) -> None:
-    for table in grid_report.tables(summary):
+def test_the_best_of_a_column_is_bold(grid: Evaluation) -> None:
+    for table in tables(grid):
         if isinstance(table, Table):
             for column in [c for c in table.columns[1:] if c.header != "cost"]:
                 bold = [i for i, text in enumerate(column.cells) if text.style == "bold"]  # type: ignore[union-attr]
                 assert [str(list(table.columns[0].cells)[i]) for i in bold] == ["alti · rollout"]
 
 
-def test_remarks(summary: dict[str, Any]) -> None:
+def test_remarks(grid: Evaluation, summary: dict[str, Any]) -> None:
     cost = summary["ahead_of_all"][0]["cost"]
     asked = "ahead of raw, rollout and flow by"
     files = "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
     ahead = "ahead is better than each of them, text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
-    assert list(grid_report.remarks(summary)) == [
+    assert list(remarks(grid)) == [
         f"{asked} blank-out: alti · rollout",
         f"{asked} comprehensiveness (mask): alti · rollout",
         f"by both: alti · rollout ({cost:.2g}×)",
@@ -87,8 +96,8 @@ def test_remarks(summary: dict[str, Any]) -> None:
     values = given.values.copy()
     values[:, 5] = values[:, 4]
     values[:3, 0, 0] = np.nan
-    told = summarize(replace(given, values=values, provenance={"excluded": {"longer": 1200}}), 50)
-    assert list(grid_report.remarks(told)) == [
+    told = few(given, values=values, provenance={"excluded": {"longer": 1200}})
+    assert list(remarks(told)) == [
         f"{asked} blank-out: nothing",
         f"{asked} comprehensiveness (mask): nothing",
         "by both: nothing",
@@ -97,28 +106,28 @@ def test_remarks(summary: dict[str, Any]) -> None:
         "raw: up to 3 of 60 texts have no value by some metric and are in no mean of it",
         files,
     ]
-    alone = summarize(replace(given, methods=tuple({**m, "kind": "baseline"} for m in METHODS), provenance={}), 50)
-    assert list(grid_report.remarks(alone)) == [files]
+    alone = few(given, methods=tuple({**m, "kind": "baseline"} for m in METHODS), provenance={})
+    assert list(remarks(alone)) == [files]
 
 
 def test_a_grid_without_deletion_or_without_importance() -> None:
     given = measured()
-    one = replace(given, metrics={"blank-out": "higher"}, values=given.values[:, :, :1], curves={})
-    assert [line.split()[0] for line in printed(summarize(one, 50)) if "texts" in line] == ["Spearman"]
-    other = replace(given, metrics=dict(list(METRICS.items())[1:]), values=given.values[:, :, 1:])
-    lines = printed(summarize(other, 50))
+    one = few(given, metrics={"blank-out": "higher"}, values=given.values[:, :, :1], curves={})
+    assert [line.split()[0] for line in printed(one) if "texts" in line] == ["Spearman"]
+    other = few(given, metrics=dict(list(METRICS.items())[1:]), values=given.values[:, :, 1:])
+    lines = printed(other)
     assert [line.split()[0] for line in lines if "texts" in line] == ["Tokens"]
     assert lines[2].split() == ["comprehensiveness", "↑", "sufficiency", "↓", "cost"]
 
 
-def test_files(summary: dict[str, Any], tmp_path: Path) -> None:
+def test_files(grid: Evaluation, summary: dict[str, Any], tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    given = measured()
+    given = grid
     folder = tmp_path / "new" / "grid"
-    written = grid_report.write(given, summary, folder)
+    written = grid.save(folder)
     assert [path.name for path in written] == ["grid.json", "grid.parquet", "curves.parquet", "grid.html"]
     assert sorted(folder.iterdir()) == sorted(written)
-    assert read.summary(folder) == summary
+    assert read_summary(folder) == summary
     held = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
     assert {
         **summary,
@@ -140,8 +149,7 @@ def test_files(summary: dict[str, Any], tmp_path: Path) -> None:
         assert row["probability"] == given.curves[row["deletion"]][row["sample"], m, side, row["step"]]
     page = (folder / "grid.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "<title>m · attnflow</title>" in page
-    bare = replace(given, curves={})
-    grid_report.write(bare, summarize(bare, 50), folder)
+    few(given, curves={}).save(folder)
     assert parquet.read_table(folder / "curves.parquet").num_rows == 0
 
 
@@ -156,14 +164,93 @@ def test_the_page_runs_its_own_script_alone(summary: dict[str, Any]) -> None:
     assert "import " not in script[1] and "\nexport " not in script[1]
 
 
-def test_mistakes(summary: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(grid: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as e:
-        grid_report.write(measured(), summary, tmp_path / "file")
+        grid.save(tmp_path / "file")
     assert str(e.value) == f"cannot make the folder {str(tmp_path / 'file')!r}: File exists"
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError) as e:
-        grid_report.write(measured(), summary, tmp_path / "never")
+        grid.save(tmp_path / "never")
     assert str(e.value) == "parquet needs pyarrow: pip install 'attnflow[corpus]'"
     assert not (tmp_path / "never").exists()
+    with pytest.raises(InputError) as e:
+        grid.save(tmp_path / "grid.txt")
+    assert str(e.value).endswith("has the extension '.txt': expected one of .json, .csv, .parquet, .html")
+
+
+def layered(n: int = 12) -> Evaluation:
+    """raw, rollout and flow at two layers by two importances; rollout and flow are the same at the first."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.2, 0.3, (n, 6, 2))  # [sample, view · layer, importance]
+    values[:, 4] = values[:, 2]
+    values[0, 1, 1] = np.nan
+    common = {"kind": "paper", "edges": "mean", "normalize": "rows", "receptive_field": None}
+    methods = tuple(
+        {"name": f"{view} L{layer + 1}", **common, "propagation": view, "layer": layer}
+        for view in ("raw", "rollout", "flow")
+        for layer in range(2)
+    )
+    return Evaluation(
+        methods, {"blank-out": "higher", "gradient": "higher"}, values, np.corrcoef(values[:, :, 0].T),
+        {"model": "m", "special": True, "excluded": {"empty": 2}}, layers=2, without={(1, 1): {"why not": 1}},
+        accuracy=0.75, notes=("a note",), resamples=50,
+    )  # fmt: skip
+
+
+def test_an_evaluation_of_layers_is_a_small_grid(tmp_path: Path) -> None:
+    one = layered()
+    assert repr(one) == "Evaluation(3 methods at 2 layers by 2 metrics, 12 texts)"
+    assert one.correlations.shape == (12, 2, 3, 2) and one.views == ("raw", "rollout", "flow")
+    assert np.array_equal(one.correlations[:, 1, 2, 0], one.values[:, 4, 1])
+    assert one.cell("gradient", "raw", 1).without == {"why not": 1} and one.cell("gradient", "raw", 1).n == 11
+    summary = one.summary  # which the page shows
+    assert [m["name"] for m in summary["methods"]] == [f"{v} L{k}" for v in one.views for k in (1, 2)]
+    assert [(t["first"], t["second"]) for t in summary["tests"][:3]] == [
+        ("flow L1", "rollout L1"), ("flow L1", "raw L1"), ("rollout L1", "raw L1")
+    ]  # fmt: skip
+    for cell, told in zip(one.cells, summary["cells"], strict=True):
+        assert cell.mean is not None and told["mean"] == pytest.approx(cell.mean.mean, rel=1e-5)
+        assert told["method"] == f"{cell.method} L{(cell.layer or 0) + 1}" and told["metric"] == cell.metric
+    one.save(tmp_path / "one.html")
+    assert "flow L2" in (tmp_path / "one.html").read_text(encoding="utf-8")
+
+
+def test_what_is_said_of_layers() -> None:
+    lines = printed(layered())
+    assert [line.split(",")[0].strip() for line in lines if "12 texts, all" in line] == [
+        "Spearman with blank-out", "Spearman with gradient"
+    ]  # fmt: skip
+    assert lines[-5:] == [
+        "accuracy 0.750 on these texts",
+        "left out: 2 texts, empty",
+        "gradient: 1 of 12 texts have no correlation and are in no mean (why not, at raw L2)",
+        "a note",
+        "save(folder) writes the comparisons at all layers, and every single correlation",
+    ]
+
+
+@pytest.mark.parametrize("make", [measured, layered])
+def test_it_shows_and_saves_itself(make: Any, tmp_path: Path) -> None:
+    one = few(make())
+    text = io.StringIO()
+    one.show(file=text)
+    assert "Spearman with" in text.getvalue()
+    assert one._repr_html_().startswith("<pre") and "Spearman with" in one._repr_html_()
+    frame = one.to_pandas()
+    assert len(frame) == len(one.cells) and {"metric", "method", "n", "mean", "low", "high", "sd"} <= set(frame.columns)
+    assert frame["mean"].isna().sum() == sum(cell.mean is None for cell in one.cells)
+    assert ("layer" in frame.columns) == (one.layers is not None)
+    assert one.save(tmp_path / "a.json") == [tmp_path / "a.json"]
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["samples"] == one.samples
+    one.save(tmp_path / "a.csv")
+    rows = (tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    one.save(tmp_path / "a.parquet")
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert len(rows) - 1 == table.num_rows == one.values.size and rows[0].split(",") == table.column_names
+    assert rows[-1].split(",")[0] == str(table.to_pylist()[-1]["sample"]) == str(one.samples - 1)
+    assert rows[-1].split(",")[-1] == repr(table.to_pylist()[-1][table.column_names[-1]])
+    with pytest.raises(InputError, match="no cell of 'luck', 'flow' at layer None"):
+        one.cell("luck", "flow")

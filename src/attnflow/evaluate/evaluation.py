@@ -1,0 +1,387 @@
+"""Evaluation: every method on every text by every metric; it counts, tests, shows and saves itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+from rich.console import Console, Group
+
+from attnflow.errors import InputError
+from attnflow.evaluate import evaluation_files, ranking
+from attnflow.evaluate.evaluation_tables import tables
+from attnflow.evaluate.statistics import Floats, Interval, effect, holm, intervals, rank_correlations, wilcoxon
+
+if TYPE_CHECKING:
+    import pandas
+
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method by one metric: mean and standard deviation over n samples, and why others have no value.
+
+    layer: counted from 0; None in a grid, which is about the last one.
+    """
+
+    metric: str
+    method: str
+    layer: int | None
+    n: int
+    sd: float | None
+    mean: Interval | None
+    without: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods by one metric: the mean of their differences, first minus second, sample by sample.
+
+    about: what the two differ in, see `attnflow.evaluate.ranking.pairs`. effect: the matched-pairs rank-biserial
+    correlation, positive where the first is better. p: of Wilcoxon's signed-rank test; adjusted: after Holm's correction,
+    in a grid for all comparisons about the same thing on this metric, otherwise for all of the evaluation.
+    """
+
+    metric: str
+    layer: int | None
+    first: str
+    second: str
+    about: str
+    n: int
+    difference: Interval | None
+    effect: float | None
+    p: float | None
+    adjusted: float | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """Every method on every text by every metric, with NaN where there is no value.
+
+    methods: each a mapping with name, kind ("paper", "edges", "importance" or "baseline"), edges, normalize, propagation
+        and receptive_field, the last four None where they do not apply.
+    metrics: from a name ("blank-out", "comprehensiveness (mask)") to "higher" or "lower", whichever is better.
+    values: ``[sample, method, metric]``; a method's correlation with itself is NaN.
+    agreement: ``[method, method]``, the mean rank correlation over samples.
+    layers: how many layers each propagation is measured at: the methods are ``[propagation, layer]`` then. None in a grid.
+    curves: from a deletion ("mask", "unk", "remove") to probabilities ``[sample, method, deleted or kept, step]``.
+    sanity: from a level of randomisation ("head", "upper half", "all") to ``[sample, method]``, the rank correlation with
+        the scores of the real model.
+    seconds: ``[sample, method]``; pass_seconds: ``[sample]``, of one forward and backward pass.
+    without: by the numbers of a method and a metric, why samples have no value, and how many.
+    accuracy: of the model on these texts, where there are labels. notes: what a reader must know besides.
+    resamples, seed: of the bootstrap.
+    """
+
+    methods: tuple[Mapping[str, Any], ...]
+    metrics: Mapping[str, str]
+    values: Floats
+    agreement: Floats
+    provenance: Mapping[str, Any]
+    layers: int | None = None
+    curves: Mapping[str, Floats] = field(default_factory=dict)
+    sanity: Mapping[str, Floats] = field(default_factory=dict)
+    seconds: Floats | None = None
+    pass_seconds: Floats | None = None
+    without: Mapping[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
+    accuracy: float | None = None
+    notes: tuple[str, ...] = ()
+    resamples: int = 2000
+    seed: int = 0
+
+    @property
+    def samples(self) -> int:
+        return len(self.values)
+
+    @property
+    def excluded(self) -> Mapping[str, int]:
+        """Why texts were left out, and how many."""
+        excluded: Mapping[str, int] = self.provenance.get("excluded", {})
+        return excluded
+
+    @property
+    def importances(self) -> tuple[str, ...]:
+        """The metrics that are rank correlations with an importance."""
+        return tuple(name for name in self.metrics if "(" not in name)
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The methods, each once for all of its layers."""
+        return tuple(dict.fromkeys(map(self._name, range(len(self.methods)))))
+
+    @property
+    def correlations(self) -> Floats:
+        """``[sample, importance, view, layer]``, NaN where there is none."""
+        own = np.moveaxis(self.values[:, :, : len(self.importances)], 2, 1)
+        return own.reshape(*own.shape[:2], -1, self.layers or 1)
+
+    def cell(self, metric: str, method: str, layer: int | None = None) -> Cell:
+        """layer: counted from 0; not needed where there is one only."""
+        for cell in self.cells:
+            if (cell.metric, cell.method, cell.layer) == (metric, method, layer):
+                return cell
+        raise InputError(f"no cell of {metric!r}, {method!r} at layer {layer}")
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """One for each metric and method."""
+        cells = []
+        for k, m, column, mean in self._columns(range(len(self.methods)), self.values):
+            there = column[np.isfinite(column)]
+            sd = float(there.std(ddof=1)) if len(there) > 1 else None
+            why = dict(self.without.get((m, k), {}))
+            cells.append(Cell(list(self.metrics)[k], self._name(m), self._layer(m), len(there), sd, mean, why))
+        return tuple(cells)
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """For each metric those of `ranking.pairs`; with layers, every two methods at every layer."""
+        needs_scipy()
+        pairs = list(self._layer_pairs() if self.layers else ranking.pairs(self.methods))
+        if not pairs:
+            return ()
+        first, second = (np.array([pair[side] for pair in pairs]) for side in (1, 2))
+        rows: list[tuple[int, int, Floats, Interval | None]] = list(
+            self._columns(range(len(pairs)), self.values[:, first] - self.values[:, second])
+        )
+        tested: dict[tuple[int, int, int], float | None] = {}  # two methods may differ in several things
+        families: dict[tuple[int, str] | None, list[int]] = {}
+        for i, (k, number, column, _) in enumerate(rows):
+            about, a, b = pairs[number]
+            if (k, a, b) not in tested:
+                tested[k, a, b] = wilcoxon(self._up(k) * column)
+            families.setdefault(None if self.layers else (k, about), []).append(i)
+        p = [tested[k, pairs[number][1], pairs[number][2]] for k, number, _, _ in rows]
+        adjusted: dict[int, float | None] = {}
+        for members in families.values():
+            adjusted.update(zip(members, holm([p[i] for i in members]), strict=True))
+        comparisons = []
+        for i, (k, number, column, mean) in enumerate(rows):
+            about, a, b = pairs[number]
+            n, size = int(np.isfinite(column).sum()), effect(self._up(k) * column)
+            names = self._name(a), self._name(b)
+            comparisons.append(
+                Comparison(list(self.metrics)[k], self._layer(a), *names, about, n, mean, size, p[i], adjusted[i])
+            )
+        return tuple(comparisons)
+
+    def _columns(self, numbers: Sequence[int], table: Floats) -> Iterator[tuple[int, int, Floats, Interval | None]]:
+        """The columns of ``table[sample, number, metric]`` with their metric, number and interval, metric by metric.
+
+        One call of `intervals` a metric bounds the memory of a grid; the few columns of layers go together.
+        """
+        every = list(range(len(self.metrics)))
+        for metrics in [every] if self.layers else [[k] for k in every]:
+            columns = np.moveaxis(table[:, :, metrics], 2, 1).reshape(len(table), -1)  # [sample, metric · number]
+            means = intervals(columns, self.resamples, self.seed)
+            places = [(k, number) for k in metrics for number in numbers]
+            for (k, number), column, mean in zip(places, columns.T, means, strict=True):
+                yield k, number, column, mean
+
+    def _up(self, metric: int) -> float:
+        return 1.0 if list(self.metrics.values())[metric] == "higher" else -1.0
+
+    def _name(self, method: int) -> str:
+        return str(self.methods[method]["propagation" if self.layers else "name"])
+
+    def _layer(self, method: int) -> int | None:
+        return method % self.layers if self.layers else None
+
+    def _layer_pairs(self) -> Iterator[tuple[str, int, int]]:
+        count = self.layers or 1
+        for layer in range(count):
+            for a, b in combinations(reversed(range(len(self.methods) // count)), 2):
+                yield "propagation", a * count + layer, b * count + layer
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """All that tables, files and the page of a grid tell, as JSON holds it: floats of six digits, null for no value.
+
+        In "cells", rank is the mean rank (1 is best, ties share) over the samples on which every method has a value, among
+        methods that have any; and level is whether the method is the best by its mean, or not significantly different from
+        it (Wilcoxon's test, corrected by Holm for all methods on this metric).
+        """
+        needs_scipy()
+        names = [method["name"] for method in self.methods]
+        # [sample, method, metric], where more is better in every metric
+        better = self.values * np.array([self._up(k) for k in range(len(self.metrics))])
+        placed = [ranking.ranked(better[:, :, k]) for k in range(len(self.metrics))]
+        level = [ranking.level_with_the_best(better[:, :, k]) for k in range(len(self.metrics))]
+        places = [(k, m) for k in range(len(self.metrics)) for m in range(len(names))]
+        cells = [
+            {
+                "method": names[m], "metric": cell.metric, "n": cell.n, **_sides(cell.mean), "sd": cell.sd,
+                "rank": float(placed[k][:, m].mean()) if len(placed[k]) else None, "level": level[k][m],
+            }
+            for (k, m), cell in zip(places, self.cells, strict=True)
+        ]  # fmt: skip
+        tests = [
+            {
+                "metric": c.metric, "first": _at(c.first, c.layer), "second": _at(c.second, c.layer), "about": c.about,
+                "n": c.n, "difference": None if c.difference is None else c.difference.mean, **_sides(c.difference, 1),
+                "effect": c.effect, "p": c.p, "adjusted": c.adjusted,
+            }
+            for c in self.comparisons
+        ]  # fmt: skip
+        unknown = np.full(self.values.shape[:2], np.nan)
+        seconds = unknown if self.seconds is None else self.seconds
+        costs = unknown if self.pass_seconds is None else seconds / self.pass_seconds[:, None]
+        methods = [
+            {**method, "seconds": _over_samples(np.median, own), "cost": _over_samples(np.median, cost)}
+            for method, own, cost in zip(self.methods, seconds.T, costs.T, strict=True)
+        ]
+        ahead = ranking.ahead(self.methods, list(self.metrics), tests)
+        curves = {
+            by: {
+                name: {
+                    side: [_over_samples(np.mean, column) for column in table[:, m, s].T]
+                    for s, side in enumerate(("deleted", "kept"))
+                }
+                for m, name in enumerate(names)
+            }
+            for by, table in self.curves.items()
+        }
+        sanity = {
+            level: dict(zip(names, map(_sides, intervals(table, self.resamples, self.seed)), strict=True))
+            for level, table in self.sanity.items()
+        }
+        plain: dict[str, Any] = _rounded(
+            {
+                "samples": self.samples,
+                "methods": methods,
+                "metrics": [{"name": name, "better": way} for name, way in self.metrics.items()],
+                "cells": cells,
+                "tests": tests,
+                "ahead": ahead,
+                "needed": ranking.needed(self.methods),
+                "ahead_of_all": ranking.ahead_of_all(ahead, methods),
+                "ranking": {name: ranking.mean_ranks(placed[k], names) for k, name in enumerate(self.metrics)},
+                "curves": curves,
+                "agreement": self.agreement,
+                "sanity": sanity,
+                "provenance": self.provenance,
+            }
+        )
+        return plain
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but the single values, as a .json file holds it: of a grid its `summary`; layers count from 1."""
+        if not self.layers:
+            return self.summary
+        cells = [
+            {
+                "importance": c.metric, "view": c.method, "layer": (c.layer or 0) + 1, "n": c.n, "sd": c.sd,
+                "mean": None if c.mean is None else asdict(c.mean), "without": dict(c.without),
+            }
+            for c in self.cells
+        ]  # fmt: skip
+        comparisons = [
+            {
+                "importance": c.metric, "layer": (c.layer or 0) + 1, "first": c.first, "second": c.second, "n": c.n,
+                "difference": None if c.difference is None else asdict(c.difference), "p": c.p, "adjusted": c.adjusted,
+            }
+            for c in self.comparisons
+        ]  # fmt: skip
+        return {
+            "samples": self.samples,
+            "excluded": dict(self.excluded),
+            "accuracy": self.accuracy,
+            "notes": list(self.notes),
+            "provenance": {name: value for name, value in self.provenance.items() if name != "excluded"},
+            "cells": cells,
+            "comparisons": comparisons,
+        }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for every cell: metric, method, layer (from 1), n, mean, low, high, sd. Needs pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
+        rows = [
+            {
+                "metric": c.metric, "method": c.method, **({} if c.layer is None else {"layer": c.layer + 1}), "n": c.n,
+                **_sides(c.mean), "sd": c.sd,
+            }
+            for c in self.cells
+        ]  # fmt: skip
+        return pandas.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        where = f" at {self.layers} layers" if self.layers else ""
+        return f"Evaluation({len(self.views)} methods{where} by {len(self.metrics)} metrics, {self.samples} texts)"
+
+    def __rich__(self) -> Group:
+        return Group(*tables(self))
+
+    def _repr_html_(self) -> str:
+        console = Console(record=True, width=120, file=io.StringIO())
+        console.print(*tables(self), sep="\n\n")
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+    def show(self, *, file: TextIO | None = None) -> None:
+        """Print its tables in the terminal, or into a file."""
+        Console(file=file).print(*tables(self), sep="\n\n")
+
+    def save(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write it, each file whole or not at all, and return what was written.
+
+        .json is `to_dict`, where a grid lists cells and tests as fields and rows; .csv and .parquet have a row for every
+        single value; .html is the page. What has no extension is a folder for all of these.
+        """
+        path = Path(path)
+        if path.suffix and not path.is_dir():
+            return evaluation_files.write(self, path)
+        return evaluation_files.write_folder(self, path)
+
+
+def correlated(scores: Sequence[Floats], ties: str = "mean") -> tuple[Floats, Floats]:
+    """The rank correlations of all methods within each text, ``[sample, method, method]``, and their means over texts.
+
+    scores: of each text ``[method, token]``. ties: as in `spearman`.
+    """
+    every = np.stack([rank_correlations(own, own, ties) for own in scores])
+    there = np.isfinite(every)
+    counts = there.sum(0)
+    return every, np.where(there, every, 0).sum(0) / np.where(counts, counts, np.nan)
+
+
+def needs_scipy() -> None:
+    if importlib.util.find_spec("scipy") is None:
+        raise InputError("an evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'")
+
+
+def _at(name: str, layer: int | None) -> str:
+    return name if layer is None else f"{name} L{layer + 1}"
+
+
+def _sides(mean: Interval | None, start: int = 0) -> dict[str, float | None]:
+    return {side: None if mean is None else getattr(mean, side) for side in ("mean", "low", "high")[start:]}
+
+
+def _over_samples(average: Any, column: Floats) -> float | None:
+    """Over the samples that have a value."""
+    there = column[np.isfinite(column)]
+    return float(average(there)) if len(there) else None
+
+
+def _rounded(value: Any) -> Any:
+    """As JSON holds it: floats of six digits, None for what is no finite number."""
+    if isinstance(value, Mapping):
+        return {str(name): _rounded(own) for name, own in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _rounded(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_rounded(own) for own in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+    return value

@@ -1,0 +1,195 @@
+"""An evaluation for people: its tables in the terminal, and what a reader of them must know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from attnflow.evaluate.evaluation import Cell, Evaluation
+
+KINDS = ("paper", "edges", "importance", "baseline")
+SHOWN = ("comprehensiveness", "sufficiency", "aopc", "log-odds")
+"""Of the metrics of deletion, those that fit a terminal; the files have all."""
+
+Entry = Mapping[str, Any]
+
+
+def tables(evaluation: Evaluation, save: str = "save(folder)") -> Iterator[Table | Text]:
+    """save: what writes all of it, as the reader calls it."""
+    yield from _of_layers(evaluation) if evaluation.layers else _of_grid(evaluation.summary)
+    yield Text("\n".join(remarks(evaluation, save)))
+
+
+def remarks(evaluation: Evaluation, save: str = "save(folder)") -> Iterator[str]:
+    """What a reader of the tables must know: how good the model is, who is ahead, by which tests, what was left out."""
+    if evaluation.accuracy is not None:
+        yield f"accuracy {evaluation.accuracy:.3f} on these texts"
+    if not evaluation.layers:
+        yield from _who_is_ahead(evaluation.summary)
+    for why, count in evaluation.excluded.items():
+        yield f"left out: {_texts(count)}, {why}"
+    if evaluation.layers:
+        yield from _without_correlation(evaluation)
+        yield from evaluation.notes
+        if evaluation.comparisons:
+            yield f"{save} writes the comparisons at all layers, and every single correlation"
+    else:
+        yield from _without_value(evaluation.summary)
+        yield "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
+
+
+def _table(title: str, *heads: str) -> Table:
+    return Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+
+
+def _texts(count: int) -> str:
+    return f"{count:,} {'text' if count == 1 else 'texts'}"
+
+
+def _of_layers(evaluation: Evaluation) -> Iterator[Table]:
+    """One table for each importance, and the comparisons at the last layer."""
+    layers = range(evaluation.layers or 0)
+    tokens = "all tokens" if evaluation.provenance["special"] else "without special tokens"
+    cells = {(cell.metric, cell.layer, cell.method): cell for cell in evaluation.cells}
+    for name in evaluation.importances:
+        table = _table(f"Spearman with {name}, {_texts(evaluation.samples)}, {tokens}", "", *evaluation.views)
+        for layer in layers:
+            table.add_row(f"L{layer + 1}", *(spread(cells[name, layer, view]) for view in evaluation.views))
+        yield table
+    if evaluation.comparisons:
+        count = sum(c.p is not None for c in evaluation.comparisons)
+        title = f"Text by text at L{len(layers)}: Wilcoxon's p, and corrected (Holm) for {count} comparisons"
+        table = _table(title, "", "", "mean difference", "p", "corrected")
+        for c in evaluation.comparisons:
+            if c.layer == layers[-1]:
+                none = "same" if c.difference is not None and c.difference.low == c.difference.high == 0 else "too few"
+                p, adjusted = (none if v is None else f"{v:.2g}" for v in (c.p, c.adjusted))
+                table.add_row(c.metric, f"{c.first} − {c.second}", str(c.difference or "none"), p, adjusted)
+        yield table
+
+
+def spread(cell: Cell) -> str:
+    """``mean±sd [interval of the mean]``."""
+    if cell.mean is None:
+        return "none"
+    sd = "" if cell.sd is None else f"±{cell.sd:.2f}"
+    return f"{cell.mean.mean:.2f}{sd} [{cell.mean.low:.2f}, {cell.mean.high:.2f}]"
+
+
+def _without_correlation(evaluation: Evaluation) -> Iterator[str]:
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for cell in evaluation.cells:
+        for why, count in cell.without.items():
+            counts.setdefault((cell.metric, why), {})[f"{cell.method} L{(cell.layer or 0) + 1}"] = count
+    for (name, why), places in counts.items():
+        low, high = min(places.values()), max(places.values())
+        where = "" if len(places) == len(evaluation.methods) else f", at {', '.join(places)}"
+        texts = f"{low} to {high}" if low < high else str(low)
+        yield f"{name}: {texts} of {evaluation.samples} texts have no correlation and are in no mean ({why}{where})"
+
+
+def _of_grid(summary: Entry) -> Iterator[Table]:
+    """The rank correlations with what each method costs, and what the first deletion tells."""
+    cells = {(cell["metric"], cell["method"]): cell for cell in summary["cells"]}
+    metrics = [metric["name"] for metric in summary["metrics"]]
+    rank = [name for name in metrics if "(" not in name]
+    ordered = _ordered(summary, (rank or metrics)[0], cells)
+    if rank:
+        title = f"Spearman with importance, {_texts(summary['samples'])}: means; cost in forward and backward passes"
+        yield _means(title, ordered, {name: name for name in rank}, cells, summary, cost=True)
+    by = next(iter(summary["curves"]), None)
+    deletion = {f"{name} ({by})": name for name in SHOWN if f"{name} ({by})" in metrics}
+    if deletion:
+        title = f"Tokens deleted ({by}), {_texts(summary['samples'])}: means"
+        yield _means(title, ordered, deletion, cells, summary, cost=not rank)
+
+
+def _ordered(summary: Entry, metric: str, cells: Mapping[tuple[str, str], Entry]) -> list[Entry]:
+    """The methods kind by kind, the best by this metric on top, and last those that have no value."""
+    ways = {one["name"]: one["better"] for one in summary["metrics"]}
+
+    def place(method: Entry) -> tuple[int, bool, float]:
+        mean = cells[metric, method["name"]]["mean"]
+        up = -1 if ways[metric] == "higher" else 1
+        return KINDS.index(method["kind"]), mean is None, up * (mean or 0.0)
+
+    return sorted(summary["methods"], key=place)
+
+
+def _means(
+    title: str,
+    ordered: Sequence[Entry],
+    columns: Mapping[str, str],
+    cells: Mapping[tuple[str, str], Entry],
+    summary: Entry,
+    cost: bool,
+) -> Table:
+    ways = {metric["name"]: metric["better"] for metric in summary["metrics"]}
+    arrows = [f"{head} {'↑' if ways[metric] == 'higher' else '↓'}" for metric, head in columns.items()]
+    table = _table(title, "", *arrows, *(["cost"] if cost else []))
+    table.columns[0].no_wrap = True
+    best = {}
+    for metric in columns:
+        means = [c["mean"] for (name, _), c in cells.items() if name == metric and c["mean"] is not None]
+        best[metric] = (max if ways[metric] == "higher" else min)(means) if means else None
+    kind = ordered[0]["kind"] if ordered else None
+    for method in ordered:
+        if method["kind"] != kind:
+            table.add_section()
+            kind = method["kind"]
+        row = [Text(method["name"])]
+        for metric in columns:
+            cell = cells[metric, method["name"]]
+            top = cell["mean"] is not None and cell["mean"] == best[metric]
+            row.append(Text(mean_of(cell), style="bold" if top else ""))
+        table.add_row(*row, *([Text(passes(method["cost"]))] if cost else []))
+    return table
+
+
+def mean_of(cell: Entry) -> str:
+    """The mean; with its interval a row would not fit a terminal."""
+    return "none" if cell["mean"] is None else f"{cell['mean']:.3f}"
+
+
+def passes(cost: float | None) -> str:
+    return "unknown" if cost is None else f"{cost:.2g}×" if cost < 10 else f"{cost:,.0f}×"
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
+
+
+def _who_is_ahead(summary: Entry) -> Iterator[str]:
+    paper = [method["name"] for method in summary["methods"] if method["kind"] == "paper"]
+    if not paper or not any(method["kind"] == "edges" for method in summary["methods"]):
+        return
+    needed = summary["needed"]
+    if summary["samples"] < needed["texts"]:
+        yield (
+            f"{summary['samples']} texts are too few to tell who is ahead: with {needed['comparisons']} comparisons at "
+            f"least {needed['texts']} are needed for any to be significant"
+        )
+        return
+    by = next(iter(summary["curves"]), None)
+    metrics = [metric for metric in ("blank-out", f"comprehensiveness ({by})") if metric in summary["ahead"]]
+    for metric in metrics:
+        yield f"ahead of {listed(paper)} by {metric}: {listed(summary['ahead'][metric]) or 'nothing'}"
+    if len(metrics) == 2:
+        both = [f"{one['method']} ({passes(one['cost'])})" for one in summary["ahead_of_all"]]
+        yield f"by both: {listed(both) or 'nothing'}"
+    if metrics:
+        yield "ahead is better than each of them, text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
+
+
+def _without_value(summary: Entry) -> Iterator[str]:
+    short: dict[str, int] = {}
+    for cell in summary["cells"]:
+        if cell["n"] < summary["samples"] and cell["method"] != cell["metric"]:
+            short[cell["method"]] = max(short.get(cell["method"], 0), summary["samples"] - cell["n"])
+    for name, count in short.items():
+        yield f"{name}: up to {count} of {summary['samples']:,} texts have no value by some metric and are in no mean of it"
