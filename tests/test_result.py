@@ -107,6 +107,29 @@ def test_json_is_what_to_dict_says(tmp_path: Path) -> None:
     assert hostile.to_dict()["version"] == VERSION
 
 
+def test_pandas_has_the_table_of_csv_and_parquet(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="to_pandas needs pandas, an optional dependency")
+    whole = result(parts=["a"] * 7, layers=[5, 0])
+    table = whole.to_pandas()
+    columns = ["layer", "query", "query_token", "input", "token", "word", "special", "part", "value"]
+    assert list(table.columns) == columns and len(table) == 2 * 7 * 7
+    assert np.array_equal(table["value"], whole.values.ravel()) and table["value"].dtype == np.float64
+    assert table.iloc[7 + 3, :8].tolist() == [6, 1, "the", 3, "cab", 2, False, "a"]
+    assert table["word"].isna().sum() == 2 * 7 * 2 and table["layer"].unique().tolist() == [6, 1]
+    row = table[(table["layer"] == 1) & (table["query_token"] == "key")]["value"]
+    assert np.array_equal(row, whole.row("key", layer=0))
+    whole.save(tmp_path / "a.csv")
+    pandas.testing.assert_frame_equal(table, pandas.read_csv(tmp_path / "a.csv")[columns], check_dtype=False)
+    assert hostile.to_pandas()["token"].tolist()[3:7] == ["\\x00", "\x1b[31m", "\\ud800", "é\\udc80"]
+
+
+def test_to_pandas_without_pandas_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(af.InputError) as caught:
+        result().to_pandas()
+    assert str(caught.value) == "to_pandas() needs pandas, which is not installed: pip install pandas"
+
+
 def test_csv_is_a_table_for_other_programs(tmp_path: Path) -> None:
     result(parts=["a"] * 7).save(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:

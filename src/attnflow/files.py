@@ -13,13 +13,15 @@ import os
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from attnflow.result import TokenAttention
 
 FORMAT = "attnflow.TokenAttention"
@@ -37,6 +39,7 @@ BESIDE = ".attnflow-*.tmp"
 """The name of a file that is being written."""
 
 FloatArray = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
@@ -91,7 +94,8 @@ def synced(path: Path) -> None:
         os.close(handle)
 
 
-def of_extension(table: Mapping[str, Callable[..., Any]], path: Path) -> Callable[..., Any]:
+def of_extension(table: Mapping[str, T], path: Path) -> T:
+    """The entry of a file's extension."""
     try:
         return table[path.suffix.lower()]
     except KeyError:
@@ -265,6 +269,46 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
     return fields, values
 
 
-WRITERS = {".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet}
+def frame(result: TokenAttention) -> DataFrame:
+    """The long table in pandas."""
+    try:
+        import pandas
+    except ImportError:
+        raise InputError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
+    places = np.indices(result.values.shape).reshape(3, -1)
+    # words have no number where there is no word, which int64 cannot say
+    columns = {
+        name: pandas.Series(entries, dtype="Int64" if name == "word" else None).take(places[axis]).array
+        for name, (axis, entries) in _columns(result).items()
+    }
+    return pandas.DataFrame({**columns, "value": result.values.ravel()})
+
+
+def damaged(path: Path) -> InputError:
+    return InputError(f"{str(path)!r} is damaged or is something else: expected a whole file written by save()")
+
+
+def read(path: Path) -> tuple[dict[str, Any], FloatArray]:
+    """The arguments of TokenAttention that a file holds, and the values."""
+    reader = of_extension(READERS, path)
+    try:
+        return reader(path)
+    except InputError:
+        raise
+    except MemoryError:
+        raise InputError(f"{str(path)!r} declares more values than fit into memory: it is damaged or forged") from None
+    except FileNotFoundError:
+        raise InputError(f"{str(path)!r} does not exist: expected a file written by save()") from None
+    except Exception as e:  # zip, csv, JSON and parquet readers share no base class for what a garbled file raises
+        if isinstance(e, OSError) and e.strerror:
+            raise InputError(f"cannot read {str(path)!r}: {e.strerror}") from None
+        raise damaged(path) from None
+
+
+WRITERS: dict[str, Callable[[TokenAttention, Path], None]] = {
+    ".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet,
+}  # fmt: skip
 PICTURES = (".svg", ".pdf", ".png")
-READERS = {".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
+READERS: dict[str, Callable[[Path], tuple[dict[str, Any], FloatArray]]] = {
+    ".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet,
+}  # fmt: skip

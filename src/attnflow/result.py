@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnflow._arrays import as_array, is_tensor, positions
 from attnflow.errors import InputError
-from attnflow.files import PICTURES, READERS, WRITERS, labels, of_extension, write_whole
+from attnflow.files import PICTURES, WRITERS, damaged, frame, labels, of_extension, read, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from rich.console import RenderableType
+
+    from attnflow.view.result_view import ResultView
 
 FloatArray = np.ndarray[Any, Any]
 
@@ -85,14 +92,12 @@ class TokenAttention:
             "word_texts": _texts(self.word_texts, "word_texts"),
             "special": _flags(self.special, n_inputs),
             "text": _text(self.text, "text"),
-            "parts": _texts(self.parts, "parts"),
+            "parts": _texts(self.parts, "parts", None if self.parts in ((), []) else n_inputs, "inputs"),
             "patches": _checked_patches(self.patches, n_inputs),
             "provenance": _as_json(self.provenance),
             "recipe": dict(self.recipe),
         }
         checked["word_ids"] = _word_ids(self.word_ids, n_inputs, len(checked["word_texts"]))
-        if checked["parts"]:
-            _check_length(checked["parts"], "parts", n_inputs, "inputs")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -102,24 +107,21 @@ class TokenAttention:
         shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
         return f"TokenAttention({self.method}, {shape}, {shown!r})"
 
-    def __rich__(self) -> Any:
-        from attnflow.view.terminal import plain, render
+    def _view(self) -> ResultView:
+        """What draws it, which is loaded when it first shows itself."""
+        from attnflow.view.result_view import ResultView
 
-        # whoever prints it names no query, and an error out of a REPL's display helps nobody
-        return render(self) if len(self.queries) == 1 else plain(repr(self))
+        return ResultView(self)
+
+    def __rich__(self) -> RenderableType:
+        return self._view().renderable()
 
     def _repr_html_(self) -> str:
-        from attnflow.view.page import of_result
+        return self._view().notebook_html()
 
-        return of_result(self)._repr_html_()
-
-    def show(self, query: int | str | None = None, layer: int = -1, *, file: Any = None) -> None:
+    def show(self, query: int | str | None = None, layer: int = -1, *, file: IO[str] | None = None) -> None:
         """Print one row in the terminal, or into a file; query and layer are those of `row`."""
-        from rich.console import Console
-
-        from attnflow.view.terminal import render
-
-        Console(file=file).print(render(self, query, layer))
+        self._view().print_row(query, layer, file)
 
     def where(self, query: int | str | None = None, layer: int = -1) -> tuple[int, int]:
         """The indices on axes 0 and 1 of `values` that a layer and a query stand for; arguments as in `row`."""
@@ -214,13 +216,20 @@ class TokenAttention:
         """
         if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number) or not 0 <= alpha <= 1:
             raise InputError(f"alpha={alpha!r}: expected a number from 0 (image only) to 1 (map only)")
-        from attnflow.view.colour import laid_over
-
-        return laid_over(image, self.on_patches()[self.where(query, layer)], float(alpha))
+        return self._view().overlay(image, query, layer, float(alpha))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it but source and recipe, as a .json file holds it."""
         return {**labels(self), "values": self.values.tolist()}
+
+    def to_pandas(self) -> DataFrame:
+        """One row a value, the table of .csv and .parquet. Needs pandas.
+
+        Columns: layer (counted from 1, as people see it), query (its position), query_token, input (its position), token,
+        word (its number in word_texts, missing where it is in no word), special, part, value. The order is that of
+        ``values.ravel()``.
+        """
+        return frame(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
@@ -229,13 +238,13 @@ class TokenAttention:
         pictures, see `plot`; .html is the interactive page.
         """
         path = Path(path)
-        write = of_extension({**WRITERS, **dict.fromkeys(PICTURES, _draw), ".html": _page}, path)
-        if write in (_draw, _page):
-            write(self, path)
-            return
-        write_whole(path, lambda beside: write(self, beside))
+        write = of_extension({**WRITERS, **dict.fromkeys((*PICTURES, ".html"), None)}, path)
+        if write is None:
+            self._view().save(path)
+        else:
+            write_whole(path, lambda beside: write(self, beside))
 
-    def plot(self, query: int | str | None = None) -> Any:
+    def plot(self, query: int | str | None = None) -> Figure:
         """A matplotlib figure in the manner of the paper's Figures 2 and 3: what one query takes from each input, by layer.
 
         query: as in `row`; may be left out where there is only one. Needs matplotlib. An image is drawn by `overlay`.
@@ -245,47 +254,17 @@ class TokenAttention:
                 f"plot() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; overlay() lays them "
                 "over it"
             )
-        from attnflow.view.figure import layer_maps
-
-        self.where(query)
-        return layer_maps([("", {self.method: self})], query=query)
+        return self._view().plot(query)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:
         """Read what `save` wrote, to the last bit; source and recipe are gone."""
         path = Path(path)
-        read = of_extension(READERS, path)
-        damaged = InputError(f"{str(path)!r} is damaged or is something else: expected a whole file written by save()")
+        fields, values = read(path)
         try:
-            held, values = read(path)
+            return cls(**fields, values=values)
         except InputError:
-            raise
-        except MemoryError:
-            raise InputError(
-                f"{str(path)!r} declares more values than fit into memory: it is damaged or forged"
-            ) from None
-        except FileNotFoundError:
-            raise InputError(f"{str(path)!r} does not exist: expected a file written by save()") from None
-        except Exception as e:  # zip, csv, JSON and parquet readers share no base class for what a garbled file raises
-            if isinstance(e, OSError) and e.strerror:
-                raise InputError(f"cannot read {str(path)!r}: {e.strerror}") from None
-            raise damaged from None
-        try:
-            return cls(**held, values=values)
-        except InputError:
-            raise damaged from None
-
-
-def _draw(result: TokenAttention, path: Path) -> None:
-    from attnflow.view.figure import save
-
-    save(result.plot(), path)
-
-
-def _page(result: TokenAttention, path: Path) -> None:
-    from attnflow.view.page import of_result
-
-    of_result(result).save(path)
+            raise damaged(path) from None
 
 
 def _layer_index(layers: tuple[int, ...], layer: int) -> int:
@@ -303,12 +282,12 @@ def _query_index(queries: tuple[int, ...], tokens: tuple[str, ...], query: int |
     if query is None and len(queries) == 1:
         return 0
     if isinstance(query, str):
-        found = [i for i, token in enumerate(tokens) if token == query]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            places = _some(str(queries[i]) for i in found)
-            raise InputError(f"query {query!r} is at {len(found)} positions: give one of them as an int, {places}")
+        places = [i for i, token in enumerate(tokens) if token == query]
+        if len(places) == 1:
+            return places[0]
+        if places:
+            known = _some(str(queries[i]) for i in places)
+            raise InputError(f"query {query!r} is at {len(places)} positions: give one of them as an int, {known}")
     elif isinstance(query, int | np.integer) and not isinstance(query, bool):
         if query in queries:
             return queries.index(int(query))
@@ -360,8 +339,8 @@ def _merged(result: TokenAttention) -> TokenAttention:
             "flow are computed, so call .words() before .save()"
         )
     of = {i: g for g, group in enumerate(groups) for i in group}
-    asked = list(dict.fromkeys(of[query] for query in result.queries))
-    for g in asked:
+    rows = list(dict.fromkeys(of[query] for query in result.queries))
+    for g in rows:
         present = [i for i in groups[g] if i in at]
         if len(present) < len(groups[g]):
             raise InputError(
@@ -373,9 +352,9 @@ def _merged(result: TokenAttention) -> TokenAttention:
     columns = np.stack([result.values[:, :, group].sum(axis=2) for group in groups], axis=2)
     return replace(
         result,
-        values=np.stack([columns[:, [at[i] for i in groups[g]]].mean(axis=1) for g in asked], axis=1),
-        queries=tuple(asked),
-        query_tokens=tuple(tokens[g] for g in asked),
+        values=np.stack([columns[:, [at[i] for i in groups[g]]].mean(axis=1) for g in rows], axis=1),
+        queries=tuple(rows),
+        query_tokens=tuple(tokens[g] for g in rows),
         tokens=tuple(tokens),
         word_ids=tuple(result.word_ids[i] for i in first),
         special=tuple(all(result.special[i] for i in group) for group in groups),
@@ -383,8 +362,8 @@ def _merged(result: TokenAttention) -> TokenAttention:
     )
 
 
-def _checked_values(given: Any) -> FloatArray:
-    values = as_array(given, "values")
+def _checked_values(argument: Any) -> FloatArray:
+    values = as_array(argument, "values")
     if is_tensor(values):
         values = values.detach().cpu().numpy()
     if values.ndim != 3 or 0 in values.shape:
@@ -393,72 +372,67 @@ def _checked_values(given: Any) -> FloatArray:
         at = np.argwhere(~np.isfinite(values))[0]
         raise InputError(f"values are {values[tuple(at)]} at {at.tolist()}: expected finite numbers")
     if values.flags.writeable or values.base is not None:
-        values = values.copy()  # whoever holds the given one may still write to it
+        values = values.copy()  # the caller may still write to the array it passed
         values.flags.writeable = False
     checked: FloatArray = values
     return checked
 
 
-def _sequence(given: Any, name: str, kind: str) -> list[Any]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InputError(f"{name}={given!r}: expected a sequence of {kind}")
-    return list(given)
+def _sequence(argument: Any, name: str, kind: str, size: int | None, axis: str) -> list[Any]:
+    if isinstance(argument, str | bytes) or not isinstance(argument, Iterable):
+        raise InputError(f"{name}={argument!r}: expected a sequence of {kind}")
+    entries = list(argument)
+    if size is not None and len(entries) != size:
+        raise InputError(f"{name} has {len(entries)} entries, but values has {size} {axis}: expected one for each")
+    return entries
 
 
-def _check_length(found: Sequence[Any], name: str, size: int, axis: str) -> None:
-    if len(found) != size:
-        raise InputError(f"{name} has {len(found)} entries, but values has {size} {axis}: expected one for each")
-
-
-def _text(given: Any, name: str) -> str:
-    if not isinstance(given, str):
-        raise InputError(f"{name} is a {type(given).__name__}: expected a str")
+def _text(argument: Any, name: str) -> str:
+    if not isinstance(argument, str):
+        raise InputError(f"{name} is a {type(argument).__name__}: expected a str")
     # two surrogates side by side are one character to every file format: make them one here, so that files read back equal
-    return given if given.isascii() else given.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    if argument.isascii():
+        return argument
+    return argument.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def _texts(given: Any, name: str, size: int | None = None, axis: str = "") -> tuple[str, ...]:
-    found = _sequence(given, name, "texts")
-    if size is not None:
-        _check_length(found, name, size, axis)
-    return tuple(_text(text, f"{name}[{i}]") for i, text in enumerate(found))
+def _texts(argument: Any, name: str, size: int | None = None, axis: str = "") -> tuple[str, ...]:
+    entries = _sequence(argument, name, "texts", size, axis)
+    return tuple(_text(text, f"{name}[{i}]") for i, text in enumerate(entries))
 
 
-def _numbers(given: Any, name: str, size: int, axis: str) -> tuple[int, ...]:
-    found = positions(_sequence(given, name, "ints"), name)
-    _check_length(found, name, size, axis)
-    if len(set(found)) < len(found) or min(found) < 0:
-        raise InputError(f"{name}={_some(str(n) for n in found)}: expected ints of at least 0, each once")
-    return tuple(found)
+def _numbers(argument: Any, name: str, size: int, axis: str) -> tuple[int, ...]:
+    entries = positions(_sequence(argument, name, "ints", size, axis), name)
+    if len(set(entries)) < len(entries) or min(entries) < 0:
+        raise InputError(f"{name}={_some(str(n) for n in entries)}: expected ints of at least 0, each once")
+    return tuple(entries)
 
 
-def _flags(given: Any, size: int) -> tuple[bool, ...]:
-    found = _sequence(given, "special", "bools")
-    _check_length(found, "special", size, "inputs")
-    if not all(isinstance(flag, int | np.integer | np.bool_) and flag in (0, 1) for flag in found):
+def _flags(argument: Any, size: int) -> tuple[bool, ...]:
+    entries = _sequence(argument, "special", "bools", size, "inputs")
+    if not all(isinstance(flag, int | np.integer | np.bool_) and flag in (0, 1) for flag in entries):
         raise InputError("special has entries other than True and False: expected one bool for each input")
-    return tuple(bool(flag) for flag in found)
+    return tuple(bool(flag) for flag in entries)
 
 
-def _word_ids(given: Any, size: int, words: int) -> tuple[int | None, ...]:
-    found = _sequence(given, "word_ids", "ints and None")
-    _check_length(found, "word_ids", size, "inputs")
-    numbers = positions([i for i in found if i is not None], "word_ids")
+def _word_ids(argument: Any, size: int, words: int) -> tuple[int | None, ...]:
+    entries = _sequence(argument, "word_ids", "ints and None", size, "inputs")
+    numbers = positions([i for i in entries if i is not None], "word_ids")
     for number in numbers:
         if not 0 <= number < words:
             raise InputError(
                 f"word_ids has {number}, but there are {words} word_texts: expected None, or 0 to {words - 1}"
             )
     left = iter(numbers)
-    return tuple(None if i is None else next(left) for i in found)
+    return tuple(None if i is None else next(left) for i in entries)
 
 
-def _checked_patches(given: Any, size: int) -> tuple[int, int] | None:
-    if given is None:
+def _checked_patches(argument: Any, size: int) -> tuple[int, int] | None:
+    if argument is None:
         return None
-    patches = tuple(positions(given, "patches"))
+    patches = tuple(positions(argument, "patches"))
     if len(patches) != 2 or min(patches) < 1 or patches[0] * patches[1] > size:
-        raise InputError(f"patches={given!r}: expected (rows, columns) of at most {size} patches, as many as inputs")
+        raise InputError(f"patches={argument!r}: expected (rows, columns) of at most {size} patches, as many as inputs")
     return patches
 
 

@@ -51,13 +51,16 @@ class Page:
             raise InputError(f"{str(path)!r} has the extension {path.suffix!r}: expected .html, for a page")
         write_whole(path, lambda beside: beside.write_text(self.html(), encoding="utf-8"))
 
-    def _repr_html_(self) -> str:
+    def notebook_html(self) -> str:
+        """The page in a frame, for a notebook's cell."""
         # A frame of its own: several pages in one notebook share no names, and the notebook's style does not reach it. It
         # has no origin, so that it can read nothing of the notebook.
         return (
             f'<iframe title="attnflow" sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(self.html())}" '
             f'style="width:100%;height:{HEIGHT}px;border:0;resize:vertical;overflow:auto"></iframe>'
         )
+
+    _repr_html_ = notebook_html
 
 
 def of_trace(trace: Any, **options: Any) -> Page:
