@@ -40,9 +40,9 @@ from attnflow.server import app, service  # noqa: E402
 from attnflow.server.app import Server  # noqa: E402
 from attnflow.server.guard import authorities  # noqa: E402
 from attnflow.server.limits import Limits, Refusal  # noqa: E402
-from attnflow.server.messages import ExplainRequest, PathsRequest, RowsRequest  # noqa: E402
 from attnflow.server.queue import JobQueue  # noqa: E402
 from attnflow.server.service import Served, Service, Traces, served  # noqa: E402
+from attnflow.server.wire import ExplainRequest, PathsRequest, RowsRequest  # noqa: E402
 from attnflow.view import document  # noqa: E402
 from attnflow.view.explain import explain  # noqa: E402
 from attnflow.view.page import application  # noqa: E402

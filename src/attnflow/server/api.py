@@ -11,7 +11,9 @@ from starlette.exceptions import HTTPException
 
 import attnflow
 from attnflow.server.limits import UNEXPECTED, Refusal
-from attnflow.server.messages import (
+from attnflow.server.queue import JobQueue, Work
+from attnflow.server.service import Service
+from attnflow.server.wire import (
     Accepted,
     ExplainRequest,
     JobState,
@@ -24,8 +26,6 @@ from attnflow.server.messages import (
     result_of,
     sentence,
 )  # fmt: skip
-from attnflow.server.queue import JobQueue, Work
-from attnflow.server.service import Service
 from attnflow.view import page
 
 

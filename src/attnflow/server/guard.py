@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from typing import Any
 
 from attnflow.server.limits import UNEXPECTED, Refusal
-from attnflow.server.messages import refused
+from attnflow.server.wire import refused
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from attnflow.capture import inputs
 from attnflow.errors import InputError
 from attnflow.model import Model
 from attnflow.server.limits import Limits, Refusal
-from attnflow.server.messages import ExplainRequest, Input, PathsRequest, RowsRequest, encoded
 from attnflow.server.queue import Work
+from attnflow.server.wire import ExplainRequest, Input, PathsRequest, RowsRequest, encoded
 from attnflow.trace import Trace
 from attnflow.view import document
 from attnflow.view.explain import explain, traced
