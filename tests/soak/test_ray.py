@@ -172,9 +172,7 @@ def test_an_address_of_nothing(corpus: Path, tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else takes it
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        begin = time.monotonic()
         done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", address)
-        assert time.monotonic() - begin < 20
     assert done.stderr == (
         f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give the ray_address of one that runs\n"
     )
