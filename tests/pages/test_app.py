@@ -335,7 +335,7 @@ def test_it_opens_with_an_example_explained(browser: Any, address: str) -> None:
         assert page.title() == "attnflow"
         assert slot(page).get_by_label("text", exact=True).input_value() == EXAMPLE
         assert slot(page).get_by_label("model").input_value() == "first"
-        assert slot(page).locator(".told-model").inner_text().startswith("first · ")
+        assert slot(page).locator(".model-name").inner_text().startswith("first · ")
         assert says(page) == "" and not slot(page).locator("progress").is_visible()
         assert not slot(page).get_by_role("button", name="Cancel").is_visible()
         check(page, EXAMPLE)
@@ -357,9 +357,9 @@ def test_another_text(browser: Any, address: str) -> None:
 def test_the_other_model(browser: Any, address: str) -> None:
     with visiting(browser, address) as page:
         slot(page).get_by_label("model").select_option("second")
-        assert slot(page).locator(".told-model").inner_text().startswith("first · ")  # nothing moves by itself
+        assert slot(page).locator(".model-name").inner_text().startswith("first · ")  # nothing moves by itself
         type_text(page, EXAMPLE)
-        assert slot(page).locator(".told-model").inner_text().startswith("second · ")
+        assert slot(page).locator(".model-name").inner_text().startswith("second · ")
         check(page, EXAMPLE)
 
 

@@ -113,7 +113,7 @@ def same(found: list[list[str]], wanted: list[list[Any]]) -> None:
 def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str, Any], tmp_path: Path) -> None:
     with opened(browser, path) as page:
         assert page.title() == "corpus · attnflow"
-        assert page.locator(".told-model").inner_text() == "small <model> · 0123456789ab · float32"
+        assert page.locator(".model-name").inner_text() == "small <model> · 0123456789ab · float32"
         assert page.locator(".prediction").inner_text() == (
             "texts.txt: 288 texts explained by raw, rollout, flow at 2 layers; 12 of 300 failed (empty 4, too long 4, encoding "
             "4). 1 text was cut. Where several positions of a text were explained (1 text), its scores are their mean."
@@ -136,8 +136,8 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
         assert page.locator(".missing").all_inner_texts() == [
             "The job is not finished: this covers the 3 parts that are there."
         ]
-        assert page.locator(".told-model").inner_text() == "bert/model · 0123456789ab · float32"
-        assert page.locator(".told-model").get_attribute("title") == elsewhere["model"]
+        assert page.locator(".model-name").inner_text() == "bert/model · 0123456789ab · float32"
+        assert page.locator(".model-name").get_attribute("title") == elsewhere["model"]
         assert (
             page.locator(".prediction")
             .inner_text()
@@ -425,8 +425,8 @@ def test_the_texts(browser: Any, path: Path, summary: dict[str, Any]) -> None:
         assert panel(page, "texts").locator(".hint").inner_text() == (
             "How many tokens the texts have, what the model said of them, which could not be explained."
         )
-        assert panel(page, "texts").locator(".told").inner_text() == "288 texts of 3 to 82 tokens, median 9"
-        rows = cells(page, ".said tbody tr")
+        assert panel(page, "texts").locator(".summary").inner_text() == "288 texts of 3 to 82 tokens, median 9"
+        rows = cells(page, ".predictions tbody tr")
         assert [row[:2] for row in rows] == [[one["label"], str(one["count"])] for one in summary["predictions"]["top"]]
         failed = page.locator(".failures details")
         assert failed.locator("summary").all_inner_texts() == [
@@ -517,7 +517,7 @@ def test_the_file_asks_nobody(path: Path, summary: dict[str, Any]) -> None:
     assert file.count("<script") == file.count("</script>") == 2
     assert set(re.findall(r"https?://[\w./]+", file)) == {"http://www.w3.org/2000/svg"}
     found = embedded(path)
-    assert {**found, "disagreement": None} == {**summary, "disagreement": None}
+    assert {**found, "disagreement": None} == {**summary, "disagreement": None, "input": "texts.txt"}
     whole = {"text", "pair"}  # which may be long
     for row, text in summary["disagreement"]["texts"].items():
         assert found["disagreement"]["texts"][row] == {name: text[name] for name in text if name not in whole}

@@ -181,7 +181,7 @@ def test_page_of_arrays(browser: Any, saved: Any) -> None:
     case = saved("arrays", of_weights(weights, list("abcde"), query=3, residual=0.3))
     A = af.attention_graph(weights.astype(np.float32), residual=0.3)
     with opened(browser, case.path, "#v=paths&t=1") as page:
-        assert page.locator(".told-model").inner_text().startswith("attention weights · captured given as arrays")
+        assert page.locator(".model-name").inner_text().startswith("attention weights · captured given as arrays")
         assert "this page was made of its weights of attention alone" in page.locator(".missing").inner_text()
         rows = as_json(page, "compare")
         wanted = {

@@ -229,7 +229,7 @@ def test_graph(browser: Any, sentence: Case) -> None:
             np.testing.assert_allclose([x for _, x in found], [x for _, x in drawn], atol=6e-4)
 
     with opened(browser, sentence.path) as page:
-        told_line = page.locator('[data-view="graph"] .told')
+        told_line = page.locator('[data-view="graph"] .summary')
         amounts = carried(graph, 0, 5)
         for level, position in ((6, 0), (4, 3), (1, 6), (0, 3), (6, 2)):
             page.locator(f'circle[data-level="{level}"][data-position="{position}"]').hover()

@@ -283,7 +283,7 @@ def test_an_image(server: Server, vision: Served, head: str) -> None:
     given = png()
     found = ask(server, "POST", "/api/explain", {"model": "eye", "image": head + base64_of(given)})
     assert found.json == plain(explain(vision.model, Image.open(io.BytesIO(given))).document)
-    assert found.json["grid"] == [4, 4]
+    assert found.json["patches"] == [4, 4]
     rows = ask(server, "POST", "/api/rows", {"model": "eye", "image": base64_of(given), "unit": "subwords", "query": 3})
     trace = vision.model.trace(Image.open(io.BytesIO(given)), keep_heads=True)
     assert rows.json == plain(document.rows(trace, "subwords", 3))

@@ -107,7 +107,7 @@ def test_the_document_holds_what_the_library_computes(model: Any, trace: Any) ->
     weights = unpacked(found["weights"]).reshape(6, 7, 7)
     assert np.array_equal(weights, np.stack([s.weights.numpy() for s in trace.steps]))
     assert found["exact"] and found["leftOut"] == [] and found["missing"] == ""
-    flows = found["views"]["subwords"]["flow"]
+    flows = found["methods"]["subwords"]["flow"]
     assert flows["queries"] == list(range(7))
     assert np.array_equal(unpacked(flows["values"]), trace.flow(query="all").values)
     heads = unpacked(found["heads"]["weights"]).reshape(6, 8, 7, 7)
@@ -124,7 +124,7 @@ def test_words_have_flows_of_their_own(pieces: Any) -> None:
     words = pieces.trace(text).words()
     assert found["units"]["words"]["tokens"] == list(words.tokens)
     assert [list(group) for group in words.word_groups] == [list(g) for g in found["units"]["words"]["groups"]]
-    assert np.allclose(unpacked(found["views"]["words"]["flow"]["values"]), words.flow(query="all").values)
+    assert np.allclose(unpacked(found["methods"]["words"]["flow"]["values"]), words.flow(query="all").values)
     assert found["state"]["unit"] == "words" and found["importance"] == []
 
 
@@ -148,7 +148,7 @@ def test_a_decoder_holds_its_receptive_field(decoder: Any) -> None:
     text = "the key to the book is"
     found, trace = explain(decoder, text, importance=()).document, decoder.trace(text)
     assert found["causal"] and found["state"]["query"] == len(trace.tokens) - 1
-    table = found["views"]["subwords"]["flow"]
+    table = found["methods"]["subwords"]["flow"]
     ratio = trace.flow(query="all", receptive_field="ratio").values
     under = unpacked(table["uniform"])
     assert np.allclose(np.where(under > 0, unpacked(table["values"]) / np.where(under > 0, under, 1), 0), ratio)
@@ -167,7 +167,7 @@ def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.Monk
         "from them is marked ≈. The rows of the query it opens with are exact.",
         "Single heads are held for the query that the page opens with alone.",
     ]
-    views = found["views"]["subwords"]
+    views = found["methods"]["subwords"]
     assert [views[name]["queries"] for name in ("raw", "rollout", "flow")] == [[2]] * 3
     assert np.array_equal(unpacked(views["rollout"]["values"]), trace.rollout(query=2).values)
     assert unpacked(found["heads"]["weights"]).size == 6 * 8 * 7
@@ -181,13 +181,13 @@ def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.Monk
         "would be too large. The rows of the query it opens with are here, and exact.",
         "Single heads are left out: their weights would make a large file.",
     ]
-    assert found["weights"] is None and found["heads"] is None and found["views"]["subwords"]["flow"] is None
+    assert found["weights"] is None and found["heads"] is None and found["methods"]["subwords"]["flow"] is None
 
 
 def test_rows_and_paths_for_a_page_that_asks(trace: Any) -> None:
     found = document.rows(trace, "subwords", 5)
-    assert found["views"]["flow"]["queries"][5:6] == [5]
-    assert np.array_equal(unpacked(found["views"]["rollout"]["values"]), trace.rollout(query=5).values)
+    assert found["methods"]["flow"]["queries"][5:6] == [5]
+    assert np.array_equal(unpacked(found["methods"]["rollout"]["values"]), trace.rollout(query=5).values)
     proof = af.max_flow(trace.graph(), query=0, token=2, layer=2)
     told = document.paths(trace, "subwords", 0, 2, 2)
     json.dumps(told, allow_nan=False)
@@ -293,7 +293,7 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
     read.save(tmp_path / "r.html")
     found = held((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert found["layers"] == [1, 3] and found["levels"] == [] and found["weights"] is None
-    assert np.array_equal(unpacked(found["views"]["subwords"]["rollout"]["values"]), read.values)
+    assert np.array_equal(unpacked(found["methods"]["subwords"]["rollout"]["values"]), read.values)
     assert found["leftOut"] == [
         "This page holds the values of rollout alone, as they are in the result that it was made of: neither the graph they "
         "were computed from nor what the model said."
@@ -307,7 +307,7 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
 def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
     """What the page would not compute from the trace again is shown as it is."""
     result = make(trace)
-    views = page.of_result(result).document["views"]["subwords"]
+    views = page.of_result(result).document["methods"]["subwords"]
     assert np.array_equal(unpacked(views[result.method]["values"]), result.values)
 
 
@@ -316,7 +316,7 @@ def test_arrays_alone() -> None:
     weights = random.dirichlet(np.ones(4), (2, 3, 4))
     found = page.of_weights(weights, list("abcd")).document
     graph = af.attention_graph(weights)
-    assert np.allclose(unpacked(found["views"]["subwords"]["flow"]["values"]), af.flow(graph), atol=1e-6)
+    assert np.allclose(unpacked(found["methods"]["subwords"]["flow"]["values"]), af.flow(graph), atol=1e-6)
     assert found["state"]["query"] == 0 and not found["causal"]
     causal = np.tril(weights)
     assert page.of_weights(causal / causal.sum(-1, keepdims=True)).document["state"]["query"] == 3
@@ -330,7 +330,7 @@ def test_a_step_of_another_size_is_a_level_of_its_own(trace: Any) -> None:
     merged = replace(trace, steps=(*trace.steps, merging, top), ends=(*trace.ends, 7), weights={})
     found = document.of_trace(merged)
     low = merged.rollout(layer=2, query=5)
-    assert np.array_equal(unpacked(page.of_result(low).document["views"]["subwords"]["rollout"]["values"]), low.values)
+    assert np.array_equal(unpacked(page.of_result(low).document["methods"]["subwords"]["rollout"]["values"]), low.values)
     assert found["levels"][-2:] == ["merged", "L7"] and found["layers"] == [6] and found["queries"] == ["0", "1", "2"]
     assert "words" not in found["units"]
 

@@ -1,40 +1,47 @@
 import { boot } from "./boot.js";
-import { el, button } from "./draw.js";
+import { el, button, messageOf } from "./draw.js";
 import { read } from "./data.js";
 import { mount } from "./page.js";
 
+/** @typedef {{ name: string, kind?: string }} Model */
+/** @typedef {ReturnType<typeof mount>} Shown */
+/** @typedef {{ model: string, truncate: boolean, text?: string, target?: string, image?: string }} Question */
+
+/** @param {string} method @param {string} path @param {object} [body] @returns {Promise<any>} */
 async function ask(method, path, body) {
   let answer;
   try {
     answer = await fetch(path, {
       method,
-      headers: body ? { "Content-Type": "application/json" } : {},
-      body: body && JSON.stringify(body),
+      ...(body && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }),
     });
   } catch {
     throw new Error("the server does not answer: is attnflow serve still running?");
   }
-  const found = answer.status === 204 ? null : await answer.json().catch(() => null);
-  if (!answer.ok) throw new Error(found?.error ?? `the server answered ${answer.status}`);
-  return found;
+  const content = answer.status === 204 ? null : await answer.json().catch(() => null);
+  if (!answer.ok) throw new Error(content?.error ?? `the server answered ${answer.status}`);
+  return content;
 }
 
 const EXAMPLE = "the key to the cabinets";
 
 /** What two pages of the same tokens share, and what a new text does away with: places in the old one. */
-const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l"],
-  PLACES = ["q", "t", "l", "h"];
+const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l"];
+const PLACES = ["q", "t", "l", "h"];
 
 function address() {
   return new URLSearchParams(location.hash.slice(1));
 }
 
+/** @param {HTMLElement} root @param {Model[]} models */
 function application(root, models) {
+  /** @type {ReturnType<typeof makeSlot>[]} */
   const slots = [];
   const columns = el("div", { class: "slots" });
   const more = button("compare with another text or model", () => open("b.", slots[0].text()).focus(), {
     class: "more",
   });
+  /** @type {Shown[]} */
   let together = [];
   root.removeAttribute("aria-busy");
   root.classList.add("app");
@@ -50,6 +57,7 @@ function application(root, models) {
     columns,
   );
 
+  /** @param {string} prefix */
   function open(prefix, text = EXAMPLE) {
     const slot = makeSlot(prefix, models, text, prefix ? close : null, (page, fresh) => arrived(slot, page, fresh));
     slots.push(slot);
@@ -59,7 +67,7 @@ function application(root, models) {
   }
 
   function close() {
-    slots.pop().close();
+    slots.pop()?.close();
     arrange();
     link();
     more.focus();
@@ -70,9 +78,10 @@ function application(root, models) {
     more.hidden = slots.length > 1;
   }
 
+  /** @param {typeof slots[0]} slot @param {Shown} page @param {boolean} fresh */
   function arrived(slot, page, fresh) {
     const other = slots.find((one) => one !== slot)?.shown(),
-      box = page.node.parentNode;
+      box = /** @type {HTMLElement} */ (page.node.parentNode);
     // what is around the pages wears their theme, and they wear one
     const dress = () => {
       if (slot.shown() === page) root.dataset.theme = box.dataset.theme;
@@ -85,7 +94,7 @@ function application(root, models) {
     });
     if (other) page.state.set({ theme: other.state.get().theme });
     link();
-    if (fresh && together.length) follow(page, other, SHARED);
+    if (fresh && other && together.length) follow(page, other, SHARED);
   }
 
   /** Two pages of the same tokens move together, until one of them is another. */
@@ -95,19 +104,17 @@ function application(root, models) {
       a && b && JSON.stringify(a.page.data.units) === JSON.stringify(b.page.data.units) ? [a, b] : []);
     for (const one of pair)
       one.state.listen((changed) => {
-        if (together === pair)
-          follow(
-            pair.find((other) => other !== one),
-            one,
-            [...changed],
-          );
+        const other = pair.find((candidate) => candidate !== one);
+        if (together === pair && other) follow(other, one, [...changed]);
       });
   }
 
+  /** @param {Shown} page @param {Shown} leader @param {string[]} names */
   function follow(page, leader, names) {
     const s = leader.state.get();
-    const fits = (name) => SHARED.includes(name) && (name !== "l" || page.page.data.layers.includes(s.l - 1));
-    page.state.set(Object.fromEntries(names.filter(fits).map((name) => [name, s[name]])));
+    const fits = (/** @type {string} */ name) =>
+      SHARED.includes(name) && (name !== "l" || page.page.data.layers.includes(s.l - 1));
+    page.state.set(Object.fromEntries(Object.entries(s).filter(([name]) => names.includes(name) && fits(name))));
   }
 
   const second = () => address().has("b.model") || address().has("b.text");
@@ -121,7 +128,14 @@ function application(root, models) {
   });
 }
 
-/** One form and the page under it. */
+/** One form and the page under it.
+ *
+ * @param {string} prefix
+ * @param {Model[]} models
+ * @param {string} first the text that it opens with
+ * @param {(() => void) | null} onclose
+ * @param {(page: Shown, fresh: boolean) => void} onshown
+ */
 function makeSlot(prefix, models, first, onclose, onshown) {
   const model = el(
     "select",
@@ -135,7 +149,8 @@ function makeSlot(prefix, models, first, onclose, onshown) {
     placeholder: "what the decoder writes (its own answer, if left empty)",
   });
   const file = el("input", { type: "file", accept: "image/png,image/jpeg", "aria-label": "image" });
-  const cut = el("input", { type: "checkbox" });
+  const cut = el("input", { type: "checkbox" }),
+    cutLabel = el("label", { class: "hint" }, cut, " cut a text that is too long");
   const go = el("button", { type: "submit" }, "Explain"),
     stop = button("Cancel", () => cancel(), { hidden: true });
   const bar = el("progress", { max: 1, value: 0, hidden: true }),
@@ -153,25 +168,18 @@ function makeSlot(prefix, models, first, onclose, onshown) {
     text,
     target,
     file,
-    el(
-      "div",
-      { class: "go" },
-      go,
-      stop,
-      el("label", { class: "hint" }, cut, " cut a text that is too long"),
-      onclose ? button("close", onclose) : "",
-      bar,
-      say,
-    ),
+    el("div", { class: "go" }, go, stop, cutLabel, onclose ? button("close", onclose) : "", bar, say),
   );
   const empty = el("p", { class: "empty" }),
     body = el("div", { class: "body" }, empty);
   const node = el("div", { class: "slot" }, form, body);
-  let job = null,
-    shown = null,
-    asked = "";
+  /** @type {{ id: string | null } | null} */
+  let job = null;
+  /** @type {Shown | null} */
+  let shown = null;
+  let shownForm = "";
 
-  const known = (name) => models.find((one) => one.name === name);
+  const kindOf = (/** @type {string | null} */ name) => models.find((one) => one.name === name)?.kind;
   text.value = first;
   form.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -182,47 +190,56 @@ function makeSlot(prefix, models, first, onclose, onshown) {
   fit();
 
   function fit() {
-    const { kind } = known(model.value);
+    const kind = kindOf(model.value);
     text.hidden = kind === "image";
     file.hidden = kind !== "image";
-    cut.parentNode.hidden = kind === "image";
+    cutLabel.hidden = kind === "image";
     target.hidden = kind !== "encoder-decoder";
     empty.textContent = kind === "image" ? "Choose an image and press Explain." : "Type a text and press Explain.";
   }
 
-  async function wanted() {
-    const { kind } = known(model.value),
-      given = { model: model.value, truncate: cut.checked };
+  /** @returns {Promise<Question>} */
+  async function readForm() {
+    const kind = kindOf(model.value),
+      image = file.files?.[0],
+      question = { model: model.value, truncate: cut.checked };
     if (kind === "image") {
-      if (!file.files[0]) throw new Error("choose an image first");
-      return { ...given, image: await base64(file.files[0]) };
+      if (!image) throw new Error("choose an image first");
+      return { ...question, image: await base64(image) };
     }
     return {
-      ...given,
+      ...question,
       text: text.value,
       ...(kind === "encoder-decoder" && target.value ? { target: target.value } : {}),
     };
   }
 
-  /** What the form has in the address. */
-  function told(parameters) {
+  /** What the form has in the address.
+   *
+   * @param {URLSearchParams} parameters
+   */
+  function formIn(parameters) {
     return JSON.stringify(["model", "text", "target", "cut"].map((name) => parameters.get(prefix + name) ?? ""));
   }
 
-  /** What the next page starts from: the address keeps what was asked, and places in another text go. */
-  function remember(given, fresh) {
+  /** What the next page starts from: the address keeps the question, and places in another text go.
+   *
+   * @param {Question} question
+   * @param {boolean} fresh
+   */
+  function remember(question, fresh) {
     const now = address();
     if (fresh) for (const name of PLACES) now.delete(prefix + name);
     for (const [name, value] of Object.entries({
-      model: given.model,
-      text: given.text,
-      target: given.target,
-      cut: given.truncate ? "1" : "",
+      model: question.model,
+      text: question.text,
+      target: question.target,
+      cut: question.truncate ? "1" : "",
     })) {
       if (value) now.set(prefix + name, value);
       else now.delete(prefix + name);
     }
-    asked = told(now);
+    shownForm = formIn(now);
     history.replaceState(null, "", `#${now}`);
   }
 
@@ -230,16 +247,16 @@ function makeSlot(prefix, models, first, onclose, onshown) {
   function start() {
     const parameters = address(),
       name = parameters.get(`${prefix}model`);
-    if (asked && told(parameters) === asked) return;
-    if (known(name)) model.value = name;
+    if (shownForm && formIn(parameters) === shownForm) return;
+    if (name && models.some((one) => one.name === name)) model.value = name;
     text.value = parameters.get(`${prefix}text`) ?? first;
     target.value = parameters.get(`${prefix}target`) ?? "";
     cut.checked = parameters.has(`${prefix}cut`);
     fit();
-    if (known(model.value).kind !== "image") run(false);
+    if (kindOf(model.value) !== "image") run(false);
   }
 
-  /** Takes back what was asked, even where the server has not said yet which job it is. */
+  /** Takes the question back, even where the server has not said yet which job it is. */
   function cancel() {
     if (!job) return;
     drop(job);
@@ -247,6 +264,7 @@ function makeSlot(prefix, models, first, onclose, onshown) {
     idle("cancelled");
   }
 
+  /** @param {{ id: string | null }} one */
   function drop({ id }) {
     if (id) ask("DELETE", `/api/jobs/${id}`).catch(() => null);
   }
@@ -260,16 +278,18 @@ function makeSlot(prefix, models, first, onclose, onshown) {
 
   async function run(fresh = true) {
     cancel();
-    const mine = (job = { id: null });
+    /** @type {{ id: string | null }} */
+    const mine = { id: null };
+    job = mine;
     go.disabled = true;
     stop.hidden = bar.hidden = false;
     bar.removeAttribute("value");
     say.classList.remove("bad");
     say.textContent = "…";
     try {
-      const given = await wanted();
+      const question = await readForm();
       if (job !== mine) return;
-      const { id } = await ask("POST", "/api/jobs", given);
+      const { id } = await ask("POST", "/api/jobs", question);
       mine.id = id;
       if (job !== mine) {
         drop(mine);
@@ -290,22 +310,21 @@ function makeSlot(prefix, models, first, onclose, onshown) {
       }
       const data = await read(await ask("GET", `/api/jobs/${id}/result`));
       if (job !== mine) return;
-      remember(given, fresh);
+      remember(question, fresh);
       const box = el("div");
       shown?.close();
       body.replaceChildren(box);
-      const asks = {
-        rows: (query) => ask("POST", "/api/rows", { ...given, ...query }),
-        paths: (pair) => ask("POST", "/api/paths", { ...given, ...pair }),
-      };
-      shown = mount(box, data, { prefix, asks });
+      shown = mount(box, data, prefix, {
+        rows: (query) => ask("POST", "/api/rows", { ...question, ...query }),
+        paths: (pair) => ask("POST", "/api/paths", { ...question, ...pair }),
+      });
       onshown(shown, fresh);
       job = null;
       idle();
     } catch (error) {
       if (job !== mine) return;
       job = null;
-      idle(error.message, true);
+      idle(messageOf(error), true);
     }
   }
 
@@ -321,6 +340,7 @@ function makeSlot(prefix, models, first, onclose, onshown) {
   return { node, start, close, shown: () => shown, text: () => text.value, focus: () => text.focus() };
 }
 
+/** @param {File} file */
 async function base64(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text = "";

@@ -1,13 +1,18 @@
-import { el } from "./draw.js";
+import { el, messageOf } from "./draw.js";
 
-/** Hands the document that stands in this file to what shows it, and says so where that cannot. */
+/** Hands the document that stands in this file to what shows it, and says so where that cannot.
+ *
+ * @param {(root: HTMLElement, content: any) => unknown} show
+ */
 export async function boot(show) {
-  const root = document.getElementById("attnflow");
+  const root = /** @type {HTMLElement} */ (document.getElementById("attnflow"));
   try {
-    await show(root, JSON.parse(document.getElementById("attnflow-document").textContent));
+    await show(root, JSON.parse(document.getElementById("attnflow-document")?.textContent ?? ""));
   } catch (error) {
     root.removeAttribute("aria-busy");
-    root.replaceChildren(el("p", { class: "failed", role: "alert" }, `This page could not be shown: ${error.message}`));
+    root.replaceChildren(
+      el("p", { class: "failed", role: "alert" }, `This page could not be shown: ${messageOf(error)}`),
+    );
     throw error;
   }
 }

@@ -1,10 +1,16 @@
+import { brush } from "./draw.js";
+
+/** @import { Palette } from "./types" */
+
 /** One scale for all values, even in lightness (OKLCH) and of one hue, so that colour-blind people and printers read it. */
 const STOPS = 256;
 
+/** @param {number} x */
 function linear(x) {
   return x <= 0.0031308 ? 12.92 * x : 1.055 * x ** (1 / 2.4) - 0.055;
 }
 
+/** @param {number} lightness @param {number} chroma @param {number} hue */
 function oklch(lightness, chroma, hue) {
   const a = chroma * Math.cos((hue * Math.PI) / 180),
     b = chroma * Math.sin((hue * Math.PI) / 180);
@@ -18,6 +24,7 @@ function oklch(lightness, chroma, hue) {
   ].map((x) => Math.round(255 * Math.min(1, Math.max(0, linear(Math.max(0, x))))));
 }
 
+/** @param {number} from @param {number} to @param {number} hue @param {number} most */
 function ramp(from, to, hue, most) {
   return Array.from({ length: STOPS }, (_, i) => {
     const x = i / (STOPS - 1);
@@ -26,10 +33,15 @@ function ramp(from, to, hue, most) {
   });
 }
 
+/** @typedef {{ paper: string, ink: string, faint: string, line: string, accent: string, negativeScale: number[][] }} Plain */
+
+/** @param {string} name @param {Plain} plain @param {number[][]} scale */
 function palette(name, plain, scale) {
   const css = scale.map(([r, g, b]) => `rgb(${r} ${g} ${b})`);
+  /** @param {number[][]} colours */
   const inks = (colours) => colours.map((colour) => (luminance(colour) > 0.179 ? "#000" : "#fff"));
-  const packed = (colours) => Uint32Array.from(colours, ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0); // as pixels lie in memory
+  /** As pixels lie in memory. @param {number[][]} colours */
+  const packed = (colours) => Uint32Array.from(colours, ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
   return {
     name,
     ...plain,
@@ -71,25 +83,46 @@ export const PALETTES = {
   ),
 };
 
-/** The colour of a share from 0 to 1; of -1 to 0 the other hue. */
+/** The colour of a share from 0 to 1; of -1 to 0 the other hue.
+ *
+ * @param {Palette} colours
+ * @param {number} share
+ */
 export function shade(colours, share) {
   if (!Number.isFinite(share)) return colours.paper;
   const i = Math.round(Math.min(1, Math.abs(share)) * (STOPS - 1));
   return share < 0 ? colours.negative[i] : colours.css[i];
 }
 
-/** Text on that colour: black or white, whichever stands out; one of them always does by 4.5 to 1. */
+/** Text on that colour: black or white, whichever stands out; one of them always does by 4.5 to 1.
+ *
+ * @param {Palette} colours
+ * @param {number} share
+ */
 export function inkOn(colours, share) {
   const i = Math.round(Math.min(1, Math.abs(share)) * (STOPS - 1)) || 0;
   return (share < 0 ? colours.negativeInk : colours.inks)[i];
 }
 
+/** The style of a cell of that colour, with its text.
+ *
+ * @param {Palette} colours
+ * @param {number} share
+ */
+export const shadeStyle = (colours, share) => `background:${shade(colours, share)};color:${inkOn(colours, share)}`;
+
+/** @param {number[]} colour */
 function luminance(colour) {
   const [r, g, b] = colour.map((x) => x / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Shares of values: from `low` to `high`; where some are negative, of the largest size, with their sign. */
+/** Shares of values: from `low` to `high`; where some are negative, of the largest size, with their sign.
+ *
+ * @param {ArrayLike<number>} values
+ * @param {number} low
+ * @param {number} high
+ */
 export function shares(values, low, high) {
   if (low < 0) {
     const most = Math.max(-low, high) || 1;
@@ -99,7 +132,12 @@ export function shares(values, low, high) {
   return Array.from(values, (v) => (width > 0 ? (v - low) / width : v > 0 ? 0.5 : 0));
 }
 
-/** Lowest and highest of several rows; from 0 unless `stretch`, or unless something is negative. */
+/** Lowest and highest of several rows; from 0 unless `stretch`, or unless something is negative.
+ *
+ * @param {Iterable<Iterable<number>>} rows
+ * @param {boolean} stretch
+ * @returns {[number, number]}
+ */
 export function extent(rows, stretch) {
   let low = Infinity,
     high = -Infinity;
@@ -114,12 +152,18 @@ export function extent(rows, stretch) {
 }
 
 /** A picture of a matrix, one pixel a cell: for maps with more cells than an SVG should have elements. A share of NaN is
- * left clear. */
+ * left clear.
+ *
+ * @template {ArrayLike<number>} Row
+ * @param {Row[]} rows
+ * @param {(value: number, row: number) => number} shareOf
+ * @param {Palette} colours
+ */
 export function cellCanvas(rows, shareOf, colours) {
   const canvas = document.createElement("canvas");
   canvas.width = rows[0].length;
   canvas.height = rows.length;
-  const context = canvas.getContext("2d"),
+  const context = brush(canvas),
     pixels = context.createImageData(canvas.width, canvas.height);
   let at = 0;
   const words = new Uint32Array(pixels.data.buffer),

@@ -1,17 +1,36 @@
-import { el, button, number, correlation, tokenNodes, plainToken } from "./draw.js";
-import { shade, inkOn, shares, extent, cellCanvas } from "./colour.js";
+import {
+  el,
+  between,
+  brush,
+  button,
+  closest,
+  correlation,
+  flattened,
+  number,
+  plainToken,
+  tokenLine,
+  tokenNodes,
+} from "./draw.js";
+import { shadeStyle, shares, extent, cellCanvas } from "./colour.js";
 import { spearman } from "./maths.js";
 import { exportMenu, compareFigure } from "./keep.js";
-import { paintPatches, patchFigure } from "./patches.js";
+import { paintPatches, patchesOf, patchFigure } from "./patches.js";
 import { readerNotes } from "./notes.js";
+
+/** @import { Cells, Changed, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
 
 const LONG = 96;
 const TABLE = 100;
 
-/** The sentence by every method, shaded; the numbers; how far the methods agree. */
+/** The sentence by every method, shaded; the numbers; how far the methods agree.
+ *
+ * @param {Page} page
+ */
 export function comparePanel(page) {
   const { data, state } = page;
+  /** @type {MethodRow[]} */
   let table = [];
+  /** @type {Map<string, HTMLElement[]>} the elements of its tokens by the name of a method */
   const spans = new Map();
   const rowsBox = el("div", { class: "rows" });
   const more = button(
@@ -30,7 +49,8 @@ export function comparePanel(page) {
     onchange: (event) => state.set({ cs: event.target.checked ? 1 : 0 }),
   });
   const legend = el("p", { class: "legend" }),
-    notes = el("ul", { class: "notes" });
+    notes = el("ul", { class: "notes" }),
+    hint = el("p", { class: "hint" });
   const node = el(
     "section",
     { class: "panel", "data-panel": "compare", tabindex: "-1" },
@@ -38,18 +58,13 @@ export function comparePanel(page) {
       "header",
       {},
       el("h2", {}, "Compare"),
-      el("p", { class: "hint" }),
+      hint,
       el("label", {}, stretch, " shade each row from its lowest to its highest"),
       exportMenu(
         "compare",
         (colours) =>
-          data.grid
-            ? patchFigure(
-                page,
-                table.filter((method) => method.shares),
-                figureParts().title,
-                colours,
-              )
+          data.patches
+            ? patchFigure(page, valued(), figureParts().title, colours)
             : compareFigure({ ...figureParts(), colours }),
         csvRows,
         data,
@@ -62,33 +77,34 @@ export function comparePanel(page) {
     el("div", { class: "columns" }, el("div", {}, tableBox, more), matrixBox),
   );
 
+  const valued = () => /** @type {ValuedRow[]} */ (table.filter((method) => method.values));
+
   /** Values of every method over the inputs shown, in their order. */
   function gather() {
     const at = page.now();
     table = page.methods.map((method) => {
-      const found = page.values(method.name);
-      if (!found) return { ...method, values: null };
-      const across = method.importance ? [found.row] : found.rows;
-      const cut = (row) => at.inputs.map((i) => row[i]);
+      const own = page.values(method.name);
+      if (!own) return { ...method, values: null };
+      const across = method.importance ? [own.row] : own.rows;
+      const cut = (/** @type {Float64Array} */ row) => at.inputs.map((i) => row[i]);
       // of an image, patches against patches: what the class token gives itself would leave them all pale
-      const scaled = data.grid
-        ? (row) => at.inputs.filter((i) => i >= at.tokens.length - data.grid[0] * data.grid[1]).map((i) => row[i])
-        : cut;
-      const [low, high] = state.get().cs ? extent([scaled(found.row)], true) : extent(across.map(scaled), false);
-      const values = cut(found.row);
-      return { ...method, values, low, high, shares: shares(values, low, high), exact: found.exact };
+      const [height, width] = patchesOf(data),
+        first = data.patches ? at.tokens.length - height * width : 0;
+      const scaled = (/** @type {Float64Array} */ row) => cut(row).filter((_, place) => at.inputs[place] >= first);
+      const [low, high] = state.get().cs ? extent([scaled(own.row)], true) : extent(across.map(scaled), false);
+      const values = cut(own.row);
+      return { ...method, values, shares: shares(values, low, high), exact: own.exact };
     });
-    const worth = table.filter((method) => method.importance);
-    for (const method of table) {
-      if (!method.importance && method.values) {
+    const worth = valued().filter((method) => method.importance);
+    for (const method of valued()) {
+      if (!method.importance)
         method.correlations = worth.map((w) => ({ name: w.name, value: spearman(method.values, w.values) }));
-      }
     }
   }
 
   function build() {
     const at = page.now();
-    rowsBox.classList.toggle("long", at.inputs.length > LONG && !data.grid);
+    rowsBox.classList.toggle("long", at.inputs.length > LONG && !data.patches);
     const against = page.methods.filter((method) => method.importance).map((method) => method.name);
     rowsBox.replaceChildren(
       against.length && page.methods.some((method) => !method.importance)
@@ -105,7 +121,7 @@ export function comparePanel(page) {
           )
         : "",
       ...page.methods.map((method) => {
-        const body = data.grid ? imageCell(method, at) : textCell(at);
+        const body = data.patches ? imageCell() : textCell(at);
         return el(
           "div",
           { class: "row", "data-method": method.name },
@@ -115,28 +131,30 @@ export function comparePanel(page) {
         );
       }),
     );
-    for (const row of rowsBox.children)
-      if (row.dataset.method) spans.set(row.dataset.method, [...row.querySelectorAll(".text .tok")]);
-    rowsBox.classList.toggle("images", !!data.grid);
+    for (const { name } of page.methods) spans.set(name, tokensOf(name));
+    rowsBox.classList.toggle("images", Boolean(data.patches));
   }
 
+  /** @param {string} name @returns {HTMLElement | null} */
+  const rowOf = (name) => rowsBox.querySelector(`[data-method="${CSS.escape(name)}"]`);
+
+  /** @param {string} name @returns {HTMLElement[]} */
+  const tokensOf = (name) =>
+    [.../** @type {HTMLElement} */ (rowOf(name)).querySelectorAll(".text .tok")].map(
+      (tok) => /** @type {HTMLElement} */ (tok),
+    );
+
+  /** @param {Now} at */
   function textCell(at) {
-    const text = el("div", { class: "text" });
-    let part = "";
-    at.inputs.forEach((i, place) => {
-      if (at.parts[i] && at.parts[i] !== part) {
-        part = at.parts[i];
-        text.append(el("span", { class: "part" }, part));
-      }
-      const joined = place && at.joins[i] && at.inputs[place - 1] === i - 1;
-      if (place && !joined) text.append(" ");
-      text.append(el("span", { class: joined ? "tok joined" : "tok", "data-i": i }, tokenNodes(at.tokens[i])));
-    });
     return el(
       "div",
       { class: "strip" },
       at.inputs.length > LONG && el("canvas", { class: "overview", "aria-hidden": "true" }),
-      text,
+      el(
+        "div",
+        { class: "text" },
+        tokenLine(at, at.inputs, (i) => ({ "data-i": i })),
+      ),
       el("p", { class: "why", hidden: true }),
     );
   }
@@ -156,53 +174,11 @@ export function comparePanel(page) {
       colours = page.colours();
     gather();
     stretch.checked = !!state.get().cs;
-    node.querySelector(".hint").textContent =
+    hint.textContent =
       data.levels.length || data.layers.length > 1
         ? `what ${at.queryName} at ${at.layerName} comes from${at.field ? `; rollout and flow: ${page.fields[at.field]}` : ""}`
         : "";
-    for (const method of table) {
-      const row = [...rowsBox.children].find((r) => r.dataset.method === method.name);
-      if (!row) continue;
-      const why = row.querySelector(".why"),
-        text = row.querySelector(".text");
-      row.classList.toggle("absent", !method.values);
-      why.hidden = !!method.values;
-      row.querySelector("small").textContent = method.values && !method.exact ? "≈" : "";
-      row.querySelector("small").title = "computed from weights rounded to eight bits";
-      if (!method.values) {
-        why.replaceChildren(...page.whyNot(method.name));
-        row.querySelector(".rho").replaceChildren();
-        continue;
-      }
-      if (data.grid) paintImage(row, method, at, colours);
-      else {
-        const { t } = state.get();
-        spans.get(method.name).forEach((tok, place) => {
-          const share = method.shares[place];
-          tok.style.cssText = `background:${shade(colours, share)};color:${inkOn(colours, share)}`;
-          tok.classList.toggle("chosen", at.inputs[place] === t);
-        });
-        const overview = row.querySelector(".overview");
-        if (overview) {
-          const line = cellCanvas([method.shares], (share) => share, colours);
-          overview.width = line.width;
-          overview.height = 1;
-          overview.getContext("2d").drawImage(line, 0, 0);
-        }
-      }
-      text.setAttribute("aria-label", spokenRow(method, at));
-      row
-        .querySelector(".rho")
-        .replaceChildren(
-          ...(method.correlations ?? []).map((c) =>
-            el(
-              "span",
-              { title: `Spearman's rank correlation of ${method.title} with ${c.name}: ${c.value}` },
-              correlation(c.value),
-            ),
-          ),
-        );
-    }
+    for (const method of table) paintRow(method, at, colours);
     legend.textContent = state.get().cs
       ? "The stronger the colour, the higher: from the lowest to the highest value of each row."
       : "The stronger the colour, the higher: from 0 to the highest value of each method over all layers.";
@@ -211,47 +187,83 @@ export function comparePanel(page) {
     drawMatrix();
   }
 
+  /** @param {MethodRow} method @param {Now} at @param {Palette} colours */
+  function paintRow(method, at, colours) {
+    const row = rowOf(method.name);
+    if (!row) return;
+    const part = (/** @type {string} */ selector) => /** @type {HTMLElement} */ (row.querySelector(selector));
+    row.classList.toggle("absent", !method.values);
+    part(".why").hidden = Boolean(method.values);
+    part("small").textContent = method.values && !method.exact ? "≈" : "";
+    part("small").title = "computed from weights rounded to eight bits";
+    part(".rho").replaceChildren(
+      ...(method.correlations ?? []).map(({ name, value }) =>
+        el(
+          "span",
+          { title: `Spearman's rank correlation of ${method.title} with ${name}: ${value}` },
+          correlation(value),
+        ),
+      ),
+    );
+    if (!method.values) {
+      part(".why").replaceChildren(...flattened(page.whyNot(method.name)));
+      return;
+    }
+    const shown = /** @type {ValuedRow} */ (method),
+      { t } = state.get();
+    part(".text").setAttribute("aria-label", spokenRow(shown, at));
+    if (data.patches) {
+      paintImage(row, shown, at, colours);
+      return;
+    }
+    spans.get(method.name)?.forEach((tok, place) => {
+      tok.style.cssText = shadeStyle(colours, shown.shares[place]);
+      tok.classList.toggle("chosen", at.inputs[place] === t);
+    });
+    const overview = row.querySelector("canvas");
+    if (overview) {
+      const line = cellCanvas([shown.shares], (share) => share, colours);
+      overview.width = line.width;
+      overview.height = 1;
+      brush(overview).drawImage(line, 0, 0);
+    }
+  }
+
+  /** @param {HTMLElement} row @param {ValuedRow} method @param {Now} at @param {Palette} colours */
   function paintImage(row, method, at, colours) {
-    const canvas = row.querySelector("canvas"),
-      { shareOf, first } = paintPatches(page, canvas, method, at, colours);
+    const canvas = row.querySelector("canvas");
+    if (!canvas) return;
+    const { shareOf, first } = paintPatches(page, canvas, method, at, colours);
     canvas.setAttribute("aria-label", spokenRow(method, at));
-    const specials = row.querySelector(".text");
-    specials.replaceChildren(
-      ...at.inputs
-        .filter((i) => i < first)
-        .flatMap((i) => [
-          el(
-            "span",
-            {
-              class: "tok",
-              "data-i": i,
-              style: `background:${shade(colours, shareOf.get(i))};color:${inkOn(colours, shareOf.get(i))}`,
-            },
-            at.tokens[i],
-          ),
-          " ",
-        ]),
+    const specials = at.inputs.filter((i) => i < first);
+    row.querySelector(".text")?.replaceChildren(
+      ...flattened(
+        specials.map((i) => {
+          const style = shadeStyle(colours, shareOf.get(i) ?? 0);
+          return [el("span", { class: "tok", "data-i": i, style }, at.tokens[i]), " "];
+        }),
+      ),
     );
   }
 
-  function spokenRow(method, at) {
-    const order = method.values
-      .map((_, i) => i)
-      .sort((a, b) => method.values[b] - method.values[a])
-      .slice(0, 3);
-    return `${method.title}: highest ${order.map((i) => `${plainToken(at.tokens[at.inputs[i]])} ${number(method.values[i])}`).join(", ")}`;
+  /** @param {ValuedRow} method @param {Now} at */
+  function spokenRow({ title, values }, at) {
+    const order = values.map((_, i) => i).sort((a, b) => values[b] - values[a]);
+    const highest = order.slice(0, 3).map((i) => `${plainToken(at.tokens[at.inputs[i]])} ${number(values[i])}`);
+    return `${title}: highest ${highest.join(", ")}`;
   }
 
   function drawTable() {
     const at = page.now(),
       { o } = state.get();
-    const there = table.filter((method) => method.values);
+    const there = valued();
     const [key, direction] = o ? o.split(".") : ["text", "up"];
     const column = there.find((method) => method.name === key);
     const order = at.inputs.map((_, place) => place);
     if (column) order.sort((a, b) => (direction === "up" ? 1 : -1) * (column.values[a] - column.values[b]) || a - b);
     else if (direction === "down") order.reverse();
     const shown = all ? order : order.slice(0, TABLE);
+    /** @param {string} name @param {string} title */
     const head = (name, title) =>
       el(
         "th",
@@ -277,7 +289,7 @@ export function comparePanel(page) {
         there.map((method) => el("td", {}, number(method.values[place]))),
       ),
     );
-    const focused = tableBox.contains(document.activeElement) ? document.activeElement.dataset.sort : null;
+    const focused = tableBox.contains(document.activeElement) && document.activeElement?.getAttribute("data-sort");
     tableBox.replaceChildren(
       el(
         "table",
@@ -297,13 +309,13 @@ export function comparePanel(page) {
         el("tbody", {}, body),
       ),
     );
-    if (focused) tableBox.querySelector(`[data-sort="${focused}"]`)?.focus();
+    if (focused) /** @type {HTMLElement | null} */ (tableBox.querySelector(`[data-sort="${focused}"]`))?.focus();
     more.hidden = order.length <= TABLE;
     more.textContent = all ? `show the first ${TABLE}` : `show all ${order.length} (${TABLE} are shown)`;
   }
 
   function drawMatrix() {
-    const there = table.filter((method) => method.values);
+    const there = valued();
     if (there.length < 2) {
       matrixBox.replaceChildren();
       return;
@@ -345,7 +357,7 @@ export function comparePanel(page) {
                     title: Number.isFinite(rho)
                       ? `${a.title} and ${b.title}: ${rho}`
                       : "one of them is the same for all tokens",
-                    style: `background:${shade(colours, share)};color:${inkOn(colours, share)}`,
+                    style: shadeStyle(colours, share),
                   },
                   correlation(rho),
                 );
@@ -362,7 +374,7 @@ export function comparePanel(page) {
     const at = page.now();
     return {
       tokens: at.inputs.map((i) => at.tokens[i]),
-      joins: at.inputs.map((i, place) => place && at.joins[i]),
+      joins: at.inputs.map((i, place) => place > 0 && at.joins[i]),
       methods: table.map((method) => ({ ...method, reason: method.values ? "" : "not computed" })),
       foot: [
         `${page.modelName}; `,
@@ -374,9 +386,10 @@ export function comparePanel(page) {
     };
   }
 
+  /** @returns {Cells[]} */
   function csvRows() {
     const at = page.now(),
-      there = table.filter((method) => method.values);
+      there = valued();
     return [
       ["position", "token", "special", "query", "layer", ...there.map((method) => method.name)],
       ...at.inputs.map((i, place) => [
@@ -390,23 +403,20 @@ export function comparePanel(page) {
     ];
   }
 
+  /** @param {MouseEvent} event */
   function pointed(event) {
-    const spot = event.target.closest("[data-i]");
+    const spot = closest(event, "[data-i]");
     if (spot && node.contains(spot)) return Number(spot.dataset.i);
-    const canvas = event.target.closest("canvas.over");
+    const canvas = closest(event, "canvas.over");
     if (!canvas) return null;
     const box = canvas.getBoundingClientRect(),
-      [rows, columns] = data.grid;
+      [rows, columns] = patchesOf(data);
     const c = Math.floor(((event.clientX - box.left) / box.width) * columns),
       r = Math.floor(((event.clientY - box.top) / box.height) * rows);
-    return (
-      page.now().tokens.length -
-      rows * columns +
-      Math.min(rows - 1, Math.max(0, r)) * columns +
-      Math.min(columns - 1, Math.max(0, c))
-    );
+    return page.now().tokens.length - rows * columns + between(0, r, rows - 1) * columns + between(0, c, columns - 1);
   }
 
+  /** @param {PointerEvent} event */
   function hover(event) {
     const i = pointed(event);
     for (const lit of rowsBox.querySelectorAll(".lit")) lit.classList.remove("lit");
@@ -418,15 +428,13 @@ export function comparePanel(page) {
     const at = page.now(),
       place = at.inputs.indexOf(i);
     if (place < 0) return;
-    const own = event.target.closest(".row")?.dataset.method;
+    const own = closest(event, ".row")?.dataset.method;
     page.tip.show(event, [
       `${plainToken(at.tokens[i])} · position ${i}`,
-      ...table
-        .filter((m) => m.values)
-        .map((method) => {
-          const above = method.values.filter((v) => v > method.values[place]).length;
-          return `${method.name === own ? "▸ " : ""}${method.title} ${method.values[place]} · rank ${above + 1} of ${method.values.length}`;
-        }),
+      ...valued().map(({ name, title, values }) => {
+        const above = values.filter((v) => v > values[place]).length;
+        return `${name === own ? "▸ " : ""}${title} ${values[place]} · rank ${above + 1} of ${values.length}`;
+      }),
     ]);
   }
 
@@ -438,28 +446,29 @@ export function comparePanel(page) {
   node.addEventListener("click", (event) => {
     const i = pointed(event);
     if (i !== null) state.set({ t: i });
-    else if (event.target.classList.contains("overview")) {
-      const box = event.target.getBoundingClientRect(),
-        text = event.target.parentNode.querySelector(".text");
-      const at = page.now(),
-        place = Math.floor(((event.clientX - box.left) / box.width) * at.inputs.length);
-      const tok = text.querySelector(`[data-i="${at.inputs[Math.min(at.inputs.length - 1, place)]}"]`);
-      text.scrollTop = tok.offsetTop - text.clientHeight / 2;
-    }
+    const overview = closest(event, ".overview"),
+      text = overview?.parentElement?.querySelector(".text");
+    if (!overview || !text) return;
+    const box = overview.getBoundingClientRect(),
+      { inputs } = page.now(),
+      place = Math.floor(((event.clientX - box.left) / box.width) * inputs.length);
+    /** @type {HTMLElement | null} */
+    const tok = text.querySelector(`[data-i="${inputs[Math.min(inputs.length - 1, place)]}"]`);
+    if (tok) text.scrollTop = tok.offsetTop - text.clientHeight / 2;
   });
   // long rows scroll together
   rowsBox.addEventListener(
     "scroll",
-    (event) => {
-      if (!event.target.classList?.contains("text")) return;
-      for (const text of rowsBox.querySelectorAll(".text"))
-        if (text !== event.target) text.scrollTop = event.target.scrollTop;
+    ({ target }) => {
+      if (!(target instanceof Element) || !target.classList.contains("text")) return;
+      for (const text of rowsBox.querySelectorAll(".text")) if (text !== target) text.scrollTop = target.scrollTop;
     },
     true,
   );
 
   return {
     node,
+    /** @param {Changed} changed */
     update(changed) {
       if (!changed || ["u", "s"].some((key) => changed.has(key))) build();
       if (!changed || ["u", "s", "q", "l", "f", "t", "cs", "theme", "rows"].some((key) => changed.has(key))) paint();

@@ -1,163 +1,212 @@
 import { augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, product } from "./maths.js";
 
-/** A document as the page uses it: labels as they are, arrays unpacked, and rows that are computed when first asked for. */
-export async function read(held) {
-  if (held.format !== "attnflow-page" || held.version > 1) {
-    throw new Error(`this page cannot read a document of format ${held.format} ${held.version ?? ""}`);
+/** @import { Floats, GraphStep, Matrix, Packed, Rounded, Rows, ServedRows, Step, StepShape, Table, TextDocument } from "./types" */
+/** @typedef {Table<Floats>} Unpacked */
+
+/** A document as the page uses it: labels as they are, arrays unpacked, and rows that are computed when first asked for.
+ *
+ * @param {TextDocument} doc
+ */
+export async function read(doc) {
+  if (doc.format !== "attnflow-page" || doc.version > 1) {
+    throw new Error(`this page cannot read a document of format ${doc.format} ${doc.version ?? ""}`);
   }
-  const weights = held.weights && (await unpackedWeights(held));
-  const image = held.image && { shape: held.image.shape, pixels: await unpacked(held.image) };
-  const views = {};
-  for (const unit of Object.keys(held.units)) {
-    views[unit] = {};
-    for (const [method, table] of Object.entries(held.views[unit])) views[unit][method] = await readTable(table);
+  const weights = doc.weights && (await unpackedWeights(doc, doc.weights));
+  const captured = () => {
+    if (!weights) throw new Error("this page does not hold the weights");
+    return weights;
+  };
+  const image = doc.image && { shape: doc.image.shape, pixels: await inflated(doc.image.data) };
+  /** @type {Record<string, Record<string, Unpacked | null>>} */
+  const methods = {};
+  for (const unit of Object.keys(doc.units)) {
+    methods[unit] = {};
+    for (const [method, table] of Object.entries(doc.methods[unit])) methods[unit][method] = await readTable(table);
   }
-  const kept = held.heads && { ...held.heads, values: await unpacked(held.heads.weights) };
-  const depth = held.layers.length;
+  const single = doc.heads && { ...doc.heads, values: await unpacked(doc.heads.weights) };
+  const depth = doc.layers.length;
+  /** @type {Map<string, any>} */
   const cache = new Map();
 
+  /** @template Value @param {string} key @param {() => Value} make @returns {Value} */
   function once(key, make) {
     if (!cache.has(key)) cache.set(key, make());
     return cache.get(key);
   }
 
-  /** Weights of a unit as steps: as the model has them, over words, or as uniform attention under the same mask. */
+  /** Weights of a unit as steps: as the model has them, over words, or as uniform attention under the same mask.
+   *
+   * @param {string} unit
+   * @returns {Step[]}
+   */
   function steps(unit, kind = "") {
     return once(`steps ${unit} ${kind}`, () => {
       if (kind === "uniform") return uniform(steps(unit));
       if (kind === "layer") return layerwise(steps(unit));
-      return held.units[unit].groups ? merged(weights, held.units[unit].groups) : weights;
+      return doc.units[unit].groups ? merged(captured(), doc.units[unit].groups) : captured();
     });
   }
 
+  /** @param {string} unit @returns {GraphStep[]} */
   function graph(unit, kind = "") {
-    return once(`graph ${unit} ${kind}`, () => augmented(steps(unit, kind), held.residual));
+    return once(`graph ${unit} ${kind}`, () => augmented(steps(unit, kind), doc.residual));
   }
 
+  /** @param {string} method @param {string} unit @param {number} query @param {string} kind @returns {Float64Array[]} */
   function computed(method, unit, query, kind) {
-    if (method === "raw") return held.layers.map((layer) => rawRow(steps(unit), held.ends, layer, query));
-    return rolloutRows(
-      graph(unit, kind),
-      held.layers.map((layer) => held.ends[layer]),
-      query,
-    );
+    if (method === "raw") return doc.layers.map((layer) => rawRow(steps(unit), doc.ends, layer, query));
+    const ends = doc.layers.map((layer) => doc.ends[layer]);
+    return /** @type {Float64Array[]} */ (rolloutRows(graph(unit, kind), ends, query)); // null at none of these layers
   }
 
-  /** Rows of a query at every layer, [layer][input], and whether they are exact; null where the document has no way to them. */
+  /** Rows of a query at every layer, [layer][input], and whether they are exact; null where the document has no way to them.
+   *
+   * @param {string} method
+   * @param {string} unit
+   * @param {number} query
+   * @returns {Rows | null}
+   */
   function rows(method, unit, query, field = "") {
     if (method === "raw") field = "";
     return once(`rows ${method} ${unit} ${query} ${field}`, () => {
-      const table = views[unit][method];
+      const table = methods[unit][method];
       const at = table ? table.queries.indexOf(query) : -1;
-      const pick = (kind) => tableRows(table[kind], at, depth, table.queries.length);
-      if (at >= 0 && (!field || table.uniform)) {
-        if (!field) return { rows: pick("values"), exact: true };
-        if (field === "layer") return { rows: pick("layer"), exact: true };
-        const under = pick("uniform");
-        return { rows: pick("values").map((row, l) => relative(field, row, under[l])), exact: true };
+      if (table && at >= 0 && (!field || table.uniform)) {
+        const pick = (values = table.values) => tableRows(values, at, depth, table.queries.length);
+        if (!field) return { rows: pick(), exact: true };
+        if (field === "layer") return { rows: pick(table.layer), exact: true };
+        const under = pick(table.uniform);
+        return { rows: pick().map((row, l) => relative(field, row, under[l])), exact: true };
       }
       if (!weights || (method !== "raw" && method !== "rollout")) return null;
-      if (!field) return { rows: computed(method, unit, query, ""), exact: held.exact };
-      if (field === "layer") return { rows: computed(method, unit, query, "layer"), exact: held.exact };
+      if (!field) return { rows: computed(method, unit, query, ""), exact: doc.exact };
+      if (field === "layer") return { rows: computed(method, unit, query, "layer"), exact: doc.exact };
       const under = computed(method, unit, query, "uniform");
       return {
         rows: computed(method, unit, query, "").map((row, l) => relative(field, row, under[l])),
-        exact: held.exact,
+        exact: doc.exact,
       };
     });
   }
 
-  /** What tokens are worth; over words, the sum over their subwords. */
+  /** What tokens are worth; over words, the sum over their subwords.
+   *
+   * @param {string} unit
+   */
   function worth(unit) {
     return once(`worth ${unit}`, () =>
-      held.importance.map((one) => ({
+      doc.importance.map((one) => ({
         ...one,
-        values: summed(Float64Array.from(one.values), held.units[unit].groups),
+        values: summed(Float64Array.from(one.values), doc.units[unit].groups),
       })),
     );
   }
 
-  /** The weights of every head for a query, [layer][head] → row; null where they are not held. */
+  /** The weights of every head for a query, [layer][head] → row; null where they are not here.
+   *
+   * @param {string} unit
+   * @param {number} query
+   */
   function heads(unit, query) {
-    if (!kept) return null;
+    if (!single) return null;
     return once(`heads ${unit} ${query}`, () => {
-      const groups = held.units[unit].groups;
+      const groups = doc.units[unit].groups;
       const members = groups ? groups[query] : [query];
-      const places = members.map((position) => kept.queries.indexOf(position));
+      const places = members.map((position) => single.queries.indexOf(position));
       if (places.includes(-1)) return null;
-      const n = held.units.subwords.tokens.length,
-        asked = kept.queries.length;
+      const n = doc.units.subwords.tokens.length,
+        count = single.queries.length;
       let start = 0;
-      return kept.counts.map((count) =>
-        Array.from({ length: count }, () => {
+      return single.counts.map((number) =>
+        Array.from({ length: number }, () => {
           const row = new Float64Array(n);
           for (const place of places)
-            for (let k = 0; k < n; k++) row[k] += kept.values[start + place * n + k] / places.length;
-          start += asked * n;
+            for (let k = 0; k < n; k++) row[k] += single.values[start + place * n + k] / places.length;
+          start += count * n;
           return summed(row, groups);
         }),
       );
     });
   }
 
-  /** One head as a whole [query, key], where heads of all queries are held. */
+  /** One head as a whole [query, key], where heads of all queries are here.
+   *
+   * @param {string} unit
+   * @param {number} layer
+   * @param {number} head
+   */
   function headMap(unit, layer, head) {
-    const n = held.units[unit].tokens.length,
-      first = held.firstQuery;
-    const found = Array.from({ length: n - first }, (_, q) => heads(unit, first + q));
-    return found.some((row) => !row) ? null : found.map((row) => row[layer][head]);
+    const n = doc.units[unit].tokens.length,
+      first = doc.firstQuery;
+    const all = Array.from({ length: n - first }, (_, q) => heads(unit, first + q)).filter((one) => one !== null);
+    return all.length < n - first ? null : all.map((one) => one[layer][head]);
   }
 
-  /** Rollout of every query at the top of a step: one product of matrices more than at the step below. */
+  /** Rollout of every query at the top of a step: one product of matrices more than at the step below.
+   *
+   * @param {string} unit
+   * @param {string} kind
+   * @param {number} step
+   * @returns {Matrix<Float64Array>}
+   */
   function rolled(unit, kind, step) {
     return once(`rolled ${unit} ${kind} ${step}`, () =>
       step ? product(graph(unit, kind)[step], rolled(unit, kind, step - 1)) : graph(unit, kind)[0],
     );
   }
 
+  /** @param {string} unit @param {string} kind @param {number} layer */
   function rolloutMap(unit, kind, layer) {
-    const { rows: count, cols, values } = rolled(unit, kind, held.ends[held.layers[layer]]);
-    return Array.from({ length: count - held.firstQuery }, (_, q) =>
-      values.subarray((held.firstQuery + q) * cols, (held.firstQuery + q + 1) * cols),
+    const { rows: count, cols, values } = rolled(unit, kind, doc.ends[doc.layers[layer]]);
+    return Array.from({ length: count - doc.firstQuery }, (_, q) =>
+      values.subarray((doc.firstQuery + q) * cols, (doc.firstQuery + q + 1) * cols),
     );
   }
 
-  /** The rows of all queries at one layer, or null. */
+  /** The rows of all queries at one layer, or null.
+   *
+   * @param {string} method
+   * @param {string} unit
+   * @param {number} layer
+   */
   function map(method, unit, layer, field = "") {
-    const count = queryNames(held, unit).length,
-      first = held.firstQuery;
+    const count = queryNames(doc, unit).length,
+      first = doc.firstQuery;
     if (method === "rollout" && weights) {
-      if (count ** 3 * held.steps.length > 4e8) return null;
+      if (count ** 3 * doc.steps.length > 4e8) return null;
       if (!field || field === "layer") return rolloutMap(unit, field, layer);
       const under = rolloutMap(unit, "uniform", layer);
       return rolloutMap(unit, "", layer).map((row, q) => relative(field, row, under[q]));
     }
-    const found = [];
+    /** @type {Float64Array[]} */
+    const all = [];
     for (let q = first; q < count; q++) {
       const row = rows(method, unit, q, field);
       if (!row) return null;
-      found.push(row.rows[layer]);
+      all.push(row.rows[layer]);
     }
-    return found;
+    return all;
   }
 
-  /** Rows that somebody else has computed. */
+  /** Takes in rows that somebody else has computed.
+   *
+   * @param {ServedRows} answer
+   */
   async function add(answer) {
-    for (const [method, table] of Object.entries(answer.views)) {
-      const found = await readTable(table);
-      if (!found) continue;
+    for (const [method, table] of Object.entries(answer.methods)) {
+      const more = await readTable(table);
+      if (!more) continue;
       for (const field of ["", "ratio", "difference", "layer"]) {
         cache.delete(`rows ${method} ${answer.unit} ${answer.query} ${field}`);
       }
-      const before = views[answer.unit][method];
-      views[answer.unit][method] = joined(before, found, depth);
+      methods[answer.unit][method] = joined(methods[answer.unit][method], more, depth);
     }
   }
 
   return {
-    ...held,
+    ...doc,
     image,
-    views,
+    methods,
     steps,
     graph,
     rows,
@@ -166,28 +215,39 @@ export async function read(held) {
     headMap,
     map,
     add,
-    widths: held.steps.map((step) => step.rows),
+    widths: doc.steps.map((step) => step.rows),
     hasWeights: !!weights,
-    holdsHeads: kept?.queries ?? null,
+    headQueries: single?.queries ?? null,
   };
 }
 
-/** Names of the positions that can be asked about: the tokens, unless the model merges its positions. */
-export function queryNames(held, unit) {
-  return held.queries ?? held.units[unit].tokens;
+/** Names of the positions that can be asked about: the tokens, unless the model merges its positions.
+ *
+ * @param {Pick<TextDocument, "queries" | "units">} doc
+ * @param {string} unit
+ */
+export function queryNames(doc, unit) {
+  return doc.queries ?? doc.units[unit].tokens;
 }
 
+/** @param {Float64Array} row @param {number[][] | null} groups */
 function summed(row, groups) {
   return groups ? Float64Array.from(groups, (group) => group.reduce((sum, i) => sum + row[i], 0)) : row;
 }
 
+/** @param {Table<Packed> | null} table @returns {Promise<Unpacked | null>} */
 async function readTable(table) {
   if (!table) return null;
-  const found = { queries: table.queries };
-  for (const kind of ["values", "uniform", "layer"]) if (table[kind]) found[kind] = await unpacked(table[kind]);
-  return found;
+  const { queries, values, uniform: even, layer } = table;
+  return {
+    queries,
+    values: await unpacked(values),
+    ...(even && { uniform: await unpacked(even) }),
+    ...(layer && { layer: await unpacked(layer) }),
+  };
 }
 
+/** @param {Floats} values @param {number} at @param {number} depth @param {number} queries */
 function tableRows(values, at, depth, queries) {
   const n = values.length / depth / queries;
   return Array.from({ length: depth }, (_, l) =>
@@ -195,55 +255,62 @@ function tableRows(values, at, depth, queries) {
   );
 }
 
+/** @param {Unpacked | null | undefined} before @param {Unpacked} more @param {number} depth @returns {Unpacked} */
 function joined(before, more, depth) {
   if (!before) return more;
-  const found = { queries: [...before.queries, ...more.queries] };
-  for (const kind of ["values", "uniform", "layer"]) {
-    if (!before[kind] || !more[kind]) continue;
-    const a = before[kind].length / depth,
-      b = more[kind].length / depth;
-    found[kind] = new Float64Array((a + b) * depth);
+  /** @param {Floats} first @param {Floats} second */
+  const both = (first, second) => {
+    const [a, b] = [first.length / depth, second.length / depth],
+      values = new Float64Array((a + b) * depth);
     for (let l = 0; l < depth; l++) {
-      found[kind].set(before[kind].subarray(l * a, (l + 1) * a), l * (a + b));
-      found[kind].set(more[kind].subarray(l * b, (l + 1) * b), l * (a + b) + a);
+      values.set(first.subarray(l * a, (l + 1) * a), l * (a + b));
+      values.set(second.subarray(l * b, (l + 1) * b), l * (a + b) + a);
     }
-  }
-  return found;
+    return values;
+  };
+  return {
+    queries: [...before.queries, ...more.queries],
+    values: both(before.values, more.values),
+    ...(before.uniform && more.uniform && { uniform: both(before.uniform, more.uniform) }),
+    ...(before.layer && more.layer && { layer: both(before.layer, more.layer) }),
+  };
 }
 
-async function unpackedWeights(held) {
-  const { weights } = held;
-  const flat = weights.type === "rounded" ? await unrounded(weights, held.steps) : await unpacked(weights);
+/** @param {TextDocument} doc @param {Packed | Rounded} weights @returns {Promise<Step[]>} */
+async function unpackedWeights(doc, weights) {
+  const flat = weights.type === "rounded" ? await unrounded(weights, doc.steps) : await unpacked(weights);
   let at = 0;
-  return held.steps.map((step) => ({ ...step, values: flat.subarray(at, (at += step.rows * step.cols)) }));
+  return doc.steps.map((step) => ({ ...step, values: flat.subarray(at, (at += step.rows * step.cols)) }));
 }
 
+/** @param {Rounded} weights @param {StepShape[]} steps */
 async function unrounded(weights, steps) {
   const codes = await inflated(weights.data),
     scales = await unpacked(weights.scales);
   const value = Float64Array.from({ length: 256 }, (_, code) => (code ? Math.exp((code - 255) / weights.steps) : 0));
-  const found = new Float32Array(codes.length);
+  const values = new Float32Array(codes.length);
   let at = 0,
     row = 0;
   for (const { rows, cols } of steps) {
     for (let r = 0; r < rows; r++, row++)
-      for (let c = 0; c < cols; c++, at++) found[at] = value[codes[at]] * scales[row];
+      for (let c = 0; c < cols; c++, at++) values[at] = value[codes[at]] * scales[row];
   }
-  return found;
+  return values;
 }
 
+/** @param {Packed} array @returns {Promise<Floats>} */
 async function unpacked(array) {
   const bytes = await inflated(array.data);
-  if (array.type === "u1") return bytes;
   const size = array.type === "f8" ? 8 : 4,
     count = bytes.length / size;
-  const found = size === 8 ? new Float64Array(count) : new Float32Array(count),
-    raw = new Uint8Array(found.buffer);
+  const values = size === 8 ? new Float64Array(count) : new Float32Array(count),
+    raw = new Uint8Array(values.buffer);
   for (let plane = 0; plane < size; plane++)
     for (let i = 0; i < count; i++) raw[size * i + plane] = bytes[plane * count + i];
-  return found;
+  return values;
 }
 
+/** @param {string} text */
 async function inflated(text) {
   const binary = atob(text),
     bytes = new Uint8Array(binary.length);

@@ -1,23 +1,74 @@
-/** An HTML element: attributes, listeners under "on…", and children; texts are always text. */
+/** @import { Attributes, Child, Palette } from "./types" */
+
+/** An HTML element: attributes, listeners under "on…", and children; texts are always text.
+ *
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
 export function el(tag, attributes = {}, ...children) {
   return built(document.createElement(tag), attributes, children);
 }
 
-/** The same in SVG. */
+/** The same in SVG.
+ *
+ * @template {keyof SVGElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ * @returns {SVGElementTagNameMap[Tag]}
+ */
 export function svg(tag, attributes = {}, ...children) {
   return built(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
+/** Children as `append` takes them, out of lists within lists.
+ *
+ * @param {Child} children
+ */
+export function flattened(children) {
+  const nodes = /** @type {any[]} */ ([children]).flat(Infinity);
+  return nodes.filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+/** @template {Element} Node @param {Node} node @param {Attributes} attributes @param {Child[]} children */
 function built(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value === true ? "" : value);
+    if (typeof value === "function") node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : String(value));
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...flattened(children));
   return node;
 }
 
+/** What an event happened in, by a selector.
+ *
+ * @param {Event} event
+ * @param {string} selector
+ * @returns {HTMLElement | SVGElement | null}
+ */
+export function closest(event, selector) {
+  return event.target instanceof Element ? event.target.closest(selector) : null;
+}
+
+/** The 2D context of a canvas, which every canvas that has no other one gives.
+ *
+ * @param {HTMLCanvasElement} canvas
+ */
+export function brush(canvas) {
+  return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+}
+
+/** @param {number} low @param {number} x @param {number} high */
+export const between = (low, x, high) => Math.min(high, Math.max(low, x));
+
+/** @param {unknown} error */
+export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+
+/** @param {number} x */
 export function number(x, digits = 3) {
   if (x === Infinity) return "∞";
   if (!Number.isFinite(x)) return "–";
@@ -25,8 +76,9 @@ export function number(x, digits = 3) {
   return x.toFixed(digits).replace("-", "−");
 }
 
+/** @param {number | null} x */
 export function correlation(x) {
-  return Number.isFinite(x)
+  return x !== null && Number.isFinite(x)
     ? x
         .toFixed(2)
         .replace(/^-(?=0\.00$)/, "")
@@ -35,7 +87,10 @@ export function correlation(x) {
     : "–";
 }
 
-/** A token for people: white space and controls made visible, the tokenizer's marks apart from the text. */
+/** A token for people: white space and controls made visible, the tokenizer's marks apart from the text.
+ *
+ * @param {string} token
+ */
 export function spoken(token) {
   const mark = token.match(/^(##|Ġ|▁)(?=.)/u)?.[0] ?? "";
   // controls, what XML cannot hold, and half a character have no look of their own; what turns a line round has only effects
@@ -46,36 +101,72 @@ export function spoken(token) {
   return { mark, text: rest.replace(/./gsu, visible) || "∅" };
 }
 
+/** @type {Record<string, string>} */
+const SIGNS = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍" };
+
+/** @param {string} sign */
 function visible(sign) {
-  return (
-    { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍" }[sign] ?? `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`
-  );
+  return SIGNS[sign] ?? `\\u${(sign.codePointAt(0) ?? 0).toString(16).padStart(4, "0")}`;
 }
 
-/** A token as content of an element: its mark faint. bdi, because scripts run both ways. */
+/** A token as content of an element: its mark faint. bdi, because scripts run both ways.
+ *
+ * @param {string} token
+ */
 export function tokenNodes(token) {
   const { mark, text } = spoken(token);
-  return [mark && el("span", { class: "mark", "aria-hidden": "true" }, mark), el("bdi", {}, text)].filter(Boolean);
+  return [mark ? el("span", { class: "mark", "aria-hidden": "true" }, mark) : null, el("bdi", {}, text)];
 }
 
+/** Tokens in a line: a space between words, and before each part of the input its name.
+ *
+ * @param {{ tokens: string[], joins: boolean[], parts: string[] | null }} text
+ * @param {number[]} places those of its tokens that are there
+ * @param {(i: number, place: number) => Attributes} attributes of the element of token i
+ */
+export function tokenLine({ tokens, joins, parts }, places, attributes) {
+  let part = "";
+  return places.flatMap((i, place) => {
+    const joined = place > 0 && joins[i] && places[place - 1] === i - 1,
+      named = parts?.[i] && parts[i] !== part;
+    part = parts?.[i] ?? "";
+    return [
+      named ? el("span", { class: "part" }, part) : null,
+      place && !joined ? " " : null,
+      el("span", { class: joined ? "tok joined" : "tok", ...attributes(i, place) }, tokenNodes(tokens[i])),
+    ];
+  });
+}
+
+/** @param {string} token */
 export function plainToken(token, most = 24) {
   const { mark, text } = spoken(token);
   const whole = [...(mark + text)];
   return whole.length > most ? whole.slice(0, most - 1).join("") + "…" : whole.join("");
 }
 
+/** @type {CanvasRenderingContext2D | null} */
 let measuring = null;
 
-/** The width of a text in pixels, as the exported figures set it. */
+/** The width of a text in pixels, as the exported figures set it.
+ *
+ * @param {string} text
+ */
 export function textWidth(text, size = 11, weight = "") {
-  measuring ??= document.createElement("canvas").getContext("2d");
+  measuring ??= brush(document.createElement("canvas"));
   measuring.font = `${weight} ${size}px ${FONT}`;
   return measuring.measureText(text).width;
 }
 
 export const FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif";
 
-/** The frame of a figure, on screen and in a file alike. */
+/** The frame of a figure, on screen and in a file alike.
+ *
+ * @param {number} width
+ * @param {number} height
+ * @param {Palette} colours
+ * @param {string} title
+ */
 export function figure(width, height, colours, title) {
   const style = `font-family:${FONT};font-variant-numeric:tabular-nums`;
   return svg(
@@ -95,15 +186,20 @@ export function figure(width, height, colours, title) {
   );
 }
 
+/** @param {number} x @param {number} y @param {string} text @param {Attributes} [attributes] */
 export function label(x, y, text, attributes = {}) {
   return svg("text", { x, y, "dominant-baseline": "central", ...attributes }, text);
 }
 
-/** One box that follows the pointer, per page. */
+/** One box that follows the pointer, per page.
+ *
+ * @param {HTMLElement} root
+ */
 export function makeTip(root) {
   const box = el("div", { class: "tip", role: "status", hidden: true });
   root.append(box);
   return {
+    /** @param {{ clientX: number, clientY: number }} event @param {(string | false | null)[]} lines */
     show(event, lines) {
       box.replaceChildren(...lines.filter(Boolean).map((line) => el("div", {}, line)));
       box.hidden = false;
@@ -119,7 +215,12 @@ export function makeTip(root) {
   };
 }
 
-/** A table with a name at the head of each row and column. */
+/** A table with a name at the head of each row and column.
+ *
+ * @param {Attributes} attributes
+ * @param {string[]} heads
+ * @param {Child[][]} rows
+ */
 export function tableOf(attributes, heads, rows) {
   const head = heads.map((text) => el("th", { scope: "col" }, text));
   const body = rows.map(([first, ...cells]) => {
@@ -129,18 +230,30 @@ export function tableOf(attributes, heads, rows) {
   return el("table", attributes, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
 }
 
-/** A table that only screen readers see, behind a picture. */
+/** A table that only screen readers see, behind a picture.
+ *
+ * @param {string} caption
+ * @param {string[]} heads
+ * @param {Child[][]} rows
+ */
 export function hiddenTable(caption, heads, rows) {
   const table = tableOf({}, heads, rows);
   table.prepend(el("caption", {}, caption));
   return el("div", { class: "sr" }, table); // in a box, because a table grows beyond the height it is given
 }
 
+/** @param {string} text @param {(event: any) => unknown} onclick @param {Attributes} [attributes] */
 export function button(text, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, text);
 }
 
-/** A group of buttons of which one is pressed. */
+/** A group of buttons of which one is pressed.
+ *
+ * @param {string} name
+ * @param {Record<string, string>} options the text of each by its value
+ * @param {string} chosen
+ * @param {(value: string) => void} onchoose
+ */
 export function choice(name, options, chosen, onchoose) {
   return el(
     "div",
@@ -151,6 +264,7 @@ export function choice(name, options, chosen, onchoose) {
   );
 }
 
+/** @param {HTMLElement} group @param {string} chosen */
 export function press(group, chosen) {
-  for (const one of group.children) one.setAttribute("aria-pressed", String(one.dataset.value === chosen));
+  for (const one of group.children) one.setAttribute("aria-pressed", String(one.getAttribute("data-value") === chosen));
 }

@@ -1,107 +1,161 @@
-import { PALETTES } from "./colour.js";
-import { el, makeTip, button, choice, press } from "./draw.js";
+import { el, makeTip, choice, press } from "./draw.js";
 import { makeState } from "./state.js";
-import { listed } from "./plots.js";
+import { makeTheme } from "./theme.js";
 
+/** @import { Child, Choices, PanelsPage, Provenance, Section } from "./types" */
+
+/** @param {number} n @param {string} name */
 export const many = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
 
-/** Who made the page, of which model, and the button of themes. */
-export function topOf({ model, revision, dtype }, theme) {
-  const name = model?.split(/[\\/]/).slice(-2).join("/"); // the end of a path is enough to know it by
-  const told = [name, revision?.replace(/^([0-9a-f]{12})[0-9a-f]+$/, "$1"), dtype].filter(Boolean).join(" · ");
-  const title = model === name ? null : model;
-  const brand = el(
-    "div",
-    { class: "brand" },
-    el("h1", {}, "attnflow"),
-    el("span", { class: "told-model", title }, told),
-  );
-  return el("header", { class: "top" }, brand, el("div", { class: "controls" }, theme));
+/** @param {string} text */
+export const listed = (text) => (text ? text.split(",") : []);
+
+/** The name that a model goes by: of a path, which older files have, the last two parts.
+ *
+ * @param {unknown} model
+ */
+export const shortName = (model) =>
+  String(model ?? "")
+    .split(/[\\/]/)
+    .slice(-2)
+    .join("/");
+
+/** Who made the page, of which model, and the controls.
+ *
+ * @param {Child[]} facts
+ * @param {string | null} title
+ * @param {...Child} controls
+ */
+export function topOf(facts, title, ...controls) {
+  const model = el("span", { class: "model-name", title }, facts.filter(Boolean).join(" · "));
+  const brand = el("div", { class: "brand" }, el("h1", {}, "attnflow"), model);
+  return el("header", { class: "top" }, brand, el("div", { class: "controls" }, controls));
 }
 
-export function panel(name, title, told, controls, ...body) {
+/** @param {Provenance} provenance @param {HTMLElement} theme */
+export function panelsTop({ model, revision, dtype }, theme) {
+  const name = shortName(model),
+    commit = revision?.replace(/^([0-9a-f]{12})[0-9a-f]+$/, "$1");
+  return topOf([name, commit, dtype], model === name ? null : (model ?? null), theme);
+}
+
+/** @param {string} name @param {string} title @param {string} hint @param {Child} controls @param {...Child} body */
+export function panel(name, title, hint, controls, ...body) {
   const top = el("header", {}, el("h2", {}, title), controls);
-  return el("section", { class: "panel", "data-panel": name }, top, el("p", { class: "hint" }, told), body);
+  return el("section", { class: "panel", "data-panel": name }, top, el("p", { class: "hint" }, hint), body);
 }
 
-/** What may be wider than its place; `tellMore` says at its edges that there is more. */
+/** What may be wider than its place; `markEdges` shows at its edges that there is more.
+ *
+ * @param {HTMLElement} box
+ */
 export const sideways = (box) => el("div", { class: "sideways" }, box);
 
-/** A table that may be. */
+/** A table that may be.
+ *
+ * @param {string} name
+ * @param {HTMLTableElement} table
+ */
 export const wideTable = (name, table) =>
   sideways(el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": name }, table));
 
-function tellMore(box) {
+/** @param {Element} box */
+function markEdges(box) {
   const beyond = box.scrollWidth - box.clientWidth - box.scrollLeft;
-  box.parentNode.classList.toggle("more-left", box.scrollLeft > 1);
-  box.parentNode.classList.toggle("more-right", beyond > 1);
+  box.parentElement?.classList.toggle("more-left", box.scrollLeft > 1);
+  box.parentElement?.classList.toggle("more-right", beyond > 1);
 }
 
-/** One of some texts: the same choice in every panel that has it. */
+/** One of some texts: the same choice in every panel that has it.
+ *
+ * @param {PanelsPage} page
+ * @param {string} name
+ * @param {string} key
+ * @param {string[]} options
+ */
 export function pick(page, name, key, options) {
-  const onchange = () => page.state.set({ [key]: select.value });
   const entries = options.map((value) => el("option", { value }, value));
-  const select = el("select", { "data-pick": key, onchange }, entries);
+  const select = el("select", { "data-pick": key }, entries);
+  select.addEventListener("change", () => page.state.set({ [key]: select.value }));
   page.follow(() => (select.value = page.state.get()[key]));
   return options.length > 1 ? el("label", {}, `${name} `, select) : "";
 }
 
-/** The same as buttons. options: the text of each by its value. */
+/** The same as buttons.
+ *
+ * @param {PanelsPage} page
+ * @param {string} name
+ * @param {string} key
+ * @param {Record<string, string>} options the text of each by its value
+ */
 export function switched(page, name, key, options) {
   const group = choice(name, options, "", (value) => page.state.set({ [key]: value }));
   page.follow(() => press(group, page.state.get()[key]));
   return group;
 }
 
-/** Any of some: their values with commas between. */
+/** Any of some: their values with commas between.
+ *
+ * @param {PanelsPage} page
+ * @param {string} name
+ * @param {string} key
+ * @param {string[][]} entries value and text of each
+ */
 export function checks(page, name, key, entries) {
-  const onchange = () => page.state.set({ [key]: boxes.flatMap((box) => (box.checked ? [box.value] : [])).join() });
-  const boxes = entries.map(([value]) => el("input", { type: "checkbox", value, onchange }));
+  const boxes = entries.map(([value]) => el("input", { type: "checkbox", value }));
+  const values = () => boxes.flatMap((box) => (box.checked ? [box.value] : []));
   page.follow(() => boxes.forEach((box) => (box.checked = listed(page.state.get()[key]).includes(box.value))));
   const labels = entries.map(([, text], i) => el("label", {}, boxes[i], ` ${text}`));
-  return el("div", { class: "checks", role: "group", "aria-label": name }, labels);
+  const group = el("div", { class: "checks", role: "group", "aria-label": name }, labels);
+  group.addEventListener("change", () => page.state.set({ [key]: values().join() }));
+  return group;
 }
 
 /** Puts a page of panels into an element, which draws those again that depend on what has changed.
  *
- * kind: its classes. held: what the panels are of. defaults, allowed: the state, but for the theme. head: the nodes above, of
- * the button of themes. fill: of the page, { above, sections, foot }: nodes before the panels, the panels as { node, needs,
- * draw } with the names in the state that each depends on, and the last line.
+ * @template Subject
+ * @param {HTMLElement} root
+ * @param {object} parts
+ * @param {string} parts.kind the page's classes
+ * @param {Subject} parts.subject what the panels are of, as entries of the page
+ * @param {Choices} parts.defaults the state, but for the theme
+ * @param {Record<string, { includes(text: string): boolean }>} parts.allowed what the address may say
+ * @param {(theme: HTMLElement) => Child} parts.head the nodes above, of the button of themes
+ * @param {(page: PanelsPage & Subject) => { above?: HTMLElement[], sections: Section[], foot: string }} parts.fill
+ *   nodes before the panels, the panels, with the names in the state that each needs, and the last line
  */
-export function showPanels(root, { kind, held, defaults, allowed, head, fill }) {
-  const dark = matchMedia("(prefers-color-scheme: dark)"),
-    { signal } = new AbortController();
+export function showPanels(root, { kind, subject, defaults, allowed, head, fill }) {
+  const { signal } = new AbortController();
   const themes = ["", "light", "dark"];
   const state = makeState({ ...defaults, theme: "" }, { ...allowed, theme: themes }, "", signal);
-  let printing = false;
-  const isDark = () => !printing && (state.get().theme === "dark" || (state.get().theme !== "light" && dark.matches));
-  const theme = button("", () => state.set({ theme: isDark() ? "light" : "dark" }), { class: "theme" });
-  const node = el("article", { class: `attnflow ${kind}` }, head(theme));
+  const theme = makeTheme(root, state, signal, () => update());
+  const node = el("article", { class: `attnflow ${kind}` }, head(theme.node));
   root.replaceChildren(node);
-  const followers = [],
-    follow = (follower) => followers.push(follower);
-  const page = { ...held, state, follow, tip: makeTip(root), colours: () => PALETTES[isDark() ? "dark" : "light"] };
+  /** @type {(() => void)[]} */
+  const followers = [];
+  const page = {
+    ...subject,
+    state: /** @type {import("./types").State<Choices>} */ (state),
+    tip: makeTip(root),
+    colours: theme.colours,
+    follow: (/** @type {() => void} */ follower) => void followers.push(follower),
+  };
   const { above = [], sections, foot } = fill(page);
   node.append(...above, ...sections.map((section) => section.node), el("footer", {}, foot));
+
+  /** @param {Set<string>} [changed] */
   function update(changed) {
-    root.dataset.theme = isDark() ? "dark" : "light";
-    theme.textContent = isDark() ? "☀" : "☾";
-    theme.setAttribute("aria-label", isDark() ? "light theme" : "dark theme");
+    theme.paint();
     page.tip.hide();
     followers.forEach((follower) => follower());
     for (const { needs, draw } of sections) if (!changed || needs.some((name) => changed.has(name))) draw();
-    node.querySelectorAll(".scroll").forEach(tellMore);
+    node.querySelectorAll(".scroll").forEach(markEdges);
     node.dataset.settled = node.dataset.updated = String(Number(node.dataset.updated ?? 0) + 1);
   }
   state.listen(update);
-  const onscroll = ({ target }) => target.classList.contains("scroll") && tellMore(target);
+  const onscroll = (/** @type {Event} */ { target }) =>
+    target instanceof Element && target.classList.contains("scroll") && markEdges(target);
   node.addEventListener("scroll", onscroll, { capture: true, passive: true }); // does not bubble
-  dark.addEventListener("change", () => update());
-  for (const [name, flag] of Object.entries({ beforeprint: true, afterprint: false }))
-    addEventListener(name, () => {
-      printing = flag; // paper is white
-      update();
-    });
   let width = node.clientWidth;
   new ResizeObserver(() => {
     if (Math.abs(node.clientWidth - width) < 8) return;

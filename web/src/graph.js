@@ -1,6 +1,22 @@
-import { el, svg, figure, label, number, plainToken, hiddenTable, choice, press, textWidth } from "./draw.js";
 import { shade } from "./colour.js";
+import {
+  el,
+  svg,
+  between,
+  choice,
+  closest,
+  figure,
+  hiddenTable,
+  label,
+  number,
+  plainToken,
+  press,
+  textWidth,
+} from "./draw.js";
 import { exportMenu } from "./keep.js";
+
+/** @import { Cells, Changed, Edge, Matrix, Page, Palette } from "./types" */
+/** @typedef {Edge & { amount: number }} Amount */
 
 const EDGES = 1000;
 
@@ -8,12 +24,21 @@ const EDGES = 1000;
  *
  * Millions of edges are only counted, by the leading bits of their amounts; those above the level that leaves at most `most`
  * are then picked.
+ *
+ * @param {Matrix[]} graph
+ * @param {number} end
+ * @param {number} query
+ * @param {boolean} carried
  */
 export function strongest(graph, end, query, carried, most = EDGES) {
-  const masses = [],
-    tops = [];
-  masses[end + 1] = carried ? new Float64Array(graph[end].rows) : null;
-  if (carried) masses[end + 1][query] = 1;
+  /** @type {Float64Array[]} */
+  const masses = [];
+  /** @type {number[]} */
+  const tops = [];
+  if (carried) {
+    masses[end + 1] = new Float64Array(graph[end].rows);
+    masses[end + 1][query] = 1;
+  }
   const amount = new Float32Array(1),
     bits = new Uint32Array(amount.buffer),
     counts = new Uint32Array(1 << 13);
@@ -22,7 +47,7 @@ export function strongest(graph, end, query, carried, most = EDGES) {
     let top = 0;
     const { rows, cols, values } = graph[s],
       mass = masses[s + 1],
-      below = carried ? new Float64Array(cols) : null;
+      below = new Float64Array(cols);
     for (let q = 0, e = 0; q < rows; q++) {
       const share = carried ? mass[q] : 1;
       if (share === 0) {
@@ -33,20 +58,21 @@ export function strongest(graph, end, query, carried, most = EDGES) {
         const sent = share * values[e];
         if (sent <= 0) continue;
         if (values[e] > top) top = values[e];
-        if (carried) below[k] += sent;
+        below[k] += sent;
         amount[0] = sent;
         counts[bits[0] >>> 18]++;
         count++;
       }
     }
-    masses[s] = below;
+    if (carried) masses[s] = below;
     tops[s] = top;
   }
   let bin = counts.length - 1;
-  for (let kept = counts[bin]; bin > 0 && kept + counts[bin - 1] <= most; bin--) kept += counts[bin - 1];
+  for (let sum = counts[bin]; bin > 0 && sum + counts[bin - 1] <= most; bin--) sum += counts[bin - 1];
   bits[0] = bin << 18;
-  const least = amount[0],
-    edges = [];
+  const least = amount[0];
+  /** @type {Amount[]} */
+  const edges = [];
   for (let s = end; s >= 0; s--) {
     const { rows, cols, values } = graph[s],
       mass = masses[s + 1];
@@ -64,8 +90,16 @@ export function strongest(graph, end, query, carried, most = EDGES) {
   return { edges, count, masses };
 }
 
-/** Columns and levels of a layered graph, with room for tokens below and names of levels at the left. */
-export function grid(columns, levels, names, levelNames, colours, { title, width, top = 30 }) {
+/** Columns and levels of a layered graph, with room for tokens below and names of levels at the left.
+ *
+ * @param {number[]} columns
+ * @param {number} levels
+ * @param {string[]} names
+ * @param {string[]} levelNames
+ * @param {Palette} colours
+ * @param {{ title: string, width: number, top?: number }} layout
+ */
+export function layered(columns, levels, names, levelNames, colours, { title, width, top = 30 }) {
   const labels = columns.map((position) => plainToken(names[position] ?? String(position), 16)),
     longest = Math.max(...labels.map((text) => textWidth(text, 11)));
   const gap = Math.max(columns.length > 60 ? 15 : 22, Math.min(110, (width - 98) / Math.max(1, columns.length)));
@@ -75,19 +109,21 @@ export function grid(columns, levels, names, levelNames, colours, { title, width
   const foot = 18 + (slanted ? Math.max(30, 0.82 * longest) : 14);
   const wide = Math.ceil(left + columns.length * gap + 14),
     high = top + (levels - 1) * rise + foot + 12;
-  const found = figure(wide, high, colours, title);
+  const drawing = figure(wide, high, colours, title);
   const place = new Map(columns.map((position, c) => [position, left + (c + 0.5) * gap]));
-  const x = (position) => place.get(position),
-    y = (level) => top + (levels - 1 - level) * rise + 6;
+  const x = (/** @type {number} */ position) => place.get(position) ?? NaN,
+    y = (/** @type {number} */ level) => top + (levels - 1 - level) * rise + 6;
   for (let level = 0; level < levels; level++) {
-    found.append(
+    drawing.append(
       svg("line", { x1: left, x2: wide - 14, y1: y(level), y2: y(level), stroke: colours.line, "stroke-width": 0.6 }),
     );
-    found.append(label(0, y(level), level ? levelNames[level - 1] : "input", { "font-size": 10, fill: colours.faint }));
+    drawing.append(
+      label(0, y(level), level ? levelNames[level - 1] : "input", { "font-size": 10, fill: colours.faint }),
+    );
   }
   for (const [c, position] of columns.entries()) {
     const under = y(0) + 16;
-    found.append(
+    drawing.append(
       label(
         x(position),
         under,
@@ -98,26 +134,31 @@ export function grid(columns, levels, names, levelNames, colours, { title, width
       ),
     );
   }
-  return { node: found, x, y, gap };
+  return { node: drawing, x, y, gap };
 }
 
+/** @param {number} x1 @param {number} y1 @param {number} x2 @param {number} y2 */
 export function curve(x1, y1, x2, y2) {
   const middle = (y1 + y2) / 2;
   return `M${x1.toFixed(1)} ${y1.toFixed(1)}C${x1.toFixed(1)} ${middle.toFixed(1)} ${x2.toFixed(1)} ${middle.toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}`;
 }
 
+/** @type {Record<string, string>} */
 const KINDS = {
   carried: "what rollout carries from the query",
   weights: "weights with the residual",
   attention: "attention alone",
 };
 
-/** Figure 1 of the paper: tokens across, layers up, strength as opacity. */
+/** Figure 1 of the paper: tokens across, layers up, strength as opacity.
+ *
+ * @param {Page} page
+ */
 export function graphPanel(page) {
   const { data, state } = page;
   const holder = el("div", { class: "scroll" }),
     note = el("p", { class: "hint" }),
-    told = el("p", { class: "told", "aria-live": "polite" });
+    summary = el("p", { class: "summary", "aria-live": "polite" });
   const pick = choice("edges", KINDS, "", (g) => state.set({ g }));
   const node = el(
     "section",
@@ -136,8 +177,9 @@ export function graphPanel(page) {
       ),
     ),
     holder,
-    told,
+    summary,
   );
+  /** @type {{ level: number, position: number } | null} */
   let focus = null;
 
   function gathered() {
@@ -148,24 +190,27 @@ export function graphPanel(page) {
     return { at, end, ...strongest(graph, end, at.query, g === "carried"), kind: g };
   }
 
-  function shownColumns(found) {
+  /** @param {ReturnType<typeof gathered>} strong */
+  function shownColumns(strong) {
     // positions that nothing reaches would only stretch a long text
-    const n = found.at.tokens.length;
+    const n = strong.at.tokens.length;
     if (n <= 60) return Array.from({ length: n }, (_, i) => i);
-    const used = new Set([found.at.query]);
-    for (const edge of found.edges) {
+    const used = new Set([strong.at.query]);
+    for (const edge of strong.edges) {
       used.add(edge.query);
       used.add(edge.key);
     }
     return [...used].sort((a, b) => a - b);
   }
 
-  function draw(colours, found = gathered()) {
-    const { at, end, edges, masses, kind } = found;
-    const columns = shownColumns(found),
+  /** @param {Palette} colours */
+  function draw(colours) {
+    const strong = gathered(),
+      { at, end, edges, masses, kind } = strong;
+    const columns = shownColumns(strong),
       levels = end + 2;
     const names = at.tokens;
-    const frame = grid(columns, levels, names, data.levels, colours, {
+    const frame = layered(columns, levels, names, data.levels, colours, {
       title: `${KINDS[kind]} · ${at.queryName} at ${at.layerName}`,
       width: page.width() - 40,
     });
@@ -212,9 +257,10 @@ export function graphPanel(page) {
       }
     }
     frame.node.append(...nodes);
-    return { ...frame, drawn, columns, levels, found };
+    return { ...frame, drawn, columns, levels, strong };
   }
 
+  /** @type {ReturnType<typeof draw> | null} */
   let current = null;
 
   function paint() {
@@ -224,17 +270,18 @@ export function graphPanel(page) {
     }
     const colours = page.colours();
     press(pick, state.get().g);
-    current = draw(colours);
-    const { at, edges, count, end } = current.found;
+    const drawing = draw(colours),
+      { at, edges, count, end } = drawing.strong;
+    current = drawing;
     note.textContent =
       count > edges.length
         ? `the ${edges.length.toLocaleString("en")} strongest of ${count.toLocaleString("en")} edges`
         : "";
-    const picture = current.node;
+    const picture = drawing.node;
     picture.setAttribute("tabindex", "0");
     picture.classList.add("graph");
     picture.addEventListener("pointermove", (event) => {
-      const dot = event.target.closest("circle");
+      const dot = closest(event, "circle");
       if (dot) {
         light(Number(dot.dataset.level), Number(dot.dataset.position), event);
         return;
@@ -247,7 +294,7 @@ export function graphPanel(page) {
       page.tip.hide();
     });
     picture.addEventListener("click", (event) => {
-      const dot = event.target.closest("circle");
+      const dot = closest(event, "circle");
       if (!dot) return;
       const level = Number(dot.dataset.level),
         position = Number(dot.dataset.position);
@@ -276,43 +323,54 @@ export function graphPanel(page) {
       ),
     );
     if (focused) {
-      if (focus && (focus.level > end + 1 || !current.columns.includes(focus.position))) focus = null;
+      if (focus && (focus.level > end + 1 || !drawing.columns.includes(focus.position))) focus = null;
       picture.focus();
       return;
     }
-    told.textContent =
+    summary.textContent =
       "Hover a state, or focus the graph and use the arrow keys, to see what flows into it and out of it.";
   }
 
+  /** @param {KeyboardEvent} event */
   function move(event) {
-    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-    if (!step && event.key !== "Enter") return;
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1], Enter: [0, 0] };
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
+    if (!step || !current || !focus) return;
     event.preventDefault();
     event.stopPropagation();
     const { columns, levels } = current;
     if (event.key === "Enter") {
-      const layer = data.layers.find((l) => data.ends[l] === focus.level - 1);
-      if (focus.level === 0) state.set({ t: focus.position });
-      else if (layer !== undefined) state.set({ q: focus.position, l: layer + 1 });
+      const { level, position } = focus,
+        layer = data.layers.find((l) => data.ends[l] === level - 1);
+      if (level === 0) state.set({ t: position });
+      else if (layer !== undefined) state.set({ q: position, l: layer + 1 });
       return;
     }
-    const c = Math.min(columns.length - 1, Math.max(0, columns.indexOf(focus.position) + step[0]));
-    focus = { level: Math.min(levels - 1, Math.max(0, focus.level + step[1])), position: columns[c] };
+    const c = between(0, columns.indexOf(focus.position) + step[0], columns.length - 1);
+    focus = { level: between(0, focus.level + step[1], levels - 1), position: columns[c] };
     light(focus.level, focus.position);
   }
 
+  /** @param {number} level @param {number} position */
   function stateName(level, position) {
     return `${page.stateName(level, position)}${level ? ` at ${data.levels[level - 1]}` : " (input)"}`;
   }
 
-  /** What flows into a state from below and out of it upwards; the rest steps back. */
-  function light(level, position, event) {
+  /** What flows into a state from below and out of it upwards; the rest steps back.
+   *
+   * @param {number | null} level
+   * @param {number} [position]
+   * @param {PointerEvent} [event]
+   */
+  function light(level, position = 0, event) {
     if (!current) return;
     const colours = page.colours();
-    const into = [],
-      out = [];
+    /** @type {Amount[]} */
+    const into = [];
+    /** @type {Amount[]} */
+    const out = [];
     for (const { edge, path } of current.drawn) {
-      const below = edge.step === level - 1 && edge.query === position,
+      const below = edge.step + 1 === level && edge.query === position,
         above = edge.step === level && edge.key === position;
       if (below) into.push(edge);
       if (above) out.push(edge);
@@ -324,6 +382,7 @@ export function graphPanel(page) {
         level !== null && Number(dot.dataset.level) === level && Number(dot.dataset.position) === position ? "3" : "";
     }
     if (level === null) return;
+    /** @param {Amount[]} edges @param {(edge: Edge) => string} name */
     const list = (edges, name) =>
       edges
         .sort((a, b) => b.amount - a.amount)
@@ -335,10 +394,11 @@ export function graphPanel(page) {
       level > 0 && `takes from: ${list(into, (edge) => stateName(edge.step, edge.key))}`,
       level < current.levels - 1 && `gives to: ${list(out, (edge) => stateName(edge.step + 1, edge.query))}`,
     ].filter(Boolean);
-    told.textContent = lines.join(" · ");
+    summary.textContent = lines.join(" · ");
     if (event) page.tip.show(event, lines);
   }
 
+  /** @returns {Cells[]} */
   function csvRows() {
     const edges = data.hasWeights ? gathered().edges : [];
     return [
@@ -349,6 +409,7 @@ export function graphPanel(page) {
 
   return {
     node,
+    /** @param {Changed} changed */
     update(changed) {
       if (!changed || ["q", "l", "t", "u", "f", "g", "v", "theme", "width"].some((key) => changed.has(key))) paint();
     },

@@ -1,9 +1,12 @@
 import { boot } from "./boot.js";
+import { decimals, interval } from "./charts.js";
 import { el, button } from "./draw.js";
-import { KINDS, listed, decimals, interval, passes } from "./plots.js";
-import { many, topOf, panel, sideways, wideTable, pick, switched, checks, showPanels } from "./frame.js";
-import { curvesChart, ranksChart, agreementChart, sanityChart, costChart } from "./plots.js";
+import { many, listed, panelsTop, panel, sideways, wideTable, pick, switched, checks, showPanels } from "./frame.js";
+import { KINDS, passes, curvesChart, ranksChart, agreementChart, sanityChart, costChart } from "./grid-charts.js";
 
+/** @import { Child, Grid, GridCell, GridPage, GridSummary } from "./types" */
+
+/** @type {Record<string, string>} */
 const CAPTIONS = {
   table:
     "Means over texts. Columns named after an importance are rank correlations with it; the others come from deleting tokens in the order of a method. Bold is the best of a column; shaded is what does not differ significantly from it (Wilcoxon's test text by text, p ≥ 0.05 after Holm's correction for the comparisons of the best with each other method in this column). Point at a number for its 95 % interval. Cost is in forward and backward passes of the model. A click on the head of a column sorts by it: ▾ from the largest down, ▴ from the smallest up.",
@@ -19,7 +22,7 @@ const CAPTIONS = {
 };
 
 /** What the names of a grid mean, by the field of a method or the part of the grid that has them. */
-const MEANINGS = {
+const MEANINGS = /** @type {Record<string, { title: string } & Record<string, string>>} */ ({
   edges: {
     title: "Edges: how much one position takes from another in a layer",
     mean: "the mean attention of the heads, as in the paper",
@@ -90,26 +93,35 @@ const MEANINGS = {
     first: "the earlier a token, the more important",
     last: "the later a token, the more important",
   },
-};
+});
 
-/** What a grid is asked for: cells by metric and method, columns of the table, orders. Methods go by their numbers. */
-function readGrid(held) {
-  const names = held.methods.map(({ name }) => name),
-    metrics = held.metrics.map(({ name }) => name);
-  const cells = new Map(held.cells.map((cell) => [`${cell.metric}\n${cell.method}`, cell]));
+/** What a grid is asked for: cells by metric and method, columns of the table, orders. Methods go by their numbers.
+ *
+ * @param {GridSummary} summary
+ */
+export function readGrid(summary) {
+  const names = summary.methods.map(({ name }) => name),
+    metrics = summary.metrics.map(({ name }) => name);
+  const cells = new Map(summary.cells.map((cell) => [`${cell.metric}\n${cell.method}`, cell]));
   const columns = [...new Set(metrics.map((name) => name.replace(/ \(.+\)$/, "")))];
-  const ways = new Map(held.metrics.map(({ name, better }) => [name.replace(/ \(.+\)$/, ""), better]));
-  const deletions = [...new Set(metrics.map((name) => name.match(/ \((.+)\)$/)?.[1]).filter(Boolean))];
-  const ofKind = (kind) => names.flatMap((_, i) => (held.methods[i].kind === kind ? [i] : []));
-  const ordered = (metric) =>
-    [...new Set([...held.ranking[metric].methods, ...names])].map((name) => names.indexOf(name));
+  const ways = new Map(summary.metrics.map(({ name, better }) => [name.replace(/ \(.+\)$/, ""), better]));
+  const deletions = [...new Set(metrics.flatMap((name) => name.match(/ \((.+)\)$/)?.[1] ?? []))];
+  const ofKind = (/** @type {string} */ kind) => names.flatMap((_, i) => (summary.methods[i].kind === kind ? [i] : []));
+  const ordered = (/** @type {string} */ metric) =>
+    [...new Set([...summary.ranking[metric].methods, ...names])].map((name) => names.indexOf(name));
+  /** @param {string} column @param {string} deletion */
   const metricOf = (column, deletion) => (metrics.includes(column) ? column : `${column} (${deletion})`);
-  const way = (metric) => ways.get(metric.replace(/ \(.+\)$/, ""));
-  const cell = (metric, i) => cells.get(`${metric}\n${names[i]}`) ?? { mean: null };
-  return { ...held, names, metrics, columns, way, deletions, ofKind, ordered, metricOf, cell };
+  const way = (/** @type {string} */ metric) => ways.get(metric.replace(/ \(.+\)$/, ""));
+  const nothing = { mean: null, low: null, high: null, n: 0, rank: null, level: false };
+  /** @param {string} metric @param {number} i @returns {GridCell} */
+  const cell = (metric, i) => cells.get(`${metric}\n${names[i]}`) ?? { metric, method: names[i], ...nothing };
+  return { ...summary, names, metrics, columns, way, deletions, ofKind, ordered, metricOf, cell };
 }
 
-/** The lines that are drawn first: the paper's methods, the best three others, chance. */
+/** The lines that are drawn first: the paper's methods, the best three others, chance.
+ *
+ * @param {Grid} grid
+ */
 function firstLines(grid) {
   const metric = grid.metrics.find((name) => name.startsWith("comprehensiveness")) ?? grid.metrics[0];
   const others = grid.ofKind(grid.ofKind("edges").length ? "edges" : "importance");
@@ -117,13 +129,22 @@ function firstLines(grid) {
   return [...grid.ofKind("paper"), ...best.slice(0, 3), ...grid.ofKind("baseline").slice(0, 1)];
 }
 
-/** A panel of one picture: `draw` gives its nodes for a width; `needs` are the names in the state that it depends on. */
+/** A panel of one picture: `draw` gives its nodes for a width; `needs` are the names in the state that it depends on.
+ *
+ * @param {GridPage} page
+ * @param {string} name
+ * @param {string} title
+ * @param {Child} controls
+ * @param {string[]} needs
+ * @param {(page: GridPage, width: number) => Element[]} draw
+ */
 function picture(page, name, title, controls, needs, draw) {
   const box = el("div", { class: "picture scroll" });
   const node = panel(name, title, CAPTIONS[name], controls, sideways(box));
   return { node, needs, draw: () => box.replaceChildren(...draw(page, Math.max(280, box.clientWidth))) };
 }
 
+/** @param {GridPage} page */
 function tableSection(page) {
   const { grid, state } = page;
   const names = ["method", ...grid.columns, "cost"];
@@ -137,29 +158,37 @@ function tableSection(page) {
   const present = Object.entries(KINDS).filter(([kind]) => grid.ofKind(kind).length);
   const body = el("tbody");
 
+  /** @param {string} column @param {number} i @param {number} best */
   function cellOf(column, i, best) {
     const cell = grid.cell(grid.metricOf(column, state.get().d), i);
     if (cell.mean === null) return el("td", {}, "–");
     const top = cell.mean === best,
       rank = cell.rank === null ? "" : `, mean rank ${decimals(cell.rank, 1)}`;
-    const told = top ? ", the best" : cell.level ? ", not significantly different from the best" : "";
+    const place = top ? ", the best" : cell.level ? ", not significantly different from the best" : "";
     return el(
       "td",
-      { class: top ? "level best" : cell.level && "level", title: `${interval(cell)}, ${cell.n} texts${rank}${told}` },
+      {
+        class: top ? "level best" : cell.level ? "level" : false,
+        title: `${interval(cell)}, ${cell.n} texts${rank}${place}`,
+      },
       decimals(cell.mean),
-      el("span", { class: "sr" }, ` from ${decimals(cell.low)} to ${decimals(cell.high)}${told}`),
+      el("span", { class: "sr" }, ` from ${decimals(cell.low)} to ${decimals(cell.high)}${place}`),
     );
   }
 
   function draw() {
     const { d, k, o } = state.get(),
-      [, by, way] = o.match(/(.*)\.(up|down)$/);
+      dot = o.lastIndexOf("."),
+      [by, way] = [o.slice(0, dot), o.slice(dot + 1)];
+    /** @param {string} column @param {number} i */
     const mean = (column, i) => grid.cell(grid.metricOf(column, d), i).mean;
+    /** @param {number} i @returns {any} a text in the column of methods, else a number or null */
     const value = (i) => (by === "method" ? grid.names[i] : by === "cost" ? grid.methods[i].cost : mean(by, i));
     const best = grid.columns.map((column) => {
       const means = grid.names.map((_, i) => mean(column, i)).filter((x) => x !== null);
       return Math[grid.way(column) === "higher" ? "max" : "min"](...means);
     });
+    /** @param {any} x @param {any} y */
     const compare = (x, y) => (way === "down" ? -1 : 1) * (by === "method" ? x.localeCompare(y) : x - y);
     const shown = grid.names.map((_, i) => i).filter((i) => listed(k).includes(grid.methods[i].kind));
     const there = shown.filter((i) => value(i) !== null).sort((a, b) => compare(value(a), value(b)));
@@ -181,6 +210,7 @@ function tableSection(page) {
   return { node, needs: ["o", "k", "d"], draw };
 }
 
+/** @param {GridPage} page */
 function curvesSection(page) {
   const { grid } = page;
   const side = switched(page, "curve", "c", { deleted: "deleted", kept: "kept" });
@@ -191,17 +221,24 @@ function curvesSection(page) {
   return section;
 }
 
+/** @param {GridPage} page */
 function sanitySection(page) {
   const section = picture(page, "sanity", "Sanity under randomisation", [], ["r"], sanityChart);
   const { samples, provenance } = page.grid;
-  const told = provenance.sanity && ` Measured on the first ${provenance.sanity} of ${many(samples, "text")}.`;
-  section.node.querySelector(".hint").append(told || ""); // older files do not say
+  if (provenance.sanity)
+    section.node
+      .querySelector(".hint")
+      ?.append(` Measured on the first ${provenance.sanity} of ${many(samples, "text")}.`);
   return section;
 }
 
-/** The meaning of every name that this grid has. */
+/** The meaning of every name that this grid has.
+ *
+ * @param {Grid} grid
+ */
 function namesSection(grid) {
-  const used = (field) => grid.methods.map((method) => method[field]);
+  const used = (/** @type {string} */ field) => grid.methods.map((method) => method[field]);
+  /** @type {Record<string, any[]>} */
   const there = {
     ...Object.fromEntries(
       ["edges", "normalize", "propagation", "receptive_field"].map((field) => [field, used(field)]),
@@ -212,16 +249,19 @@ function namesSection(grid) {
     baseline: grid.ofKind("baseline").map((i) => grid.names[i]),
   };
   const parts = Object.entries(MEANINGS).map(([part, { title, ...meanings }]) => {
-    const known = Object.entries(meanings).filter(([name]) => there[part].includes(name));
-    const lines = known.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]);
-    return known.length ? el("section", {}, el("h3", {}, title), el("dl", {}, ...lines.flat())) : "";
+    const names = Object.entries(meanings).filter(([name]) => there[part].includes(name));
+    const lines = names.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]);
+    return lines.length ? el("section", {}, el("h3", {}, title), el("dl", {}, lines)) : "";
   });
-  const told =
+  const scheme =
     "A method is edges · propagation, with the normalisation in brackets; or an importance or a baseline by its own name.";
-  return el("details", { class: "names" }, el("summary", {}, "What the names mean"), el("p", {}, told), parts);
+  return el("details", { class: "names" }, el("summary", {}, "What the names mean"), el("p", {}, scheme), parts);
 }
 
-/** Who is ahead of the paper's methods, or that so few texts cannot tell. */
+/** Who is ahead of the paper's methods, or that so few texts cannot tell.
+ *
+ * @param {Grid} grid
+ */
 function aheadOf(grid) {
   const { needed, samples } = grid;
   if (!grid.ofKind("paper").length) return "";
@@ -231,17 +271,23 @@ function aheadOf(grid) {
     return el("p", { class: "ahead" }, `${few}: ${most}.`);
   }
   const ahead = grid.ahead_of_all.map(({ method, cost }) => `${method} (${passes(cost)})`).join(", ");
-  const told = "Ahead of all the paper's methods, in comprehensiveness and in rank correlation with blank-out: ";
-  return el("p", { class: "ahead" }, told, el("strong", {}, ahead || "none"), ".");
+  const claim = "Ahead of all the paper's methods, in comprehensiveness and in rank correlation with blank-out: ";
+  return el("p", { class: "ahead" }, claim, el("strong", {}, ahead || "none"), ".");
 }
 
-/** What was measured, and what came out in a sentence. */
+/** What was measured, and what came out in a sentence.
+ *
+ * @param {Grid} grid
+ * @param {HTMLElement} theme
+ */
 function headOf(grid, theme) {
   const { data, explained, excluded = {} } = grid.provenance;
   const size = [many(grid.samples, "text"), many(grid.names.length, "method"), many(grid.metrics.length, "metric")];
-  const out = Object.entries(excluded).map(([why, n]) => `${many(n, "text")} left out: ${why}.`);
+  const out = Object.entries(/** @type {Record<string, number>} */ (excluded)).map(
+    ([why, n]) => `${many(n, "text")} left out: ${why}.`,
+  );
   return [
-    topOf(grid.provenance, theme),
+    panelsTop(grid.provenance, theme),
     el(
       "p",
       { class: "prediction" },
@@ -253,23 +299,28 @@ function headOf(grid, theme) {
   ];
 }
 
+/** @param {GridPage} page */
 function sectionsOf(page) {
   const { grid } = page;
   const metric = () => pick(page, "metric", "r", grid.metrics),
     every = checks(page, "methods ranked", "a", [["1", "all methods"]]);
   return [
     tableSection(page),
-    Object.keys(grid.curves).length && curvesSection(page),
+    Object.keys(grid.curves).length ? curvesSection(page) : null,
     picture(page, "ranks", "Who differs from whom", [every, metric()], ["r", "a"], ranksChart),
     picture(page, "agreement", "Do methods agree?", [], ["r", "theme"], agreementChart),
-    Object.keys(grid.sanity).length && sanitySection(page),
+    Object.keys(grid.sanity).length ? sanitySection(page) : null,
     picture(page, "cost", "Cost against quality", [metric()], ["r"], costChart),
-  ].filter(Boolean);
+  ].filter((section) => section !== null);
 }
 
-/** Puts the grid of the document into an element. */
-function showGrid(root, held) {
-  const grid = readGrid(held);
+/** Puts the page of a grid into an element.
+ *
+ * @param {HTMLElement} root
+ * @param {GridSummary} summary
+ */
+function showGrid(root, summary) {
+  const grid = readGrid(summary);
   const [column] = grid.columns;
   const defaults = {
     o: `${column}.${grid.way(column) === "higher" ? "down" : "up"}`,
@@ -281,12 +332,18 @@ function showGrid(root, held) {
     a: "",
   };
   const orders = ["method", ...grid.columns, "cost"].flatMap((name) => [`${name}.up`, `${name}.down`]);
-  const drawable = { includes: (text) => listed(text).every((i) => String(Number(i)) === i && grid.names[i]) };
+  const isDrawable = (/** @type {string} */ i) => String(Number(i)) === i && Boolean(grid.names[Number(i)]);
+  const drawable = { includes: (/** @type {string} */ text) => listed(text).every(isDrawable) };
   const allowed = { o: orders, d: grid.deletions, c: ["deleted", "kept"], m: drawable, r: grid.metrics };
   const foot = "Every test and every single value is in grid.json, grid.parquet and curves.parquet beside this page.";
-  const head = (theme) => headOf(grid, theme),
-    fill = (page) => ({ sections: sectionsOf(page), foot });
-  showPanels(root, { kind: "grid", held: { grid }, defaults, allowed, head, fill });
+  showPanels(root, {
+    kind: "grid",
+    subject: { grid },
+    defaults,
+    allowed,
+    head: (theme) => headOf(grid, theme),
+    fill: (page) => ({ sections: sectionsOf(page), foot }),
+  });
 }
 
 boot(showGrid);

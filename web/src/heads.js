@@ -1,23 +1,23 @@
-import { el, svg, figure, label, number, plainToken, tokenNodes, hiddenTable, choice, press } from "./draw.js";
-import { shade, inkOn, extent, shares, cellCanvas } from "./colour.js";
+import { el, svg, choice, closest, figure, hiddenTable, label, number, plainToken, press, tokenLine } from "./draw.js";
+import { shade, shadeStyle, extent, shares, cellCanvas } from "./colour.js";
 import { headRows } from "./maths.js";
 import { exportMenu } from "./keep.js";
 import { heatMap, scaleBar } from "./layers.js";
 
-/** Appendix A.1: every head of every layer by itself, then one of them. */
+/** @import { Cells, Changed, Now, Page, Palette } from "./types" */
+
+/** Appendix A.1: every head of every layer by itself, then one of them.
+ *
+ * @param {Page} page
+ */
 export function headsPanel(page) {
   const { data, state } = page;
   const holder = el("div", { class: "scroll" }),
     detail = el("div", { class: "detail" });
   const single = data.hasWeights && !data.units.subwords.parts.length && data.levels.length === data.ends.length;
-  const pick = choice(
-    "method of the heads",
-    single
-      ? { rollout: "rollout of one head (A.1)", raw: "raw attention of one head" }
-      : { raw: "raw attention of one head" },
-    "",
-    (k) => state.set({ k }),
-  );
+  const raw = { raw: "raw attention of one head" };
+  const kinds = single ? { rollout: "rollout of one head (A.1)", ...raw } : raw;
+  const pick = choice("method of the heads", kinds, "", (k) => state.set({ k }));
   const node = el(
     "section",
     { class: "view", "data-view": "heads" },
@@ -38,7 +38,8 @@ export function headsPanel(page) {
     detail,
   );
 
-  let rolled = {};
+  /** @type {{ key: string, rows: Float64Array[][] }} */
+  let rolled = { key: "", rows: [] };
 
   /** [layer][head] → row over all inputs. */
   function gathered() {
@@ -66,6 +67,7 @@ export function headsPanel(page) {
     return own && l >= 0 && head >= 1 && head <= own[l].length ? { l, h: head - 1 } : { l: page.now().layer, h: 0 };
   }
 
+  /** @param {Palette} colours */
   function draw(colours) {
     const rows = gathered(),
       at = page.now();
@@ -76,13 +78,13 @@ export function headsPanel(page) {
       gap = 6;
     const strip = Math.max(40, Math.min(140, (page.width() - 60 - left) / most - gap)),
       high = data.layers.length > 14 ? 14 : 20;
-    const found = figure(
+    const drawing = figure(
       Math.ceil(left + most * (strip + gap)),
       top + rows.length * (high + gap) + 4,
       colours,
       `heads · ${at.queryName}`,
     );
-    found.append(
+    drawing.append(
       label(
         0,
         10,
@@ -90,13 +92,11 @@ export function headsPanel(page) {
         { "font-size": 12, "font-weight": 600 },
       ),
     );
-    const [low, top1] = extent(
-      rows.flat().map((row) => at.inputs.map((i) => row[i])),
-      false,
-    );
-    const pickd = chosen();
+    const cut = (/** @type {Float64Array} */ row) => at.inputs.map((i) => row[i]);
+    const [lowest, highest] = extent(rows.flat().map(cut), false);
+    const now = chosen();
     for (let h = 0; h < most; h++)
-      found.append(
+      drawing.append(
         label(left + h * (strip + gap) + strip / 2, 30, String(h + 1), {
           "text-anchor": "middle",
           "font-size": 10,
@@ -105,23 +105,16 @@ export function headsPanel(page) {
       );
     rows.forEach((heads, l) => {
       const y = top + (rows.length - 1 - l) * (high + gap);
-      found.append(label(0, y + high / 2, at.layerNames[l], { "font-size": 10, fill: colours.faint }));
+      drawing.append(label(0, y + high / 2, at.layerNames[l], { "font-size": 10, fill: colours.faint }));
       const many = rows.length * most * at.inputs.length > 4000;
       if (many) {
         // one picture a layer, with clear pixels between its heads
         const clear = Array(Math.round((at.inputs.length * gap) / strip)).fill(NaN);
-        const line = heads.flatMap((row) => [
-          ...shares(
-            at.inputs.map((i) => row[i]),
-            low,
-            top1,
-          ),
-          ...clear,
-        ]);
+        const line = heads.flatMap((row) => [...shares(cut(row), lowest, highest), ...clear]);
         const wide =
           (heads.length * (strip + gap) * line.length) /
           (heads.length * (at.inputs.length + (at.inputs.length * gap) / strip));
-        found.append(
+        drawing.append(
           svg("image", {
             x: left,
             y,
@@ -136,13 +129,7 @@ export function headsPanel(page) {
       heads.forEach((row, h) => {
         const x = left + h * (strip + gap);
         const box = svg("g", { "data-head": `${data.layers[l] + 1}.${h + 1}`, class: "head" });
-        const cells = many
-          ? []
-          : shares(
-              at.inputs.map((i) => row[i]),
-              low,
-              top1,
-            );
+        const cells = many ? [] : shares(cut(row), lowest, highest);
         cells.forEach((share, c) =>
           box.append(
             svg("rect", {
@@ -154,7 +141,7 @@ export function headsPanel(page) {
             }),
           ),
         );
-        const is = pickd.l === l && pickd.h === h;
+        const is = now.l === l && now.h === h;
         box.append(
           svg("rect", {
             x,
@@ -166,10 +153,10 @@ export function headsPanel(page) {
             "stroke-width": is ? 2 : 0.7,
           }),
         );
-        found.append(box);
+        drawing.append(box);
       });
     });
-    return found;
+    return drawing;
   }
 
   function paint() {
@@ -178,22 +165,22 @@ export function headsPanel(page) {
     press(pick, single ? state.get().k : "raw");
     const picture = draw(colours),
       rows = gathered();
-    if (!picture) {
+    if (!picture || !rows) {
       holder.replaceChildren(el("p", { class: "why" }, page.whyNoHeads()));
       detail.replaceChildren();
       return;
     }
     picture.addEventListener("click", (event) => {
-      const box = event.target.closest("[data-head]");
-      if (box) state.set({ h: box.dataset.head });
+      const name = closest(event, "[data-head]")?.dataset.head;
+      if (name) state.set({ h: name });
     });
     picture.addEventListener("pointermove", (event) => {
-      const box = event.target.closest("[data-head]");
-      if (!box) {
+      const name = closest(event, "[data-head]")?.dataset.head;
+      if (!name) {
         page.tip.hide();
         return;
       }
-      const [layer, head] = box.dataset.head.split(".").map(Number),
+      const [layer, head] = name.split(".").map(Number),
         row = rows[data.layers.indexOf(layer - 1)][head - 1];
       const best = [...at.inputs].sort((a, b) => row[b] - row[a]).slice(0, 4);
       page.tip.show(event, [
@@ -218,10 +205,11 @@ export function headsPanel(page) {
     paintOne(rows, at, colours);
   }
 
+  /** @param {Float64Array[][]} rows @param {Now} at @param {Palette} colours */
   function paintOne(rows, at, colours) {
     const { l, h } = chosen(),
-      raw = data.heads(at.unit, at.query)[l][h],
-      row = rows[l][h];
+      own = data.heads(at.unit, at.query)?.[l][h] ?? rows[l][h];
+    /** @param {string} title @param {Float64Array} values */
     const line = (title, values) => {
       const cut = at.inputs.map((i) => values[i]),
         [low, high] = extent([cut], false),
@@ -233,18 +221,10 @@ export function headsPanel(page) {
         el(
           "div",
           { class: "text" },
-          at.inputs.flatMap((i, place) => [
-            place && !at.joins[i] ? " " : "",
-            el(
-              "span",
-              {
-                class: place && at.joins[i] ? "tok joined" : "tok",
-                title: `${plainToken(at.tokens[i])} ${cut[place]}`,
-                style: `background:${shade(colours, levels[place])};color:${inkOn(colours, levels[place])}`,
-              },
-              tokenNodes(at.tokens[i]),
-            ),
-          ]),
+          tokenLine({ ...at, parts: null }, at.inputs, (i, place) => ({
+            title: `${plainToken(at.tokens[i])} ${cut[place]}`,
+            style: shadeStyle(colours, levels[place]),
+          })),
         ),
       );
     };
@@ -263,16 +243,16 @@ export function headsPanel(page) {
         width: Math.min(560, page.width() - 40),
         cell: 20,
         chosenRow: at.query - data.firstQuery,
-        written: true,
       });
     detail.replaceChildren(
       el("h3", {}, `${at.layerNames[l]} head ${h + 1}`),
-      line("raw", raw),
-      single && state.get().k !== "raw" ? line("rollout", row) : "",
-      map ? el("figure", {}, map.shown, scaleBar(map.scale, colours)) : "",
+      line("raw", own),
+      single && state.get().k !== "raw" ? line("rollout", rows[l][h]) : "",
+      map ? el("figure", {}, map.shown, map.scale && scaleBar(map.scale, colours)) : "",
     );
   }
 
+  /** @returns {Cells[]} */
   function csvRows() {
     const rows = gathered() ?? [],
       at = page.now();
@@ -291,15 +271,16 @@ export function headsPanel(page) {
       { l, h } = chosen();
     if (!rows) return;
     for (const box of holder.querySelectorAll("[data-head]")) {
-      const is = box.dataset.head === `${data.layers[l] + 1}.${h + 1}`;
-      box.lastChild.setAttribute("stroke", is ? colours.accent : colours.line);
-      box.lastChild.setAttribute("stroke-width", is ? 2 : 0.7);
+      const is = box.getAttribute("data-head") === `${data.layers[l] + 1}.${h + 1}`;
+      box.lastElementChild?.setAttribute("stroke", is ? colours.accent : colours.line);
+      box.lastElementChild?.setAttribute("stroke-width", is ? "2" : "0.7");
     }
     paintOne(rows, page.now(), colours);
   }
 
   return {
     node,
+    /** @param {Changed} changed */
     update(changed) {
       if (
         changed &&

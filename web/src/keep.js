@@ -1,7 +1,10 @@
-import { el, button, figure, label, svg, textWidth, plainToken, correlation } from "./draw.js";
 import { PALETTES, shade, inkOn } from "./colour.js";
+import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken, correlation } from "./draw.js";
 
-export function download(name, content, type) {
+/** @import { Cells, Data, MethodRow, Palette } from "./types" */
+
+/** @param {string} name @param {Blob | string} content @param {string} [type] */
+function download(name, content, type) {
   const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   const link = el("a", { href: url, download: name });
   document.body.append(link);
@@ -10,8 +13,9 @@ export function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-export function svgText(node) {
-  const copy = node.cloneNode(true);
+/** @param {SVGElement} node */
+function svgText(node) {
+  const copy = /** @type {SVGElement} */ (node.cloneNode(true));
   for (const one of copy.querySelectorAll("[class], [tabindex]")) {
     one.removeAttribute("class");
     one.removeAttribute("tabindex");
@@ -19,20 +23,27 @@ export function svgText(node) {
   return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(copy)}\n`;
 }
 
-/** The figure at three pixels to a point, for slides. */
-export async function png(node, scale = 3) {
+/** The figure at three pixels to a point, for slides.
+ *
+ * @param {SVGElement} node
+ * @returns {Promise<Blob>}
+ */
+async function png(node, scale = 3) {
   const text = svgText(node).replace(/^<\?xml[^>]*>\n/, "");
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
   const most = Math.min(scale, 16000 / Math.max(image.width, image.height));
   const canvas = el("canvas", { width: Math.round(image.width * most), height: Math.round(image.height * most) });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return new Promise((resolve) => canvas.toBlob(resolve));
+  brush(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve, reject) =>
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the figure is too large")))),
+  );
 }
 
-export function csv(rows) {
-  const cell = (value) => {
+/** @param {Cells[]} rows */
+function csv(rows) {
+  const cell = (/** @type {Cells[0]} */ value) => {
     // a spreadsheet would run a text that begins like a formula
     const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
@@ -40,8 +51,16 @@ export function csv(rows) {
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
-/** The menu of a panel. `make` gives its figure in a palette, `rows` its numbers. */
+/** The menu of a panel. `make` gives its figure in a palette, `rows` its numbers.
+ *
+ * @param {string} name
+ * @param {(colours: Palette) => SVGElement} make
+ * @param {() => Cells[]} rows
+ * @param {Data} data
+ * @param {(text: string) => void} announce
+ */
 export function exportMenu(name, make, rows, data, announce) {
+  /** @param {string} kind @param {() => void | Promise<void>} work */
   const save = (kind, work) =>
     button(
       kind,
@@ -53,7 +72,7 @@ export function exportMenu(name, make, rows, data, announce) {
           await work();
           announce(`saved ${name}.${kind.toLowerCase()}`);
         } catch (error) {
-          announce(`${kind} could not be made: ${error.message}`);
+          announce(`${kind} could not be made: ${messageOf(error)}`);
         }
       },
       { "data-kind": kind.toLowerCase() },
@@ -76,27 +95,39 @@ export function exportMenu(name, make, rows, data, announce) {
   );
 }
 
+/** @param {Cells[]} table @param {Data} data */
 function asObjects([head, ...rows], data) {
   return {
     text: data.text,
     model: data.model,
     prediction: data.prediction,
     rows: rows.map((row) =>
-      Object.fromEntries(head.map((name, i) => [name, Number.isNaN(row[i]) ? null : (row[i] ?? null)])),
+      Object.fromEntries(head.map((name, i) => [String(name), Number.isNaN(row[i]) ? null : (row[i] ?? null)])),
     ),
   };
 }
 
-/** Compare as a figure: one shaded sentence a method, set line by line, and its correlations beside it. */
+/** Compare as a figure: one shaded sentence a method, set line by line, and its correlations beside it.
+ *
+ * @param {object} parts
+ * @param {string[]} parts.tokens
+ * @param {boolean[]} parts.joins
+ * @param {(MethodRow & { reason?: string })[]} parts.methods
+ * @param {string} parts.title
+ * @param {string} parts.foot
+ * @param {Palette} parts.colours
+ * @param {number} [parts.width]
+ */
 export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640 }) {
   const size = 12,
     small = 10.5,
     gap = 3,
     high = 20;
-  const against = methods.find((method) => method.correlations)?.correlations.map((c) => `ρ ${c.name}`) ?? [];
+  const against = methods.find((method) => method.correlations)?.correlations?.map((c) => `ρ ${c.name}`) ?? [];
   const columns = against.map((name) => textWidth(name, small) + 16),
     right = columns.reduce((sum, own) => sum + own, 0);
   const left = Math.max(...methods.map((method) => textWidth(method.title, size))) + 12;
+  /** @type {{ text: string, left: number, line: number, own: number }[]} */
   const place = [];
   let x = left,
     line = 0,
@@ -115,49 +146,50 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
   const block = (line + 1) * (high + 3) + 7,
     top = 44,
     end = Math.ceil(Math.max(wide + right, textWidth(title, size, "600")) + 8);
-  const found = figure(
+  const drawing = figure(
     Math.max(end, Math.ceil(textWidth(foot, small)) + 4),
     top + methods.length * block + 22,
     colours,
     title,
   );
-  found.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
-  found.append(label(0, 12, title, { "font-size": size, "font-weight": 600 }));
-  const column = (i) => wide + columns.slice(0, i + 1).reduce((sum, own) => sum + own, 0);
+  drawing.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
+  drawing.append(label(0, 12, title, { "font-size": size, "font-weight": 600 }));
+  const column = (/** @type {number} */ i) => wide + columns.slice(0, i + 1).reduce((sum, own) => sum + own, 0);
   against.forEach((name, i) =>
-    found.append(label(column(i), 32, name, { "text-anchor": "end", "font-size": small, fill: colours.faint })),
+    drawing.append(label(column(i), 32, name, { "text-anchor": "end", "font-size": small, fill: colours.faint })),
   );
   methods.forEach((method, m) => {
     const y = top + m * block;
-    found.append(label(0, y + high / 2, method.title, { "font-size": size }));
-    if (!method.shares)
-      found.append(label(left, y + high / 2, method.reason ?? "", { fill: colours.faint, "font-size": small }));
-    place.forEach((token, i) => {
-      if (!method.shares) return;
-      const at = y + token.line * (high + 3);
-      found.append(
-        svg("rect", {
-          x: token.left,
-          y: at,
-          width: token.own,
-          height: high,
-          fill: shade(colours, method.shares[i]),
-          stroke: colours.line,
-          "stroke-width": 0.5,
-        }),
-      );
-      found.append(
-        label(token.left + token.own / 2, at + high / 2 + 0.5, token.text, {
-          "text-anchor": "middle",
-          "font-size": size,
-          fill: inkOn(colours, method.shares[i]),
-          direction: "ltr",
-        }),
-      );
-    });
+    drawing.append(label(0, y + high / 2, method.title, { "font-size": size }));
+    const { shares } = method;
+    if (!shares)
+      drawing.append(label(left, y + high / 2, method.reason ?? "", { fill: colours.faint, "font-size": small }));
+    else
+      place.forEach((token, i) => {
+        const at = y + token.line * (high + 3);
+        drawing.append(
+          svg("rect", {
+            x: token.left,
+            y: at,
+            width: token.own,
+            height: high,
+            fill: shade(colours, shares[i]),
+            stroke: colours.line,
+            "stroke-width": 0.5,
+          }),
+        );
+        drawing.append(
+          label(token.left + token.own / 2, at + high / 2 + 0.5, token.text, {
+            "text-anchor": "middle",
+            "font-size": size,
+            fill: inkOn(colours, shares[i]),
+            direction: "ltr",
+          }),
+        );
+      });
     (method.correlations ?? []).forEach((c, i) =>
-      found.append(label(column(i), y + high / 2, correlation(c.value), { "text-anchor": "end", "font-size": size })),
+      drawing.append(label(column(i), y + high / 2, correlation(c.value), { "text-anchor": "end", "font-size": size })),
     );
   });
-  return found;
+  return drawing;
 }

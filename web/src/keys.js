@@ -1,4 +1,6 @@
-import { el, number, plainToken } from "./draw.js";
+import { el, between, closest, number, plainToken } from "./draw.js";
+
+/** @import { Page } from "./types" */
 
 const KEYS = [
   ["← →", "previous or next token"],
@@ -12,7 +14,13 @@ const KEYS = [
   ["?", "this list"],
 ];
 
-/** Has a page listen to its keys, and gives the list of them. */
+/** Has a page listen to its keys, and gives the list of them.
+ *
+ * @param {Page} page
+ * @param {HTMLElement} node
+ * @param {string} prefix
+ * @param {AbortSignal} signal
+ */
 export function listenToKeys(page, node, prefix, signal) {
   const { data, state } = page;
   const help = el(
@@ -30,23 +38,24 @@ export function listenToKeys(page, node, prefix, signal) {
     "keydown",
     (event) => {
       // keys work wherever the focus is in this page, and where it is nowhere, in the first
-      if (!node.contains(event.target) && (prefix || event.target !== document.body)) return;
-      if (
-        event.ctrlKey ||
-        event.metaKey ||
-        event.altKey ||
-        event.target.closest("input[type=text], textarea, select, dialog")
-      )
-        return;
-      if (event.target.closest("input") && event.key.startsWith("Arrow")) return;
+      const inside = node.contains(/** @type {Node} */ (event.target));
+      if (!inside && (prefix || event.target !== document.body)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (closest(event, "input[type=text], textarea, select, dialog")) return;
+      if (closest(event, "input") && event.key.startsWith("Arrow")) return;
       const at = page.now(),
         places = at.inputs,
         place = places.indexOf(at.token);
+      /** @param {number} step */
+      const token = (step) => state.set({ t: places[between(0, place + step, places.length - 1)] });
+      /** @param {number} step */
+      const layer = (step) => state.set({ l: data.layers[between(0, at.layer + step, data.layers.length - 1)] + 1 });
+      /** @type {Record<string, () => unknown>} */
       const acts = {
-        ArrowLeft: () => state.set({ t: places[Math.max(0, place - 1)] }),
-        ArrowRight: () => state.set({ t: places[Math.min(places.length - 1, place + 1)] }),
-        ArrowUp: () => state.set({ l: data.layers[Math.min(data.layers.length - 1, at.layer + 1)] + 1 }),
-        ArrowDown: () => state.set({ l: data.layers[Math.max(0, at.layer - 1)] + 1 }),
+        ArrowLeft: () => token(-1),
+        ArrowRight: () => token(1),
+        ArrowUp: () => layer(1),
+        ArrowDown: () => layer(-1),
         q: () =>
           !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({ q: at.token }),
         w: () =>

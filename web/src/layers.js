@@ -1,11 +1,30 @@
 import { el, svg, figure, label, number, plainToken, hiddenTable, choice, press, textWidth } from "./draw.js";
-import { shade, inkOn, extent, cellCanvas, PALETTES } from "./colour.js";
+import { shade, inkOn, extent, cellCanvas } from "./colour.js";
 import { exportMenu } from "./keep.js";
+
+/** @import { Cells, Changed, Page, Palette } from "./types" */
+/** @typedef {ReturnType<typeof heatMap>} HeatMap */
 
 const CELLS = 900;
 const NAMED = 72;
 
-/** A matrix as cells: rows from the bottom up unless `down`, names beside them. */
+/** A matrix as cells: rows from the bottom up unless `down`, names beside them.
+ *
+ * @param {object} parts
+ * @param {(Float64Array | number[])[]} parts.rows
+ * @param {string[]} parts.rowNames
+ * @param {string[]} parts.columnNames
+ * @param {string} parts.title
+ * @param {Palette} parts.colours
+ * @param {boolean} [parts.stretch] each row has a scale of its own
+ * @param {boolean} [parts.down]
+ * @param {number} [parts.width]
+ * @param {number} [parts.cell] height of a row
+ * @param {number} [parts.chosenRow]
+ * @param {number} [parts.chosenColumn]
+ * @param {number[] | null} [parts.columns] those of the rows' columns that are shown
+ * @param {boolean} [parts.live] on the screen, where a canvas may lie under the names
+ */
 export function heatMap({
   rows,
   rowNames,
@@ -18,13 +37,13 @@ export function heatMap({
   cell = 16,
   chosenRow = -1,
   chosenColumn = -1,
-  written = false,
   columns = null,
   live = false,
 }) {
-  if (columns && columns.length < rows[0].length) rows = rows.map((row) => columns.map((i) => row[i]));
-  const n = rows[0].length,
-    count = rows.length;
+  const some = columns && columns.length < rows[0].length ? columns : null;
+  const values = some ? rows.map((row) => some.map((i) => row[i])) : rows;
+  const n = values[0].length,
+    count = values.length;
   const lengths = n <= NAMED ? columnNames.map((name) => textWidth(plainToken(name, 14), 10, "700")) : [];
   let left =
     8 +
@@ -43,21 +62,23 @@ export function heatMap({
     foot = named ? 14 + 0.82 * Math.max(...lengths) : 18;
   const wide = Math.max(left + n * w + 16, textWidth(title, 12) + 8),
     high = top + count * h + foot;
-  const found = figure(Math.ceil(wide), Math.ceil(high), colours, title);
-  const limits = stretch ? rows.map((row) => extent([row], true)) : rows.map(() => null);
-  const one = extent(rows, false);
+  const drawing = figure(Math.ceil(wide), Math.ceil(high), colours, title);
+  const one = extent(values, false),
+    limits = values.map((row) => (stretch ? extent([row], true) : one));
+  /** @param {number} value @param {number} r */
   const shareOf = (value, r) => {
-    const [least, most] = limits[r] ?? one;
+    const [least, most] = limits[r];
     if (least < 0) return value / (Math.max(-least, most) || 1);
     return most > least ? (value - least) / (most - least) : value > 0 ? 0.5 : 0;
   };
+  /** @type {HTMLCanvasElement | null} */
   let under = null;
-  const y = (r) => top + (down ? r : count - 1 - r) * h;
-  found.append(label(0, 9, title, { "font-size": 12, "font-weight": 600 }));
+  const y = (/** @type {number} */ r) => top + (down ? r : count - 1 - r) * h;
+  drawing.append(label(0, 9, title, { "font-size": 12, "font-weight": 600 }));
   if (n * count <= CELLS) {
-    rows.forEach((row, r) =>
+    values.forEach((row, r) =>
       row.forEach((value, c) => {
-        found.append(
+        drawing.append(
           svg("rect", {
             x: left + c * w,
             y: y(r),
@@ -68,8 +89,8 @@ export function heatMap({
             "stroke-width": 0.6,
           }),
         );
-        if (written && w > 27)
-          found.append(
+        if (w > 27)
+          drawing.append(
             label(left + (c + 0.5) * w, y(r) + h / 2 + 0.5, value.toFixed(2), {
               "text-anchor": "middle",
               "font-size": 9.5,
@@ -79,16 +100,16 @@ export function heatMap({
       }),
     );
   } else {
-    const order = down ? rows : [...rows].reverse();
+    const order = down ? values : [...values].reverse();
     const cells = cellCanvas(order, (value, r) => shareOf(value, down ? r : count - 1 - r), colours);
     if (live) {
       // behind the lines and names: a browser paints a canvas much faster than it packs it into a picture
       cells.style.cssText = `left:${left}px;top:${top}px;width:${n * w}px;height:${count * h}px`;
       cells.setAttribute("aria-hidden", "true");
-      found.firstChild.remove();
+      drawing.firstChild?.remove();
       under = cells;
     } else {
-      found.append(
+      drawing.append(
         svg("image", {
           x: left,
           y: top,
@@ -103,7 +124,7 @@ export function heatMap({
   }
   rowNames.forEach((name, r) => {
     if ((count > NAMED || h < 9.5) && r !== 0 && r !== count - 1 && r !== chosenRow) return;
-    found.append(
+    drawing.append(
       label(left - 4, y(r) + h / 2 + 0.5, plainToken(name, 12), {
         "text-anchor": "end",
         "font-size": 10,
@@ -115,7 +136,7 @@ export function heatMap({
   columnNames.forEach((name, c) => {
     if (!named && c !== chosenColumn) return;
     const x = left + (c + 0.5) * w;
-    found.append(
+    drawing.append(
       label(x, top + count * h + 6, plainToken(name, 14), {
         "text-anchor": named ? "end" : "middle",
         "font-size": 10,
@@ -126,7 +147,7 @@ export function heatMap({
     );
   });
   if (chosenRow >= 0)
-    found.append(
+    drawing.append(
       svg("rect", {
         x: left,
         y: y(chosenRow),
@@ -138,7 +159,7 @@ export function heatMap({
       }),
     );
   if (chosenColumn >= 0)
-    found.append(
+    drawing.append(
       svg("rect", {
         x: left + chosenColumn * w,
         y: top,
@@ -150,11 +171,12 @@ export function heatMap({
       }),
     );
   return {
-    node: found,
-    shown: under ? el("div", { class: "map" }, under, found) : found,
+    node: drawing,
+    shown: under ? el("div", { class: "map" }, under, drawing) : drawing,
     scale: stretch ? null : one,
+    /** @param {MouseEvent} event */
     cellAt(event) {
-      const box = found.getBoundingClientRect(),
+      const box = drawing.getBoundingClientRect(),
         k = box.width / wide;
       const c = Math.floor(((event.clientX - box.left) / k - left) / w),
         v = Math.floor(((event.clientY - box.top) / k - top) / h);
@@ -164,49 +186,64 @@ export function heatMap({
   };
 }
 
-/** A map with its scale under it, for export. */
+/** A map with its scale under it, for export.
+ *
+ * @param {HeatMap} map
+ * @param {Palette} colours
+ */
 function withScale(map, colours) {
   if (!map.scale) return map.node;
   const [wide, high] = ["width", "height"].map((name) => Number(map.node.getAttribute(name))),
     bar = scaleBar(map.scale, colours);
-  bar.setAttribute("y", high + 4);
-  const found = figure(Math.max(wide, 162), high + 30, colours, map.node.getAttribute("aria-label"));
-  found.append(map.node, bar);
-  return found;
+  bar.setAttribute("y", String(high + 4));
+  const drawing = figure(Math.max(wide, 162), high + 30, colours, map.node.getAttribute("aria-label") ?? "");
+  drawing.append(map.node, bar);
+  return drawing;
 }
 
-/** Several figures beside each other as one, for export. */
-export function beside(figures, colours, gap = 18) {
+/** Several figures beside each other as one, for export.
+ *
+ * @param {SVGElement[]} figures
+ * @param {Palette} colours
+ */
+function beside(figures, colours, gap = 18) {
   if (!figures.length) return figure(200, 40, colours, "not held");
   let x = 0,
     high = 0;
   for (const one of figures) high = Math.max(high, Number(one.getAttribute("height")));
   const parts = figures.map((one) => {
-    one.setAttribute("x", x);
+    one.setAttribute("x", String(x));
     x += Number(one.getAttribute("width")) + gap;
     return one;
   });
-  const found = figure(x - gap, high, colours, parts.map((part) => part.getAttribute("aria-label")).join("; "));
-  found.append(...parts);
-  return found;
+  const drawing = figure(x - gap, high, colours, parts.map((part) => part.getAttribute("aria-label")).join("; "));
+  drawing.append(...parts);
+  return drawing;
 }
 
-/** The scale of a map, in words' size: from light to dark what is meant. */
+/** The scale of a map, in words' size: from light to dark what is meant.
+ *
+ * @param {[number, number]} limits
+ * @param {Palette} colours
+ */
 export function scaleBar(limits, colours) {
-  const found = figure(160, 24, colours, `scale from ${number(limits[0], 3)} to ${number(limits[1], 3)}`);
+  const drawing = figure(160, 24, colours, `scale from ${number(limits[0], 3)} to ${number(limits[1], 3)}`);
   for (let i = 0; i < 40; i++) {
     const share =
       limits[0] < 0 ? (limits[0] + ((limits[1] - limits[0]) * i) / 39) / Math.max(-limits[0], limits[1]) : i / 39;
-    found.append(svg("rect", { x: i * 4, y: 2, width: 4.2, height: 7, fill: shade(colours, share) }));
+    drawing.append(svg("rect", { x: i * 4, y: 2, width: 4.2, height: 7, fill: shade(colours, share) }));
   }
-  found.append(
+  drawing.append(
     label(0, 17, number(limits[0], 2), { "font-size": 9.5, fill: colours.faint }),
     label(160, 17, number(limits[1], 2), { "font-size": 9.5, fill: colours.faint, "text-anchor": "end" }),
   );
-  return found;
+  return drawing;
 }
 
-/** Layer × token for the chosen query, one map a method; and one layer whole, n × n. */
+/** Layer × token for the chosen query, one map a method; and one layer whole, n × n.
+ *
+ * @param {Page} page
+ */
 export function layersPanel(page) {
   const { data, state } = page;
   const small = el("div", { class: "maps" }),
@@ -262,29 +299,34 @@ export function layersPanel(page) {
     whole,
   );
 
+  /** What each method has of the selection, where it has something. */
+  const present = () =>
+    methods().flatMap((method) => {
+      const all = page.values(method.name);
+      return all ? [{ method, all }] : [];
+    });
+
+  /** @param {Palette} colours */
   function drawn(colours, live = false) {
     const at = page.now();
-    const present = methods()
-      .map((method) => ({ method, found: page.values(method.name) }))
-      .filter(({ found }) => found);
-    const room = Math.max(240, (page.width() - 36 - 48) / Math.max(1, Math.min(3, present.length)));
-    return present.map(({ method, found }) => ({
+    const shown = present();
+    const room = Math.max(240, (page.width() - 36 - 48) / Math.max(1, Math.min(3, shown.length)));
+    return shown.map(({ method, all }) => ({
       method,
-      found,
+      all,
       map: heatMap({
-        rows: found.rows,
+        rows: all.rows,
         columns: at.inputs,
         live,
         rowNames: at.layerNames,
         columnNames: at.inputs.map((i) => at.tokens[i]),
-        title: method.title + (found.exact ? "" : " ≈"),
+        title: method.title + (all.exact ? "" : " ≈"),
         colours,
         stretch: !!state.get().ls,
         width: room,
         cell: data.layers.length > 16 ? 11 : 17,
         chosenRow: at.layer,
         chosenColumn: at.inputs.indexOf(at.token),
-        written: true,
       }),
     }));
   }
@@ -295,6 +337,7 @@ export function layersPanel(page) {
     return page.data.map(m, at.unit, at.layer, at.field);
   }
 
+  /** @param {Palette} colours */
   function drawWhole(colours, live = false) {
     const at = page.now(),
       rows = wholeRows();
@@ -314,11 +357,15 @@ export function layersPanel(page) {
       cell: 22,
       chosenRow: at.query - first,
       chosenColumn: at.inputs.indexOf(at.token),
-      written: true,
     });
   }
 
-  /** A map says the number under the pointer, and a click chooses its row and column. */
+  /** A map says the number under the pointer, and a click chooses its row and column.
+   *
+   * @param {HeatMap} map
+   * @param {(cell: { row: number, column: number }) => string[]} lines
+   * @param {(cell: { row: number, column: number }) => void} choose
+   */
   function pointed(map, lines, choose) {
     map.node.addEventListener("pointermove", (event) => {
       const cell = map.cellAt(event);
@@ -337,12 +384,12 @@ export function layersPanel(page) {
       at = page.now();
     stretch.checked = !!state.get().ls;
     small.replaceChildren(
-      ...drawn(colours, true).map(({ method, found, map }) => {
+      ...drawn(colours, true).map(({ method, all, map }) => {
         pointed(
           map,
           ({ row, column }) => [
             `${plainToken(at.tokens[at.inputs[column]])} · ${at.layerNames[row]}`,
-            `${method.title} ${found.rows[row][at.inputs[column]]}`,
+            `${method.title} ${all.rows[row][at.inputs[column]]}`,
           ],
           ({ row, column }) => state.set({ l: data.layers[row] + 1, t: at.inputs[column] }),
         );
@@ -358,7 +405,7 @@ export function layersPanel(page) {
             hiddenTable(
               `${method.title} by layer${at.inputs.length > 64 ? ", the first 64 tokens" : ""}`,
               ["layer", ...order.map((i) => at.tokens[i])],
-              found.rows.map((row, l) => [at.layerNames[l], ...order.map((i) => number(row[i]))]),
+              all.rows.map((row, l) => [at.layerNames[l], ...order.map((i) => number(row[i]))]),
             ),
           ),
         );
@@ -371,9 +418,10 @@ export function layersPanel(page) {
     const colours = page.colours(),
       at = page.now();
     press(pick, state.get().m);
-    const map = drawWhole(colours, true);
+    const map = drawWhole(colours, true),
+      rows = wholeRows();
     note.textContent = "";
-    if (!map) {
+    if (!map || !rows) {
       whole.replaceChildren(
         el(
           "p",
@@ -385,7 +433,6 @@ export function layersPanel(page) {
       );
       return;
     }
-    const rows = wholeRows();
     pointed(
       map,
       ({ row, column }) => [
@@ -394,7 +441,7 @@ export function layersPanel(page) {
       ],
       ({ row, column }) => state.set({ q: data.firstQuery + row, t: at.inputs[column] }),
     );
-    const holder = el("figure", {}, map.shown, scaleBar(map.scale, colours));
+    const holder = el("figure", {}, map.shown, map.scale && scaleBar(map.scale, colours));
     whole.replaceChildren(holder);
     const most = 32;
     page.soon("table of the map", () =>
@@ -410,17 +457,19 @@ export function layersPanel(page) {
     );
   }
 
+  /** @returns {Cells[]} */
   function csvRows() {
-    const at = page.now();
-    const present = drawn(PALETTES.light);
+    const at = page.now(),
+      shown = present();
     return [
-      ["layer", "query", "position", "token", ...present.map(({ method }) => method.name)],
+      ["layer", "query", "position", "token", ...shown.map(({ method }) => method.name)],
       ...at.layerNames.flatMap((name, l) =>
-        at.inputs.map((i) => [name, at.query, i, at.tokens[i], ...present.map(({ found }) => found.rows[l][i])]),
+        at.inputs.map((i) => [name, at.query, i, at.tokens[i], ...shown.map(({ all }) => all.rows[l][i])]),
       ),
     ];
   }
 
+  /** @returns {Cells[]} */
   function mapRows() {
     const at = page.now(),
       rows = wholeRows() ?? [];
@@ -439,6 +488,7 @@ export function layersPanel(page) {
     ];
   }
 
+  /** @param {string[]} keys @param {() => void} work @returns {(changed: Changed) => void} */
   const when = (keys, work) => (changed) => {
     if (!changed || keys.some((key) => changed.has(key))) work();
   };

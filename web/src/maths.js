@@ -6,21 +6,34 @@
 // `residual`, and their values are a Float32Array as captured, or a Float64Array once merged. Every query is a row of its
 // step, so in an encoder-decoder it counts from the first position of the source.
 
-/** (1-r)·W + r·I, with the roundings of the library: single weights stay single, and r·I is single even beside double. */
+/** @import { Floats, GraphStep, Matrix, Path, Step } from "./types" */
+
+/** (1-r)·W + r·I, with the roundings of the library: single weights stay single, and r·I is single even beside double.
+ *
+ * @param {Step[]} steps
+ * @param {number} residual
+ * @returns {GraphStep[]}
+ */
 export function augmented(steps, residual) {
   return steps.map(({ rows, cols, values, carried, residual: joined }) => {
     if (!joined || residual === 0) return { rows, cols, values: new Float64Array(values), carried };
     const sum = values.slice(); // of the same type, which rounds what is stored in it
-    const kept = values instanceof Float32Array ? Math.fround(1 - residual) : 1 - residual;
-    for (let e = 0; e < sum.length; e++) sum[e] *= kept;
+    const factor = values instanceof Float32Array ? Math.fround(1 - residual) : 1 - residual;
+    for (let e = 0; e < sum.length; e++) sum[e] *= factor;
     for (let i = 0; i < Math.min(rows, cols); i++) sum[i * cols + i] += Math.fround(residual);
     return { rows, cols, values: new Float64Array(sum), carried };
   });
 }
 
-/** The steps over words: A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]. Double from here on, as in the library. */
+/** The steps over words: A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]. Double from here on, as in the library.
+ *
+ * @param {Step[]} steps
+ * @param {number[][]} groups
+ * @returns {Step[]}
+ */
 export function merged(steps, groups) {
   const count = groups.length;
+  /** @type {number[]} */
   const place = [];
   groups.forEach((group, g) => group.forEach((position) => (place[position] = g)));
   return steps.map((step) => {
@@ -31,26 +44,35 @@ export function merged(steps, groups) {
       for (let e = g * count; e < (g + 1) * count; e++) values[e] /= group.length;
     });
     const passing = place.slice(...step.carried);
+    /** @type {[number, number]} */
     const carried = passing.length ? [Math.min(...passing), Math.max(...passing) + 1] : [0, 0];
     return { ...step, rows: count, cols: count, values, carried };
   });
 }
 
-/** Attention that sees the same positions and prefers none. */
+/** Attention that sees the same positions and prefers none.
+ *
+ * @param {Step[]} steps
+ * @returns {Step[]}
+ */
 export function uniform(steps) {
   return steps.map((step) => {
     const { rows, cols } = step;
     const values = step.values.slice();
     for (let q = 0; q < rows; q++) {
       let count = 0;
-      for (let e = q * cols; e < (q + 1) * cols; e++) count += step.values[e] > 0;
+      for (let e = q * cols; e < (q + 1) * cols; e++) if (step.values[e] > 0) count++;
       for (let e = q * cols; e < (q + 1) * cols; e++) values[e] = step.values[e] > 0 ? 1 / count : 0;
     }
     return { ...step, values };
   });
 }
 
-/** Each key's weight divided by what uniform attention sends to that key; then rows sum to what they did. */
+/** Each key's weight divided by what uniform attention sends to that key; then rows sum to what they did.
+ *
+ * @param {Step[]} steps
+ * @returns {Step[]}
+ */
 export function layerwise(steps) {
   const even = uniform(steps);
   return steps.map((step, s) => {
@@ -72,16 +94,25 @@ export function layerwise(steps) {
   });
 }
 
-/** Token attention beside that of uniform attention: "ratio" (0 where the mask lets nothing through) or "difference". */
+/** Token attention beside that of uniform attention: "ratio" (0 where the mask lets nothing through) or "difference".
+ *
+ * @param {string} mode
+ * @param {Float64Array} values
+ * @param {ArrayLike<number>} field
+ */
 export function relative(mode, values, field) {
   if (mode === "difference") return values.map((value, i) => value - field[i]);
   if (mode === "ratio") return values.map((value, i) => (field[i] > 0 ? value / field[i] : 0));
   throw new Error(`mode is ${mode}: expected "ratio" or "difference"`);
 }
 
-/** A row times the matrix of a step; four rows of the matrix at a time, which is more than twice as fast. */
+/** A row times the matrix of a step; four rows of the matrix at a time, which is more than twice as fast.
+ *
+ * @param {Floats} row
+ * @param {Matrix} step
+ */
 function timesStep(row, { rows, cols, values }) {
-  const found = new Float64Array(cols);
+  const below = new Float64Array(cols);
   let q = 0;
   for (; q + 3 < rows; q += 4) {
     const a = row[q];
@@ -90,18 +121,28 @@ function timesStep(row, { rows, cols, values }) {
     const d = row[q + 3];
     if (a === 0 && b === 0 && c === 0 && d === 0) continue;
     for (let k = 0, e = q * cols; k < cols; k++, e++)
-      found[k] += a * values[e] + b * values[e + cols] + c * values[e + 2 * cols] + d * values[e + 3 * cols];
+      below[k] += a * values[e] + b * values[e + cols] + c * values[e + 2 * cols] + d * values[e + 3 * cols];
   }
-  for (; q < rows; q++) for (let k = 0; k < cols; k++) found[k] += row[q] * values[q * cols + k];
-  return found;
+  for (; q < rows; q++) for (let k = 0; k < cols; k++) below[k] += row[q] * values[q * cols + k];
+  return below;
 }
 
-/** A row at the top of a graph, led down to its input. */
+/** A row at the top of a graph, led down to its input.
+ *
+ * @param {Float64Array} row
+ * @param {Matrix[]} graph
+ */
 function throughSteps(row, graph) {
-  return graph.reduceRight(timesStep, row);
+  return graph.reduceRight((below, step) => timesStep(below, step), row);
 }
 
-/** Raw attention of one query: the mean of a layer's attentions, led down through merging steps below it. */
+/** Raw attention of one query: the mean of a layer's attentions, led down through merging steps below it.
+ *
+ * @param {Step[]} steps
+ * @param {number[]} ends
+ * @param {number} layer
+ * @param {number} query
+ */
 export function rawRow(steps, ends, layer, query) {
   const own = steps.slice(layer ? ends[layer - 1] + 1 : 0, ends[layer] + 1).filter((step) => step.residual);
   const mean = own[0].values.slice(0, own[0].cols);
@@ -113,7 +154,12 @@ export function rawRow(steps, ends, layer, query) {
   return row;
 }
 
-/** A step above what leads down from the level it ends at. */
+/** A step above what leads down from the level it ends at.
+ *
+ * @param {Matrix} step
+ * @param {Matrix} below
+ * @returns {Matrix<Float64Array>}
+ */
 export function product(step, below) {
   const { rows, cols } = step;
   const values = new Float64Array(rows * below.cols);
@@ -128,13 +174,23 @@ export function product(step, below) {
   return { rows, cols: below.cols, values };
 }
 
-/** Rollout of one query at the top of step `end`, as vector-matrix products down to the input. */
+/** Rollout of one query at the top of step `end`, as vector-matrix products down to the input.
+ *
+ * @param {Matrix<Float64Array>[]} graph
+ * @param {number} end
+ * @param {number} query
+ */
 export function rolloutRow(graph, end, query) {
   const { cols, values } = graph[end];
   return throughSteps(values.slice(query * cols, (query + 1) * cols), graph.slice(0, end));
 }
 
-/** Rollout of one query at every layer; null at layers of another size than the last, whose positions are not the tokens. */
+/** Rollout of one query at every layer; null at layers of another size than the last, whose positions are not the tokens.
+ *
+ * @param {Matrix<Float64Array>[]} graph
+ * @param {number[]} ends
+ * @param {number} query
+ */
 export function rolloutRows(graph, ends, query) {
   const size = graph[ends[ends.length - 1]].rows;
   return ends.map((end) => (graph[end].rows === size ? rolloutRow(graph, end, query) : null));
@@ -143,6 +199,11 @@ export function rolloutRows(graph, ends, query) {
 /**
  * Rollout of each head of a layer by itself (Appendix A.1) for one query: ((1-r)·W_head[q] + r·e_q) · rollout(below).
  * headWeights: for each head, the query's row of its weights. below: the graph of the layers below, empty at the first.
+ *
+ * @param {Floats[]} headWeights
+ * @param {Matrix[]} below
+ * @param {number} query
+ * @param {number} residual
  */
 export function headRows(headWeights, below, query, residual) {
   return headWeights.map((weights) => {
@@ -152,23 +213,30 @@ export function headRows(headWeights, below, query, residual) {
   });
 }
 
-/** Ranks from 1, ties sharing the mean of theirs. What agrees to nine digits ties: equal flows are sums in other orders. */
+/** Ranks from 1, ties sharing the mean of theirs. What agrees to nine digits ties: equal flows are sums in other orders.
+ *
+ * @param {ArrayLike<number>} values
+ */
 export function ranks(values) {
   const rounded = Float64Array.from(values);
   const bits = new BigUint64Array(rounded.buffer); // to 30 binary digits, halves to even, as the library rounds
   for (let i = 0; i < bits.length; i++) bits[i] = (bits[i] + 0x3fffffn + ((bits[i] >> 23n) & 1n)) & ~0x7fffffn;
   const order = Array.from(rounded.keys()).sort(
-    (a, b) => Number.isNaN(rounded[a]) - Number.isNaN(rounded[b]) || rounded[a] - rounded[b],
+    (a, b) => Number(Number.isNaN(rounded[a])) - Number(Number.isNaN(rounded[b])) || rounded[a] - rounded[b],
   );
-  const found = new Float64Array(order.length);
+  const places = new Float64Array(order.length);
   for (let first = 0, last = 0; first < order.length; first = last) {
     while (last < order.length && (last === first || rounded[order[last]] === rounded[order[first]])) last++;
-    for (let i = first; i < last; i++) found[order[i]] = (first + last + 1) / 2;
+    for (let i = first; i < last; i++) places[order[i]] = (first + last + 1) / 2;
   }
-  return found;
+  return places;
 }
 
-/** The correlation of the ranks; NaN where nothing is ranked. */
+/** The correlation of the ranks; NaN where nothing is ranked.
+ *
+ * @param {number[] | Float64Array} x
+ * @param {number[] | Float64Array} y
+ */
 export function spearman(x, y) {
   const n = x.length;
   if (n !== y.length) throw new Error(`rank correlation of ${n} with ${y.length} values: expected as many of both`);
@@ -194,6 +262,12 @@ export function spearman(x, y) {
  *
  * What only passes through limits nothing: carried positions have infinite capacity. `pause`, if there is one, is awaited
  * about every 12 ms of work; it may throw to cancel.
+ *
+ * @param {GraphStep[]} graph
+ * @param {number} end
+ * @param {number} query
+ * @param {number} token
+ * @param {() => Promise<void>} [pause]
  */
 export async function maxFlow(graph, end, query, token, pause) {
   const rest = pauses(pause);
@@ -211,6 +285,10 @@ export async function maxFlow(graph, end, query, token, pause) {
 /**
  * Capacities, the flow so far, and `nodes`: of each level those that lie on a path from the query to the token, which is
  * all that matters. `path` is the one that the search stands on.
+ *
+ * @param {GraphStep[]} steps
+ * @param {number} query
+ * @param {number} token
  */
 function flowNetwork(steps, query, token) {
   const sizes = [steps[0].cols, ...steps.map((step) => step.rows)];
@@ -238,6 +316,10 @@ function flowNetwork(steps, query, token) {
   return { ...net, nodes };
 }
 
+/** @typedef {ReturnType<typeof flowNetwork>} Network */
+/** @typedef {ReturnType<typeof pauses>} Pauses */
+
+/** @param {GraphStep} step */
 function openedCapacities({ cols, values, carried: [from, to] }) {
   if (from >= to) return values;
   const opened = new Float64Array(values);
@@ -245,8 +327,13 @@ function openedCapacities({ cols, values, carried: [from, to] }) {
   return opened;
 }
 
-/** The nodes of each level that can be reached from the query along edges wider than `width`. */
+/** The nodes of each level that can be reached from the query along edges wider than `width`.
+ *
+ * @param {Pick<Network, "sizes" | "capacity" | "query" | "top">} net
+ * @param {number} width
+ */
 function nodesBelow({ sizes, capacity, query, top }, width) {
+  /** @type {number[][]} */
   const nodes = sizes.map(() => []);
   nodes[top] = [query];
   for (let s = top - 1; s >= 0; s--) {
@@ -266,17 +353,21 @@ function nodesBelow({ sizes, capacity, query, top }, width) {
   return nodes;
 }
 
+/** @param {Network} net */
 function infinitePath(net) {
   return nodesBelow(net, Number.MAX_VALUE)[0].includes(net.token);
 }
 
-/** A clock that says when `pause` is due. */
+/** A clock that says when `pause` is due.
+ *
+ * @param {(() => Promise<void>) | undefined} pause
+ */
 function pauses(pause) {
   let since = performance.now();
   return {
     due: () => Boolean(pause) && performance.now() - since > 12,
     taken: async () => {
-      await pause();
+      await pause?.();
       since = performance.now();
     },
   };
@@ -286,6 +377,8 @@ function pauses(pause) {
  * Distances to the token along edges with capacity left, breadth first from the token; false once the query is cut off.
  * Then all that still reaches the token is labelled, which is the proof. Each level keeps a list of those that still wait
  * for a label, so that a dense graph costs little more than its nodes.
+ *
+ * @param {Network} net
  */
 function labelDistances({ sizes, capacity, flow, distance, next, nodes, query, token, top }) {
   for (let k = 0; k <= top; k++) {
@@ -293,8 +386,11 @@ function labelDistances({ sizes, capacity, flow, distance, next, nodes, query, t
     next[k].fill(0);
   }
   const waiting = nodes.map((level) => level.slice());
+  /** @type {number[]} */
   const levels = [];
+  /** @type {number[]} */
   const places = [];
+  /** @param {number} k @param {number} i @param {number} d */
   const label = (k, i, d) => {
     distance[k][i] = d;
     levels.push(k);
@@ -330,7 +426,11 @@ function labelDistances({ sizes, capacity, flow, distance, next, nodes, query, t
   return distance[top][query] >= 0;
 }
 
-/** Depth first from the query, always one step nearer to the token; `next` remembers how far each node was tried. */
+/** Depth first from the query, always one step nearer to the token; `next` remembers how far each node was tried.
+ *
+ * @param {Network} net
+ * @param {Pauses} rest
+ */
 async function blockingFlow(net, rest) {
   const { distance, path } = net;
   let total = 0;
@@ -348,13 +448,19 @@ async function blockingFlow(net, rest) {
   return total;
 }
 
+/** @param {Network["path"]} path @param {number} level @param {number} place */
 function extendPath(path, level, place) {
   path.levels[path.length] = level;
   path.places[path.length] = place;
   path.length++;
 }
 
-/** One step on from node i of level k, down along an edge with capacity left or up by taking flow back. */
+/** One step on from node i of level k, down along an edge with capacity left or up by taking flow back.
+ *
+ * @param {Network} net
+ * @param {number} k
+ * @param {number} i
+ */
 function advancePath({ sizes, capacity, flow, distance, next, nodes, path, top }, k, i) {
   const d = distance[k][i] - 1;
   const below = nodes[k - 1];
@@ -377,7 +483,10 @@ function advancePath({ sizes, capacity, flow, distance, next, nodes, path, top }
   return true;
 }
 
-/** Sends as much as the path takes, and cuts the path back to the first edge that this fills. What is full is exactly so. */
+/** Sends as much as the path takes, and cuts the path back to the first edge that this fills. What is full is exactly so.
+ *
+ * @param {Network} net
+ */
 function augmentPath({ sizes, capacity, flow, path }) {
   const { levels, places, room } = path;
   const last = path.length - 1;
@@ -404,7 +513,11 @@ function augmentPath({ sizes, capacity, flow, path }) {
   return least;
 }
 
-/** After the last labelling: every edge from an unlabelled node to a labelled one is full, and these are the cut. */
+/** After the last labelling: every edge from an unlabelled node to a labelled one is full, and these are the cut.
+ *
+ * @param {Network} net
+ * @param {number} value
+ */
 function flowProof({ sizes, capacity, flow, distance, nodes, top }, value) {
   const reached = distance.map((level) => Uint8Array.from(level, (d) => (value < Infinity && d >= 0 ? 1 : 0)));
   const cut = [];
@@ -421,21 +534,34 @@ function flowProof({ sizes, capacity, flow, distance, nodes, top }, value) {
   return { value, capacity: capacityOfCut, gap, edges: flow, cut, reached };
 }
 
-/** A flow of `maxFlow` as paths whose amounts add up to its value: each time the widest that is left, `limit` at most. */
+/** A flow of `maxFlow` as paths whose amounts add up to its value: each time the widest that is left, `limit` at most.
+ *
+ * @param {{ reached: Uint8Array[], edges: Float64Array[] }} flow
+ * @param {number} query
+ * @param {number} token
+ */
 export function flowPaths(flow, query, token, limit = Infinity) {
   const sizes = flow.reached.map((level) => level.length);
   const layers = flow.edges.map((edges, s) => usedEdges(edges, sizes[s]));
-  const found = [];
-  while (found.length < limit) {
+  /** @type {Path[]} */
+  const paths = [];
+  while (paths.length < limit) {
     const path = widestPath(layers, sizes, query, token);
     if (!path) break;
-    found.push(path);
+    paths.push(path);
   }
-  return found;
+  return paths;
 }
 
-/** The few edges that carry something. */
+/** @typedef {{ queries: number[], keys: number[], amounts: number[] }} Used */
+
+/** The few edges that carry something.
+ *
+ * @param {Float64Array} edges
+ * @param {number} cols
+ */
 function usedEdges(edges, cols) {
+  /** @type {Used} */
   const used = { queries: [], keys: [], amounts: [] };
   for (let e = 0; e < edges.length; e++) {
     if (!(edges[e] > 0)) continue;
@@ -446,7 +572,13 @@ function usedEdges(edges, cols) {
   return used;
 }
 
-/** Takes the path with the largest bottleneck out of `layers`; null when nothing flows any more. */
+/** Takes the path with the largest bottleneck out of `layers`; null when nothing flows any more.
+ *
+ * @param {Used[]} layers
+ * @param {number[]} sizes
+ * @param {number} query
+ * @param {number} token
+ */
 function widestPath(layers, sizes, query, token) {
   let width = new Float64Array(sizes[0]);
   width[token] = Infinity;
@@ -473,7 +605,12 @@ function widestPath(layers, sizes, query, token) {
   return { positions, amount };
 }
 
-/** The product of the weights along a path, from the top of step `end` down: what rollout sends along it. */
+/** The product of the weights along a path, from the top of step `end` down: what rollout sends along it.
+ *
+ * @param {Matrix[]} graph
+ * @param {number} end
+ * @param {number[]} positions
+ */
 export function alongPaths(graph, end, positions) {
   let share = 1;
   for (let i = 0; i <= end; i++) {

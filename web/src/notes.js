@@ -1,6 +1,19 @@
 import { plainToken } from "./draw.js";
 
-/** What a reader must know of these numbers, where they stand. */
+/** @import { Data, MethodRow, Now, Page } from "./types" */
+
+/** @type {Record<string, string>} */
+const FIELD_NOTES = {
+  ratio: "Ratio: 1 is what uniform attention under the same mask would give.",
+  difference: "Difference: 0 is what uniform attention under the same mask would give.",
+  layer: "Every layer's weights were divided by what uniform attention sends to each token.",
+};
+
+/** What a reader must know of these numbers, where they stand.
+ *
+ * @param {Page} page
+ * @param {MethodRow[]} table
+ */
 export function readerNotes(page, table) {
   const { data } = page,
     at = page.now();
@@ -9,9 +22,9 @@ export function readerNotes(page, table) {
     [first] = worth;
   if (first?.answer) {
     const by = worth
-      .map(({ name, told }) =>
-        name === "blank-out" && told.by
-          ? `blank-out puts ${told.by === "remove" ? "nothing" : `the ${told.by} token`} in its place`
+      .map(({ name, settings }) =>
+        name === "blank-out" && settings.by
+          ? `blank-out puts ${settings.by === "remove" ? "nothing" : `the ${settings.by} token`} in its place`
           : name === "gradient"
             ? "gradient is the length of the derivative"
             : "",
@@ -26,10 +39,10 @@ export function readerNotes(page, table) {
     lines.push(
       "A word has the sum of what its pieces get, in attention and importance alike: long words rank high by themselves, and ρ with them.",
     );
-  const flow = table.find((method) => method.name === "flow" && method.values && method.exact);
+  const flow = table.find((method) => method.name === "flow" && method.exact)?.values;
   if (flow && data.exact && data.levels.length && !at.field) {
     const most = flowBounds(data, at),
-      bound = at.inputs.filter((i, place) => flow.values[place] >= most[i] * (1 - 1e-9)).length;
+      bound = at.inputs.filter((i, place) => flow[place] >= most[i] * (1 - 1e-9)).length;
     if (bound > at.inputs.length / 2)
       lines.push(
         `Flow: ${bound} of ${at.inputs.length} tokens are at their bound (all that leaves the query, or all that the first layer takes from the token), which says nothing of what is between. Lower layers tell more.`,
@@ -38,17 +51,17 @@ export function readerNotes(page, table) {
   if (data.causal)
     lines.push(
       at.field
-        ? {
-            ratio: "Ratio: 1 is what uniform attention under the same mask would give.",
-            difference: "Difference: 0 is what uniform attention under the same mask would give.",
-            layer: "Every layer's weights were divided by what uniform attention sends to each token.",
-          }[at.field]
+        ? FIELD_NOTES[at.field]
         : "In a decoder rollout and flow mostly tell the position: early tokens are reached along more paths. The receptive field, above, corrects for the mask, not for more.",
     );
   return lines;
 }
 
-/** What flow cannot exceed: what leaves the query, and what enters the token. */
+/** What flow cannot exceed: what leaves the query, and what enters the token.
+ *
+ * @param {Data} data
+ * @param {Now} at
+ */
 function flowBounds(data, at) {
   const graph = data.graph(at.unit),
     { rows, cols, values } = graph[0],

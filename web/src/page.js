@@ -1,6 +1,7 @@
-import { el, button, number, plainToken, makeTip, choice, press } from "./draw.js";
-import { PALETTES } from "./colour.js";
+import { el, between, button, messageOf, number, plainToken, makeTip, choice, press } from "./draw.js";
+import { shortName, topOf } from "./frame.js";
 import { makeState } from "./state.js";
+import { makeTheme } from "./theme.js";
 import { queryNames } from "./data.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
@@ -11,6 +12,9 @@ import { graphPanel } from "./graph.js";
 import { pathsPanel } from "./paths.js";
 import { headsPanel } from "./heads.js";
 
+/** @import { Changed, Data, Method, Now, Page, Panel, Selection, Server } from "./types" */
+
+/** @type {Record<string, { title: string, short: string, what: string }>} */
 const WHAT = {
   raw: { title: "raw attention", short: "raw", what: "the weights of this layer alone, heads averaged" },
   rollout: { title: "rollout", short: "rollout", what: "weights multiplied along all paths down to the input" },
@@ -27,12 +31,14 @@ const WHAT = {
   },
 };
 
+/** @type {Record<string, { title: string, make: (page: Page) => Panel }>} */
 const VIEWS = {
   graph: { title: "Graph", make: graphPanel },
   paths: { title: "Flow paths", make: pathsPanel },
   heads: { title: "Heads", make: headsPanel },
 };
 
+/** @type {Record<string, string>} */
 const FIELDS = {
   "": "as it is",
   ratio: "ratio to uniform",
@@ -40,54 +46,56 @@ const FIELDS = {
   layer: "layer by layer",
 };
 
-/** Puts a document into an element. `prefix` keeps two of them apart in the address; `asks` reaches a server, if there is one. */
-export function mount(root, data, { prefix = "", asks = null } = {}) {
+/** Puts a document into an element.
+ *
+ * @param {HTMLElement} root
+ * @param {Data} data
+ * @param {string} [prefix] keeps two of them apart in the address
+ * @param {Server | null} [server]
+ */
+export function mount(root, data, prefix = "", server = null) {
   const { units } = data,
-    dark = matchMedia("(prefers-color-scheme: dark)");
-  const first = data.state,
-    lastLayer = data.layers.at(-1) + 1;
+    first = data.state,
+    lastLayer = data.layers[data.layers.length - 1] + 1;
   const methodNames = [
     ...new Set([
       ...(data.levels.length ? ["raw", "rollout"] : []),
-      ...Object.keys(data.views.subwords).filter((name) => data.views.subwords[name] || data.hasWeights),
+      ...Object.keys(data.methods.subwords).filter((name) => data.methods.subwords[name] || data.hasWeights),
     ]),
   ];
+  /** @param {boolean} importance @returns {(name: string) => Method} */
+  const described = (importance) => (name) => ({
+    name,
+    ...(WHAT[name] ?? { title: name, short: name, what: "" }),
+    importance,
+  });
+  const order = ["raw", "rollout", "flow"];
   const methods = [
-    ...methodNames.map((name) => ({
-      name,
-      ...(WHAT[name] ?? { title: name, short: name, what: "" }),
-      importance: false,
-    })),
-    ...data.importance.map(({ name }) => ({
-      name,
-      ...(WHAT[name] ?? { title: name, short: name, what: "" }),
-      importance: true,
-    })),
-  ].sort(
-    (a, b) =>
-      Number(a.importance) - Number(b.importance) ||
-      ["raw", "rollout", "flow"].indexOf(a.name) - ["raw", "rollout", "flow"].indexOf(b.name),
-  );
+    ...[...methodNames].sort((a, b) => order.indexOf(a) - order.indexOf(b)).map(described(false)),
+    ...data.importance.map(({ name }) => name).map(described(true)),
+  ];
   const ended = new AbortController(),
     { signal } = ended;
+  /** @type {Selection} */
+  const selection = {
+    q: first.query ?? 0,
+    l: first.layer === undefined ? lastLayer : first.layer + 1,
+    t: -1,
+    u: first.unit ?? "subwords",
+    s: first.special === false ? 0 : 1,
+    f: first.field ?? "",
+    v: "graph",
+    g: "carried",
+    m: methodNames.find((name) => name === first.method) ?? methodNames[0] ?? "raw",
+    h: "",
+    k: "rollout",
+    o: "",
+    cs: 1,
+    ls: 0,
+    theme: "",
+  };
   const state = makeState(
-    {
-      q: first.query ?? 0,
-      l: first.layer === undefined ? lastLayer : first.layer + 1,
-      t: -1,
-      u: first.unit ?? "subwords",
-      s: first.special === false ? 0 : 1,
-      f: first.field ?? "",
-      v: "graph",
-      g: "carried",
-      m: methodNames.includes(first.method) ? first.method : (methodNames[0] ?? "raw"),
-      h: "",
-      k: "rollout",
-      o: "",
-      cs: 1,
-      ls: 0,
-      theme: "",
-    },
+    { ...selection },
     {
       u: Object.keys(units),
       f: data.causal ? Object.keys(FIELDS) : [""],
@@ -98,27 +106,28 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
       theme: ["", "light", "dark"],
     },
     prefix,
-    ended.signal,
+    signal,
   );
+  const theme = makeTheme(root, state, signal, (printed) => {
+    update(new Set(["theme"]));
+    if (printed) parts.forEach(paintPart);
+  });
+  const { colours } = theme;
+  /** @type {Map<string, number>} */
   const waiting = new Map();
   const live = el("p", { class: "sr", "aria-live": "polite" });
-  let width = 0,
-    printing = false;
+  let width = 0;
 
-  function colours() {
-    const { theme } = state.get();
-    if (printing) return PALETTES.light; // paper is white
-    return PALETTES[theme === "dark" || (theme !== "light" && dark.matches) ? "dark" : "light"];
-  }
-
-  /** What is selected, made fit for the document: an address may come from anywhere. */
+  /** What is selected, made fit for the document: an address may come from anywhere.
+   *
+   * @returns {Now}
+   */
   function now() {
     const s = state.get();
     const unit = s.u,
       { tokens, special, parts } = units[unit];
-    const names = queryNames(data, unit),
-      clamp = (x, low, high) => Math.min(high, Math.max(low, x));
-    const query = clamp(s.q, data.firstQuery, names.length - 1);
+    const names = queryNames(data, unit);
+    const query = between(data.firstQuery, s.q, names.length - 1);
     const at = data.layers.indexOf(s.l - 1),
       layer = at >= 0 ? at : data.layers.length - 1;
     let inputs = tokens.map((_, i) => i);
@@ -143,7 +152,13 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     };
   }
 
-  /** Until a token is chosen, the one that rollout gives most, the query itself aside. */
+  /** Until a token is chosen, the one that rollout gives most, the query itself aside.
+   *
+   * @param {string} unit
+   * @param {number} query
+   * @param {number} layer
+   * @param {number[]} inputs
+   */
   function strongestToken(unit, query, layer, inputs) {
     const name = methodNames.includes("rollout") ? "rollout" : methodNames[0],
       row = name && data.rows(name, unit, query)?.rows[layer];
@@ -152,33 +167,36 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     return others.reduce((best, i) => (row[i] > row[best] ? i : best), others[0]);
   }
 
-  /** Which tokens continue the word of the one before. */
+  /** Which tokens continue the word of the one before.
+   *
+   * @param {string} unit
+   */
   function joins(unit) {
-    const { groups } = units.words ?? {},
-      found = [];
-    if (unit === "subwords" && groups)
-      for (const group of groups) for (const i of group.slice(1)) found[i] = group.includes(i - 1);
-    return found;
+    /** @type {boolean[]} */
+    const flags = [];
+    if (unit === "subwords")
+      for (const group of units.words?.groups ?? []) for (const i of group.slice(1)) flags[i] = group.includes(i - 1);
+    return flags;
   }
 
+  /** @param {string} name */
   function values(name) {
     const at = now(),
       worth = data.importance.findIndex((one) => one.name === name);
     if (worth >= 0) return { row: data.worth(at.unit)[worth].values, rows: [], exact: true };
-    const found = data.rows(name, at.unit, at.query, at.field);
-    return found && { ...found, row: found.rows[at.layer] };
+    const all = data.rows(name, at.unit, at.query, at.field);
+    return all && { ...all, row: all.rows[at.layer] };
   }
 
+  /** @type {Page} */
   const page = {
     data,
     state,
     methods,
-    asks,
+    server,
     fields: FIELDS,
-    modelName: String(data.model.model ?? "")
-      .split(/[\\/]/)
-      .slice(-2)
-      .join("/"),
+    modelName: shortName(data.model.model),
+    tip: makeTip(root),
     colours,
     now,
     values,
@@ -196,7 +214,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     },
     titleOf: (name) => methods.find((method) => method.name === name)?.title ?? name,
     switchUnit,
-    switchTheme: () => state.set({ theme: colours().name === "dark" ? "light" : "dark" }),
+    switchTheme: theme.flip,
     announce: (text) => {
       live.textContent = text;
     },
@@ -208,29 +226,27 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     picture: data.image && imageCanvas(data.image),
     whyNot(name) {
       const at = now(),
-        held = data.views[at.unit]?.[name]?.queries ?? [];
-      if (asks && name === "flow" && data.levels.length) return ["solving …"];
-      if (!held.length) return [`${page.titleOf(name)} was left out of this page.`];
+        queries = data.methods[at.unit]?.[name]?.queries ?? [];
+      if (server && name === "flow" && data.levels.length) return ["solving …"];
+      if (!queries.length) return [`${page.titleOf(name)} was left out of this page.`];
       return [
-        `${page.titleOf(name)} was computed for ${held
+        `${page.titleOf(name)} was computed for ${queries
           .slice(0, 3)
           .map((q) => plainToken(at.names[q]))
           .join(", ")} alone: `,
-        button(`show ${plainToken(at.names[held[0]])}`, () => {
-          state.set({ q: held[0] });
+        button(`show ${plainToken(at.names[queries[0]])}`, () => {
+          state.set({ q: queries[0] });
           query.node.focus();
         }),
       ];
     },
     whyNoHeads: () =>
-      data.holdsHeads
-        ? `Single heads are held for ${plainToken(queryNames(data, "subwords")[data.holdsHeads[0]])} alone, the query that this page opened with.`
+      data.headQueries
+        ? `Single heads are held for ${plainToken(queryNames(data, "subwords")[data.headQueries[0]])} alone, the query that this page opened with.`
         : "Single heads are not held by this page: either the trace did not keep them, or they would make a large file.",
   };
-  page.tip = makeTip(root);
-
+  /** @type {typeof VIEWS} */
   const views = data.levels.length ? VIEWS : {};
-  const panels = [];
 
   const unitPick = units.words
     ? choice("unit", { subwords: "subwords", words: "words" }, "", (u) => switchUnit(u))
@@ -246,10 +262,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
         Object.entries(FIELDS).map(([value, text]) => el("option", { value }, text)),
       )
     : null;
-  const theme = button("", page.switchTheme, {
-    class: "theme",
-    title: "light or dark (d)",
-  });
+  theme.node.title = "light or dark (d)";
   const query = queryStrip(page, prefix);
   const slider = el("input", {
     type: "range",
@@ -261,8 +274,8 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   });
   const layerOut = el("output", {});
   const { model } = data,
-    strange = (model.unknown ?? []).filter((i) => i < units.subwords.tokens.length);
-  const told = [
+    strange = /** @type {number[]} */ (model.unknown ?? []).filter((i) => i < units.subwords.tokens.length);
+  const facts = [
     page.modelName,
     model.revision && String(model.revision).slice(0, 12),
     model.class !== page.modelName && model.class,
@@ -270,7 +283,8 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     model.captured && `captured ${model.captured}`,
     model.heads && `heads: ${model.heads}`,
     `residual ${data.residual}`,
-  ].filter(Boolean);
+  ];
+  const details = Object.entries(model).map(([k, v]) => `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`);
   const tabs = el(
     "div",
     { class: "tabs", role: "tablist", "aria-label": "views of the graph" },
@@ -294,35 +308,16 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   const node = el(
     "article",
     { class: "attnflow", lang: "en" },
-    el(
-      "header",
-      { class: "top" },
-      el(
-        "div",
-        { class: "brand" },
-        el("h1", {}, "attnflow"),
-        el(
-          "span",
-          {
-            class: "told-model",
-            title: Object.entries(model)
-              .map(([k, v]) => `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`)
-              .join("\n"),
-          },
-          told.join(" · "),
-        ),
-      ),
-      el(
-        "div",
-        { class: "controls" },
-        unitPick,
-        units.subwords.special.some(Boolean) && units.subwords.special.some((flag) => !flag)
-          ? el("label", {}, special, " special tokens")
-          : "",
-        field ? el("label", {}, "receptive field ", field) : "",
-        theme,
-        button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
-      ),
+    topOf(
+      facts,
+      details.join("\n"),
+      unitPick,
+      units.subwords.special.some(Boolean) && units.subwords.special.some((flag) => !flag)
+        ? el("label", {}, special, " special tokens")
+        : "",
+      field ? el("label", {}, "receptive field ", field) : "",
+      theme.node,
+      button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
     ),
     data.prediction
       ? el(
@@ -377,30 +372,29 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     "These are approximations from attention weights: where information could have come from, not what the model did with it. Rollout and flow know nothing of value vectors and feed-forward layers, and the residual weight is an assumption. Check them against blank-out before you believe them. (Abnar & Zuidema, ACL 2020)",
   );
 
+  /** @param {string} u */
   function switchUnit(u) {
     const at = now();
     if (u === at.unit) return;
     // the same places in the other unit
-    const { groups } = units.words,
-      of = (i) => groups.findIndex((group) => group.includes(i));
-    const moved = (i) => (i < 0 ? i : u === "words" ? of(i) : (groups[i]?.[0] ?? 0));
+    const groups = units.words.groups ?? [],
+      of = (/** @type {number} */ i) => groups.findIndex((group) => group.includes(i));
+    const moved = (/** @type {number} */ i) => (i < 0 ? i : u === "words" ? of(i) : (groups[i]?.[0] ?? 0));
     state.set({ u, q: moved(at.query), t: moved(state.get().t) });
   }
 
   function paintControls() {
     const at = now(),
       s = state.get();
-    root.dataset.theme = colours().name;
-    theme.textContent = colours().name === "dark" ? "☀" : "☾";
-    theme.setAttribute("aria-label", colours().name === "dark" ? "light theme" : "dark theme");
+    theme.paint();
     if (unitPick) press(unitPick, at.unit);
     special.checked = !!s.s;
     if (field) field.value = at.field;
-    slider.value = at.layer;
+    slider.value = String(at.layer);
     slider.setAttribute("aria-valuetext", at.layerName ?? "");
     layerOut.textContent = `${at.layerName} of ${at.layerNames.length > 1 ? at.layerNames.at(-1) : at.layerName}`;
     query.paint(at);
-    for (const tab of tabs.children) {
+    for (const tab of tabs.querySelectorAll("button")) {
       const on = tab.dataset.view === s.v;
       tab.setAttribute("aria-selected", String(on));
       tab.tabIndex = on ? 0 : -1;
@@ -409,51 +403,56 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   }
 
   tabs.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key],
+    const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0,
       names = Object.keys(views);
     if (!step) return;
     event.preventDefault();
     event.stopPropagation();
     const next = names[(names.indexOf(state.get().v) + step + names.length) % names.length];
     state.set({ v: next });
-    tabs.querySelector(`[data-view=${next}]`).focus();
+    /** @type {HTMLElement | null} */ (tabs.querySelector(`[data-view=${next}]`))?.focus();
   });
   const compare = comparePanel(page),
     layers = data.layers.length && methodNames.length ? layersPanel(page) : null;
-  panels.push(compare, ...(layers?.parts ?? []));
-  const made = {};
+  /** @type {Record<string, Panel>} */
+  const opened = {};
 
+  /** @param {Changed} changed */
   function showView(changed) {
     const name = state.get().v;
     if (!views[name]) return;
-    const fresh = !made[name];
-    made[name] ??= views[name].make(page);
-    if (viewBox.firstChild !== made[name].node) viewBox.replaceChildren(made[name].node);
-    made[name].update(fresh || changed?.has("v") ? null : changed);
+    const fresh = !opened[name];
+    const view = (opened[name] ??= views[name].make(page));
+    if (viewBox.firstChild !== view.node) viewBox.replaceChildren(view.node);
+    view.update(fresh || changed?.has("v") ? null : changed);
   }
 
   async function askRows() {
     const at = now();
-    if (!asks || !data.levels.length || data.views[at.unit].flow?.queries.includes(at.query)) return;
+    if (!server || !data.levels.length || data.methods[at.unit].flow?.queries.includes(at.query)) return;
     try {
-      await data.add(await asks.rows({ unit: at.unit, query: at.query }));
+      await data.add(await server.rows({ unit: at.unit, query: at.query }));
       update(new Set(["rows"]));
     } catch (error) {
-      page.announce(error.message);
+      page.announce(messageOf(error));
     }
   }
 
-  const parts = [
-    ...panels.map((panel) => ({ node: () => panel.node, update: panel.update, due: null })),
-    { node: () => viewBox, update: showView, due: null },
-  ];
+  /** What is painted by itself, and what has changed since; undefined where nothing has.
+   *
+   * @type {(Panel & { due?: Changed })[]}
+   */
+  const parts = [compare, ...(layers?.parts ?? []), { node: viewBox, update: showView }];
+  for (const part of parts) part.due = null;
   let later = 0;
 
+  /** @param {HTMLElement} one */
   function seen(one) {
     const box = one.getBoundingClientRect();
     return box.bottom >= 0 && box.top <= innerHeight;
   }
 
+  /** @param {Panel & { due?: Changed }} part */
   function paintPart(part) {
     const { due } = part;
     if (due === undefined) return;
@@ -464,7 +463,7 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   function paintRest() {
     const next = parts
       .filter((part) => part.due !== undefined)
-      .sort((a, b) => Number(seen(b.node())) - Number(seen(a.node())))[0];
+      .sort((a, b) => Number(seen(b.node)) - Number(seen(a.node)))[0];
     if (!next) {
       node.dataset.settled = node.dataset.updated;
       return;
@@ -473,24 +472,17 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
     later = setTimeout(paintRest, 0);
   }
 
-  for (const name of ["beforeprint", "afterprint"]) {
-    const onpaper = () => {
-      printing = name === "beforeprint";
-      update(new Set(["theme"]));
-      parts.forEach(paintPart);
-    };
-    addEventListener(name, onpaper, { signal });
-  }
-  addEventListener("scroll", () => parts.forEach((part) => seen(part.node()) && paintPart(part)), {
+  addEventListener("scroll", () => parts.forEach((part) => seen(part.node) && paintPart(part)), {
     passive: true,
     signal,
   });
 
+  /** @param {Changed} changed */
   function update(changed) {
     const start = performance.now();
     if (!changed || changed.has("u")) query.build();
     paintControls();
-    const visible = parts.filter((part) => seen(part.node())); // all at once: every painting would have the page laid out anew
+    const visible = parts.filter((part) => seen(part.node)); // all at once: every painting would have the page laid out anew
     for (const part of parts)
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
@@ -511,7 +503,6 @@ export function mount(root, data, { prefix = "", asks = null } = {}) {
   root.removeAttribute("aria-busy");
   width = node.clientWidth;
   state.listen(update);
-  dark.addEventListener("change", () => update(new Set(["theme"])), { signal });
   let resizing = 0;
   const watch = new ResizeObserver(() => {
     clearTimeout(resizing);

@@ -1,10 +1,21 @@
-import { el, svg, figure, label, textWidth } from "./draw.js";
 import { shade } from "./colour.js";
+import { el, brush, svg, figure, label, textWidth } from "./draw.js";
 
-/** The image that the model saw. */
+/** @import { Data, Now, Page, Palette, ValuedRow } from "./types" */
+
+/** How many rows and columns of patches an image has.
+ *
+ * @param {Data} data
+ */
+export const patchesOf = ({ patches }) => patches ?? [0, 0];
+
+/** The image that the model saw.
+ *
+ * @param {NonNullable<Data["image"]>} image
+ */
 export function imageCanvas({ shape: [height, width], pixels }) {
   const canvas = el("canvas", { width, height }),
-    context = canvas.getContext("2d"),
+    context = brush(canvas),
     image = context.createImageData(width, height);
   for (let i = 0; i < width * height; i++) {
     image.data.set(pixels.subarray(3 * i, 3 * i + 3), 4 * i);
@@ -14,10 +25,17 @@ export function imageCanvas({ shape: [height, width], pixels }) {
   return canvas;
 }
 
-/** The patches over the image. */
+/** The patches over the image.
+ *
+ * @param {Page} page
+ * @param {HTMLCanvasElement} canvas
+ * @param {ValuedRow} method
+ * @param {Now} at
+ * @param {Palette} colours
+ */
 export function paintPatches(page, canvas, method, at, colours) {
   const { data, state } = page;
-  const [rows, columns] = data.grid,
+  const [rows, columns] = patchesOf(data),
     first = at.tokens.length - rows * columns;
   const side = 168,
     wide = Math.round((side * columns) / rows);
@@ -25,8 +43,8 @@ export function paintPatches(page, canvas, method, at, colours) {
   canvas.height = side * 2;
   canvas.style.width = `${wide}px`;
   canvas.style.height = `${side}px`;
-  const context = canvas.getContext("2d");
-  if (data.image) {
+  const context = brush(canvas);
+  if (page.picture) {
     context.filter = "grayscale(1)"; // so that every colour means a value
     context.drawImage(page.picture, 0, 0, canvas.width, canvas.height);
     context.filter = "none";
@@ -44,24 +62,29 @@ export function paintPatches(page, canvas, method, at, colours) {
     );
   }
   context.globalAlpha = 1;
-  const outline = (i, colour, thick) => {
-    if (i < first) return;
-    context.strokeStyle = colour;
-    context.lineWidth = thick;
-    context.strokeRect(((i - first) % columns) * cell.w, Math.floor((i - first) / columns) * cell.h, cell.w, cell.h);
-  };
-  outline(state.get().t, colours.accent, 4);
+  const chosen = state.get().t - first;
+  if (chosen >= 0) {
+    context.strokeStyle = colours.accent;
+    context.lineWidth = 4;
+    context.strokeRect((chosen % columns) * cell.w, Math.floor(chosen / columns) * cell.h, cell.w, cell.h);
+  }
   return { shareOf, first, wide, side };
 }
 
-/** All methods over the image, beside each other, for export. */
-export function patchFigure(page, there, title, colours) {
+/** All methods over the image, beside each other, for export.
+ *
+ * @param {Page} page
+ * @param {ValuedRow[]} methods
+ * @param {string} title
+ * @param {Palette} colours
+ */
+export function patchFigure(page, methods, title, colours) {
   const at = page.now();
-  const drawn = there.map((method) => {
+  const drawn = methods.map((method) => {
     const canvas = el("canvas");
     return { ...paintPatches(page, canvas, method, at, colours), canvas, method };
   });
-  const found = figure(
+  const drawing = figure(
     Math.max(
       textWidth(title, 12, "600"),
       drawn.reduce((sum, { wide }) => sum + wide + 16, 0),
@@ -70,14 +93,14 @@ export function patchFigure(page, there, title, colours) {
     colours,
     title,
   );
-  found.append(label(0, 12, title, { "font-size": 12, "font-weight": 600 }));
+  drawing.append(label(0, 12, title, { "font-size": 12, "font-weight": 600 }));
   let x = 0;
   for (const { canvas, method, wide, side } of drawn) {
-    found.append(
+    drawing.append(
       label(x, 34, method.title, { "font-size": 12 }),
       svg("image", { x, y: 46, width: wide, height: side, href: canvas.toDataURL() }),
     );
     x += wide + 16;
   }
-  return found;
+  return drawing;
 }

@@ -1,17 +1,23 @@
-import { el, svg, label, number, plainToken } from "./draw.js";
+import { el, svg, label, messageOf, number, plainToken } from "./draw.js";
 import { maxFlow, flowPaths, alongPaths } from "./maths.js";
 import { exportMenu } from "./keep.js";
-import { grid, curve } from "./graph.js";
+import { layered, curve } from "./graph.js";
+
+/** @import { Cells, Changed, Edge, Flow, Now, Page, Palette } from "./types" */
+/** @typedef {Flow & { exact: boolean, end: number, at: Now }} Solved */
 
 const DRAWN = 40;
-const FOUND = 400;
+const SOUGHT = 400;
 const LISTED = 12;
 
-/** The maximum flow between a state and an input as paths, with the edges that limit it, and rollout along the same paths. */
+/** The maximum flow between a state and an input as paths, with the edges that limit it, and rollout along the same paths.
+ *
+ * @param {Page} page
+ */
 export function pathsPanel(page) {
   const { data, state } = page;
   const holder = el("div", { class: "scroll" }),
-    say = el("p", { class: "told", "aria-live": "polite" }),
+    say = el("p", { class: "summary", "aria-live": "polite" }),
     lists = el("div", { class: "columns" });
   const tokenPick = el("select", {
     "aria-label": "input token",
@@ -29,7 +35,7 @@ export function pathsPanel(page) {
       exportMenu(
         "flow",
         (colours) =>
-          solved ? draw(colours, solved) : grid([0], 1, ["–"], [], colours, { title: "no flow", width: 200 }).node,
+          solved ? draw(colours, solved) : layered([0], 1, ["–"], [], colours, { title: "no flow", width: 200 }).node,
         csvRows,
         data,
         page.announce,
@@ -39,63 +45,76 @@ export function pathsPanel(page) {
     holder,
     lists,
   );
-  const known = new Map();
-  let asked = "",
-    solved = null;
+  /** @type {Map<string, Solved>} */
+  const flows = new Map();
+  let current = "";
+  /** @type {Solved | null} */
+  let solved = null;
 
+  /** @param {Now} at */
+  const keyOf = (at) => `${at.unit} ${at.query} ${at.layer} ${at.token} ${at.field}`;
+
+  /** @param {Now} at @returns {Promise<Solved | null>} null where the page has no weights */
   async function solve(at) {
-    const key = `${at.unit} ${at.query} ${at.layer} ${at.token} ${at.field}`;
-    if (known.has(key)) return known.get(key);
+    const key = keyOf(at),
+      known = flows.get(key);
+    if (known) return known;
     const end = data.ends[data.layers[at.layer]];
-    let found;
-    if (page.asks && !data.exact) {
-      found = {
-        ...(await page.asks.paths({ unit: at.unit, query: at.query, layer: data.layers[at.layer], token: at.token })),
-        exact: true,
-      };
+    /** @type {Solved} */
+    let solution;
+    if (page.server && !data.exact) {
+      const { unit, query, token } = at;
+      const flow = await page.server.paths({ unit, query, layer: data.layers[at.layer], token });
+      solution = { ...flow, exact: true, end, at };
     } else {
       if (!data.hasWeights) return null;
       const graph = data.graph(at.unit, at.field === "layer" ? "layer" : "");
       const pause = async () => {
         await new Promise((resolve) => setTimeout(resolve));
-        if (asked !== key) throw new Error("superseded");
+        if (current !== key) throw new Error("superseded");
       };
       const flow = await maxFlow(graph, end, at.query, at.token, pause);
-      found = {
+      solution = {
         value: flow.value,
         gap: flow.gap,
         cut: flow.cut,
         exact: data.exact,
-        paths: flowPaths(flow, at.query, at.token, FOUND).map((path) => ({
+        end,
+        at,
+        paths: flowPaths(flow, at.query, at.token, SOUGHT).map((path) => ({
           ...path,
           rollout: alongPaths(graph, end, path.positions),
         })),
       };
     }
-    found = { ...found, end, at };
-    known.set(key, found);
-    if (known.size > 60) known.delete(known.keys().next().value);
-    return found;
+    flows.set(key, solution);
+    if (flows.size > 60) flows.delete([...flows.keys()][0]);
+    return solution;
   }
 
+  /** @param {Edge} edge */
   function edgeName({ step, query, key }) {
     return `${page.stateName(step + 1, query, 14)} at ${data.levels[step]} → ${page.stateName(step, key, 14)}${step ? ` at ${data.levels[step - 1]}` : ""}`;
   }
 
-  function limits(found) {
-    const { cut, end, at } = found;
-    if (!cut.length) return found.value === 0 ? "Nothing can: no path leads there." : "Nothing limits it.";
+  /** @param {Solved} solution */
+  function limits(solution) {
+    const { cut, end, at } = solution;
+    if (!cut.length) return solution.value === 0 ? "Nothing can: no path leads there." : "Nothing limits it.";
     if (cut.every((edge) => edge.step === end && edge.query === at.query))
       return `What limits it is the query's own edges (${cut.length}): all that leaves it could come from this token.`;
     if (cut.every((edge) => edge.step === 0 && edge.key === at.token))
       return `What limits it is the edges at the token (${cut.length}): no more of it is looked at in the first layer, whatever the query.`;
-    return `${cut.length === 1 ? "This one edge limits" : `These ${cut.length} edges limit`} it to ${number(found.value)}.`;
+    return `${cut.length === 1 ? "This one edge limits" : `These ${cut.length} edges limit`} it to ${number(solution.value)}.`;
   }
 
-  function draw(colours, found) {
-    const { at, end, cut, value } = found;
-    const shown = found.paths.slice(0, DRAWN);
+  /** @param {Palette} colours @param {Solved} solution */
+  function draw(colours, solution) {
+    const { at, end, cut, value } = solution;
+    const shown = solution.paths.slice(0, DRAWN);
+    /** @type {Map<string, Edge & { amount: number }>} */
     const amounts = new Map();
+    /** @param {number} step @param {number} query @param {number} key @param {number} amount */
     const add = (step, query, key, amount) => {
       const name = `${step} ${query} ${key}`;
       const edge = amounts.get(name) ?? { step, query, key, amount: 0 };
@@ -111,7 +130,7 @@ export function pathsPanel(page) {
       columns.add(edge.key);
     }
     const title = `maximum flow between ${at.queryName} at ${at.layerName} and ${plainToken(at.tokens[at.token])}: ${number(value)}`;
-    const frame = grid(
+    const frame = layered(
       [...columns].sort((a, b) => a - b),
       end + 2,
       at.tokens,
@@ -140,11 +159,7 @@ export function pathsPanel(page) {
       frame.node.append(path);
     }
     for (const edge of cut) {
-      if (
-        amounts.has(`${edge.step} ${edge.query} ${edge.key}`) ||
-        frame.x(edge.query) === undefined ||
-        frame.x(edge.key) === undefined
-      )
+      if (amounts.has(`${edge.step} ${edge.query} ${edge.key}`) || !columns.has(edge.query) || !columns.has(edge.key))
         continue;
       frame.node.append(
         svg(
@@ -162,6 +177,7 @@ export function pathsPanel(page) {
         ),
       );
     }
+    /** @param {number} level @param {number} position @param {boolean} chosen */
     const dot = (level, position, chosen) =>
       frame.node.append(
         svg("circle", {
@@ -186,7 +202,9 @@ export function pathsPanel(page) {
     return frame.node;
   }
 
-  function fillLists(found) {
+  /** @param {Solved} solution */
+  function fillLists(solution) {
+    /** @param {string} caption @param {string[]} head @param {HTMLElement[]} rows @param {string} name */
     const table = (caption, head, rows, name) =>
       el(
         "div",
@@ -207,21 +225,27 @@ export function pathsPanel(page) {
           el("tbody", {}, rows),
         ),
       );
-    const way = (positions) =>
+    const way = (/** @type {number[]} */ positions) =>
       positions.map((position, i) => {
-        const level = found.end + 1 - i;
+        const level = solution.end + 1 - i;
         return `${page.stateName(level, position, 14)}${level ? `@${data.levels[level - 1]}` : ""}`;
       });
-    /** a state that stays where it is from layer to layer is told once, with both ends of its stay */
+    /** A state that stays where it is from layer to layer is named once, with both ends of its stay.
+     *
+     * @param {number[]} positions
+     */
     const short = (positions) => {
-      const stays = [],
-        level = (i) => (found.end + 1 - i ? data.levels[found.end - i] : "input");
-      positions.forEach((position, i) =>
-        positions[i - 1] === position ? (stays.at(-1).to = i) : stays.push({ position, from: i, to: i }),
-      );
+      /** @type {{ position: number, from: number, to: number }[]} */
+      const stays = [];
+      const level = (/** @type {number} */ i) => (solution.end + 1 - i ? data.levels[solution.end - i] : "input");
+      positions.forEach((position, i) => {
+        const last = stays.at(-1);
+        if (last?.position === position) last.to = i;
+        else stays.push({ position, from: i, to: i });
+      });
       return stays
         .map(({ position, from, to }) => {
-          const name = page.stateName(found.end + 1 - from, position, 14);
+          const name = page.stateName(solution.end + 1 - from, position, 14);
           return from === to
             ? level(from) === "input"
               ? name
@@ -230,13 +254,13 @@ export function pathsPanel(page) {
         })
         .join(" → ");
     };
-    const total = found.paths.slice(0, LISTED).reduce((sum, path) => sum + path.amount, 0);
-    const most = found.paths.length;
+    const total = solution.paths.slice(0, LISTED).reduce((sum, path) => sum + path.amount, 0);
+    const most = solution.paths.length;
     lists.replaceChildren(
       table(
-        `The widest paths: ${Math.min(LISTED, most)} of ${most}${most === FOUND ? " or more" : ""}, ${((100 * total) / (found.value || 1)).toFixed(0)} % of the flow`,
+        `The widest paths: ${Math.min(LISTED, most)} of ${most}${most === SOUGHT ? " or more" : ""}, ${((100 * total) / (solution.value || 1)).toFixed(0)} % of the flow`,
         ["path", "flow", "rollout"],
-        found.paths
+        solution.paths
           .slice(0, LISTED)
           .map((path) =>
             el(
@@ -249,11 +273,11 @@ export function pathsPanel(page) {
           ),
         "paths",
       ),
-      found.cut.length
+      solution.cut.length
         ? table(
             "The minimum cut: every path crosses one of these, and all are full",
             ["edge", "capacity"],
-            found.cut
+            solution.cut
               .slice(0, LISTED)
               .map((edge) =>
                 el(
@@ -264,17 +288,17 @@ export function pathsPanel(page) {
                 ),
               )
               .concat(
-                found.cut.length > LISTED
+                solution.cut.length > LISTED
                   ? [
                       el(
                         "tr",
                         {},
-                        el("td", { class: "way" }, `and ${found.cut.length - LISTED} narrower`),
+                        el("td", { class: "way" }, `and ${solution.cut.length - LISTED} narrower`),
                         el(
                           "td",
                           {},
                           number(
-                            found.cut.slice(LISTED).reduce((sum, edge) => sum + edge.capacity, 0),
+                            solution.cut.slice(LISTED).reduce((sum, edge) => sum + edge.capacity, 0),
                             4,
                           ),
                         ),
@@ -298,42 +322,42 @@ export function pathsPanel(page) {
     }
     tokenPick.value = String(at.token);
     sentence.textContent = `between ${at.queryName} at ${at.layerName}`;
-    const key = `${at.unit} ${at.query} ${at.layer} ${at.token} ${at.field}`;
-    asked = key;
+    const key = keyOf(at);
+    current = key;
     node.setAttribute("aria-busy", "true");
-    if (!known.has(key)) say.textContent = "Solving …";
-    let found;
+    if (!flows.has(key)) say.textContent = "Solving …";
+    let solution;
     try {
-      found = await solve(at);
+      solution = await solve(at);
     } catch (error) {
-      if (error.message === "superseded" || asked !== key) return;
-      say.textContent = `The flow could not be computed: ${error.message}`;
+      if (current !== key) return;
+      say.textContent = `The flow could not be computed: ${messageOf(error)}`;
       node.removeAttribute("aria-busy");
       return;
     }
-    if (asked !== key) return;
+    if (current !== key) return;
     node.removeAttribute("aria-busy");
-    solved = found;
-    if (!found) {
+    solved = solution;
+    if (!solution) {
       say.textContent = "Flow paths need the weights, which this page does not hold.";
       holder.replaceChildren();
       lists.replaceChildren();
       return;
     }
-    const held = page.values("flow"),
+    const exact = page.values("flow"),
       sent = page.values("rollout")?.rows[at.layer][at.token];
-    const value = held?.exact && !at.field ? held.rows[at.layer][at.token] : found.value;
+    const value = exact?.exact && !at.field ? exact.rows[at.layer][at.token] : solution.value;
     say.replaceChildren(
       el(
         "strong",
         {
           class: "value",
-          "data-value": found.value,
-          title: `${found.value}${found.gap !== undefined ? `; the cut differs from it by ${found.gap}` : ""}`,
+          "data-value": solution.value,
+          title: `${solution.value}${solution.gap !== undefined ? `; the cut differs from it by ${solution.gap}` : ""}`,
         },
-        `${found.exact ? "" : "≈ "}${number(value)}`,
+        `${solution.exact ? "" : "≈ "}${number(value)}`,
       ),
-      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. ${limits(found)} Every token is asked by itself, out of 1: these values are no shares. `,
+      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. ${limits(solution)} Every token is asked by itself, out of 1: these values are no shares. `,
       sent === undefined
         ? ""
         : el(
@@ -341,30 +365,30 @@ export function pathsPanel(page) {
             { class: "beside", "data-rollout": sent },
             at.field && at.field !== "layer"
               ? ""
-              : `Rollout sends ${number(sent)} from it, ${number(found.paths.reduce((sum, path) => sum + path.rollout, 0))} of that along the paths found here.`,
+              : `Rollout sends ${number(sent)} from it, ${number(solution.paths.reduce((sum, path) => sum + path.rollout, 0))} of that along the paths found here.`,
           ),
     );
     const colours = page.colours();
-    const left = found.paths.length - DRAWN;
+    const left = solution.paths.length - DRAWN;
     holder.replaceChildren(
-      draw(colours, found),
+      draw(colours, solution),
       el(
         "p",
         { class: "hint" },
-        `Ribbons are as wide as what they carry; the minimum cut is in the accent colour.${left > 0 ? ` The ${DRAWN} widest of ${found.paths.length} paths are drawn.` : ""}`,
+        `Ribbons are as wide as what they carry; the minimum cut is in the accent colour.${left > 0 ? ` The ${DRAWN} widest of ${solution.paths.length} paths are drawn.` : ""}`,
       ),
     );
-    fillLists(found);
+    fillLists(solution);
   }
 
+  /** @returns {Cells[]} */
   function csvRows() {
     if (!solved) return [["path", "flow", "rollout"]];
+    const { end, paths } = solved;
     return [
       ["path", "flow", "rollout"],
-      ...solved.paths.map((path) => [
-        path.positions
-          .map((position, i) => `${page.stateName(solved.end + 1 - i, position, 1e9)}@${solved.end + 1 - i}`)
-          .join(" > "),
+      ...paths.map((path) => [
+        path.positions.map((position, i) => `${page.stateName(end + 1 - i, position, 1e9)}@${end + 1 - i}`).join(" > "),
         path.amount,
         path.rollout,
       ]),
@@ -373,6 +397,7 @@ export function pathsPanel(page) {
 
   return {
     node,
+    /** @param {Changed} changed */
     update(changed) {
       if (!changed || ["q", "l", "t", "u", "f", "v", "theme", "rows", "width"].some((name) => changed.has(name)))
         paint();

@@ -1,6 +1,13 @@
-import { el, tokenNodes } from "./draw.js";
+import { el, between, closest, flattened, tokenLine } from "./draw.js";
+import { patchesOf } from "./patches.js";
 
-/** Whose state is explained: the tokens in a line, or the patches of an image in their places. */
+/** @import { Now, Page } from "./types" */
+
+/** Whose state is explained: the tokens in a line, or the patches of an image in their places.
+ *
+ * @param {Page} page
+ * @param {string} prefix
+ */
 export function queryStrip(page, prefix) {
   const { data, state } = page;
   const strip = el("div", { class: "query", role: "listbox", "aria-label": "query token", tabindex: "0" });
@@ -8,11 +15,11 @@ export function queryStrip(page, prefix) {
   function build() {
     const at = page.now();
     strip.replaceChildren();
-    const box = data.grid && !data.queries;
+    const box = Boolean(data.patches) && !data.queries;
     strip.classList.toggle("long", at.names.length > 200 && !box);
-    strip.classList.toggle("pictured", !!box);
+    strip.classList.toggle("pictured", box);
     if (box) {
-      const [rows, columns] = data.grid,
+      const [rows, columns] = patchesOf(data),
         before = at.names.length - rows * columns;
       strip.append(
         ...at.names
@@ -36,24 +43,12 @@ export function queryStrip(page, prefix) {
       strip.append(map);
       return;
     }
-    let part = "";
-    at.names.forEach((name, i) => {
-      if (i < data.firstQuery) return;
-      if (at.parts[i] && at.parts[i] !== part) {
-        part = at.parts[i];
-        strip.append(el("span", { class: "part" }, part));
-      }
-      if (strip.children.length && !at.joins[i]) strip.append(" ");
-      strip.append(
-        el(
-          "span",
-          { role: "option", class: at.joins[i] ? "tok joined" : "tok", "data-q": i, id: `${prefix}q${i}` },
-          tokenNodes(name),
-        ),
-      );
-    });
+    const places = at.names.map((_, i) => i).slice(data.firstQuery);
+    const option = (/** @type {number} */ i) => ({ role: "option", "data-q": i, id: `${prefix}q${i}` });
+    strip.append(...flattened(tokenLine({ ...at, tokens: at.names }, places, option)));
   }
 
+  /** @param {Now} at */
   function paint(at) {
     strip.querySelector('[aria-selected="true"]')?.removeAttribute("aria-selected");
     strip.querySelector(`[data-q="${at.query}"]`)?.setAttribute("aria-selected", "true");
@@ -67,16 +62,17 @@ export function queryStrip(page, prefix) {
   }
 
   strip.addEventListener("click", (event) => {
-    const option = event.target.closest("[data-q]");
+    const option = closest(event, "[data-q]");
     if (option) state.set({ q: Number(option.dataset.q) });
   });
   strip.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
+    const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
     if (!step) return;
     event.preventDefault();
     event.stopPropagation();
     const at = page.now();
-    state.set({ q: Math.min(at.names.length - 1, Math.max(data.firstQuery, at.query + step)) });
+    state.set({ q: between(data.firstQuery, at.query + step, at.names.length - 1) });
     page.announce(`query ${page.now().queryName}`);
   });
   return { node: strip, build, paint };

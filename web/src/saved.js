@@ -3,4 +3,4 @@ import { boot } from "./boot.js";
 import { read } from "./data.js";
 import { mount } from "./page.js";
 
-boot(async (root, held) => mount(root, await read(held)));
+boot(async (root, content) => mount(root, await read(content)));

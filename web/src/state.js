@@ -3,23 +3,34 @@
  * q query, l layer (L1 is 1), t token, u unit, s special tokens, f receptive field, v view, g what the graph's edges show,
  * m method of the map, h head as layer.head, k method of the heads, o order of the table, cs and ls whether rows are stretched,
  * theme. An address may come from anywhere: what is not among the `allowed` values of a name does not count.
+ *
+ * @import { State } from "./types"
+ * @template {Record<string, string | number>} Values
+ * @param {Values} defaults
+ * @param {{ [name: string]: { includes(text: string): boolean } }} allowed
+ * @param {string} prefix of the names in the address
+ * @param {AbortSignal} signal ends it
+ * @returns {State<Values>}
  */
 export function makeState(defaults, allowed, prefix, signal) {
+  /** @type {((changed: Set<string>) => void)[]} */
   const listeners = [];
   let current = { ...defaults, ...fromFragment(location.hash) },
     waiting = false;
 
+  /** @param {string} hash @returns {Partial<Values>} */
   function fromFragment(hash) {
-    const found = {};
+    /** @type {Record<string, string | number>} */
+    const values = {};
     for (const [key, text] of new URLSearchParams(hash.slice(1))) {
       const name = key.startsWith(prefix) ? key.slice(prefix.length) : "";
       if (!Object.hasOwn(defaults, name)) continue;
       const number = Number(text);
       if (typeof defaults[name] === "number") {
-        if (Number.isInteger(number)) found[name] = number;
-      } else if (!allowed[name] || allowed[name].includes(text)) found[name] = text;
+        if (Number.isInteger(number)) values[name] = number;
+      } else if (!allowed[name] || allowed[name].includes(text)) values[name] = text;
     }
-    return found;
+    return /** @type {Partial<Values>} */ (values);
   }
 
   function write() {
@@ -27,7 +38,7 @@ export function makeState(defaults, allowed, prefix, signal) {
     const parameters = new URLSearchParams(location.hash.slice(1));
     for (const name of Object.keys(defaults)) {
       if (current[name] === defaults[name]) parameters.delete(prefix + name);
-      else parameters.set(prefix + name, current[name]);
+      else parameters.set(prefix + name, String(current[name]));
     }
     try {
       history.replaceState(null, "", `#${parameters}`);
@@ -36,6 +47,7 @@ export function makeState(defaults, allowed, prefix, signal) {
     }
   }
 
+  /** @param {Partial<Values>} changes */
   function set(changes) {
     const changed = Object.keys(changes).filter((name) => current[name] !== changes[name]);
     if (!changed.length) return;

@@ -115,7 +115,7 @@ def of_trace(
         "queries": None if size == len(trace.tokens) else [str(i) for i in range(size)],
         "firstQuery": trace.first_query,
         "causal": _is_causal(trace),
-        "grid": trace.patches,
+        "patches": trace.patches,
         "image": None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
         "residual": residual,
         "layers": layers,
@@ -132,14 +132,14 @@ def of_trace(
         ],
         "weights": weights,
         "exact": count <= EXACT,
-        "views": held,
+        "methods": held,
         "heads": _heads(trace, asked, layers, left_out),
         "importance": [
             {
                 "name": result.method,
                 "values": result.row().tolist(),
                 "answer": result.provenance.get("answer"),
-                "told": {k: result.provenance[k] for k in ("by", "reduce", "of") if k in result.provenance},
+                "settings": {k: result.provenance[k] for k in ("by", "reduce", "of") if k in result.provenance},
             }
             for result in importance
         ],
@@ -169,7 +169,7 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         "queries": list(result.query_tokens),
         "firstQuery": 0,
         "causal": False,
-        "grid": result.patches,
+        "patches": result.patches,
         "image": None,
         "residual": result.provenance.get("residual", 0.5),
         "layers": list(result.layers),
@@ -178,7 +178,7 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         "steps": [],
         "weights": None,
         "exact": True,
-        "views": {
+        "methods": {
             "subwords": {"flow": None, result.method: {**table(result), "queries": list(range(len(result.queries)))}}
         },
         "heads": None,
@@ -203,7 +203,7 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
         "rollout": table(its.rollout(query=[at], layer=layers, residual=residual)),
         "flow": _flows(its, [at], layers, residual, None, left_out),
     }
-    return {"unit": unit, "query": query, "views": found, "heads": _heads(its, [at], layers, []), "leftOut": left_out}
+    return {"unit": unit, "query": query, "methods": found, "heads": _heads(its, [at], layers, []), "leftOut": left_out}
 
 
 def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual: float = 0.5) -> dict[str, Any]:

@@ -1,11 +1,17 @@
 import { shade, inkOn } from "./colour.js";
-import { el, svg, correlation, label, textWidth } from "./draw.js";
+import { el, svg, between, correlation, label, textWidth } from "./draw.js";
+import { many, listed } from "./frame.js";
+import { apart, chart, decimals, interval, lineLook, linesChart, marked, path, tick, ticks, widest } from "./charts.js";
 
+/** @import { Attributes, Grid, GridPage } from "./types" */
+
+/** @type {Record<string, string>} */
 export const KINDS = { paper: "the paper's", edges: "other edges", importance: "importance", baseline: "baselines" };
 const BEST = 20; // methods in the diagram of ranks, unless all are asked for
 const AFFORDABLE = 3; // forward and backward passes
 const HUES = 6; // --hue-0, … of the style
 
+/** @type {((x: number, y: number) => string)[]} */
 const SHAPES = [
   (x, y) => `M${x - 4} ${y}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0`,
   (x, y) => `M${x - 3.5} ${y - 3.5}h7v7h-7z`,
@@ -13,27 +19,17 @@ const SHAPES = [
   (x, y) => `M${x} ${y - 5}l4 5l-4 5l-4 -5z`,
 ];
 
-export const path = (d, attributes) => svg("path", { d, fill: "none", stroke: "var(--line)", ...attributes });
-export const tick = (x, y, text, anchor = "middle") => label(x, y, text, { "text-anchor": anchor, class: "tick" });
-export const listed = (text) => (text ? text.split(",") : []);
-export const between = (low, x, high) => Math.min(high, Math.max(low, x));
-/** As many decimals for all, so that columns can be compared: what is next to nothing is 0 or −0, never a power of ten. */
-export const decimals = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits).replace("-", "−") : "–");
-export const interval = ({ mean, low, high }) => `${decimals(mean)} [${decimals(low)}, ${decimals(high)}]`;
+/** @param {number | null} cost */
 export const passes = (cost) =>
   cost === null ? "–" : `${cost < 10 ? Number(cost.toPrecision(2)) : Math.round(cost)}×`;
+
+/** @param {string} name @param {number} most */
 const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
-export const widest = (names) => Math.max(0, ...names.map((name) => textWidth(name, 12)));
 
-/** Round numbers between two, about so many. */
-export function ticks(low, high, count) {
-  const rough = (high - low) / count || 1,
-    size = 10 ** Math.floor(Math.log10(rough)),
-    step = size * ([1, 2, 5].find((times) => times * size >= rough) ?? 10);
-  const from = Math.ceil(low / step - 1e-9);
-  return Array.from({ length: Math.floor(high / step + 1e-9) - from + 1 }, (_, i) => (from + i) * step);
-}
+/** @param {string} text */
+const empty = (text) => [el("p", { class: "empty" }, text)];
 
+/** @param {[string, number, Attributes][]} entries name, shape and look of each @param {number} x @param {number} y */
 function legendOf(entries, x, y) {
   return entries.flatMap(([name, shape, look]) => {
     const at = x;
@@ -42,116 +38,62 @@ function legendOf(entries, x, y) {
   });
 }
 
-/** Texts at places on an axis, those that matter most first: what would touch one before it is left out. */
-export function apart(entries, y) {
-  const taken = [];
-  return entries.flatMap(([x, text]) => {
-    const reach = textWidth(text, 11) / 2 + 3;
-    if (taken.some(([at, other]) => Math.abs(at - x) < reach + other)) return [];
-    taken.push([x, reach]);
-    return [tick(x, y, text)];
-  });
-}
-
-/** A picture and what it tells: `marks[row][column]` are read out by the pointer, by arrow keys, and as a list behind it. */
-export function chart(page, [width, height], told, parts, marks) {
-  const size = { viewBox: `0 0 ${width} ${height}`, width, height };
-  const drawn = [parts, marks.flat().map(({ node }) => node)].flat(Infinity);
-  const node = svg("svg", { ...size, class: "chart", role: "img", tabindex: 0, "aria-label": told }, drawn);
-  const places = new Map(marks.flatMap((row, r) => row.map((mark, c) => [mark.node, [r, c]])));
-  let at = null;
-  function leave() {
-    if (at) marks[at[0]][at[1]].node.classList.remove("lit");
-    at = null;
-    page.tip.hide();
-  }
-  function enter(place, event) {
-    leave();
-    at = place;
-    const mark = marks[at[0]][at[1]],
-      box = mark.node.getBoundingClientRect();
-    mark.node.classList.add("lit");
-    page.tip.show(event ?? { clientX: (box.left + box.right) / 2, clientY: (box.top + box.bottom) / 2 }, mark.lines);
-  }
-  node.addEventListener("pointermove", (event) => {
-    const place = places.get(event.target.closest(".mark-of"));
-    if (place) enter(place, event);
-    else leave();
-  });
-  node.addEventListener("pointerleave", leave);
-  node.addEventListener("blur", leave);
-  node.addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (!step || !places.size) return;
-    event.preventDefault();
-    const r = at ? between(0, at[0] + step[0], marks.length - 1) : 0;
-    enter([r, at ? between(0, at[1] + step[1], marks[r].length - 1) : 0]);
-  });
-  const lines = marks.flat().map((mark) => el("li", {}, mark.lines.join(", ")));
-  return [node, el("ul", { class: "sr", "aria-label": told }, lines)];
-}
-
-export const marked = (lines, kind, ...parts) => ({
-  node: svg("g", { class: `mark-of ${kind}` }, parts.flat()),
-  lines,
-});
-
-/** How a line looks: the paper's in ink and told apart by dashes, baselines faint, others in hues. */
-function strokes(grid, chosen) {
+/** How a line looks: the paper's in ink and known by their dashes, baselines faint, others in hues.
+ *
+ * @param {Grid} grid
+ * @param {number[]} methods
+ */
+function methodLooks(grid, methods) {
   const paper = grid.ofKind("paper");
-  const hued = chosen.filter((i) => !["paper", "baseline"].includes(grid.methods[i].kind));
-  return (i) => {
+  const hued = methods.filter((i) => !["paper", "baseline"].includes(grid.methods[i].kind));
+  return (/** @type {number} */ i) => {
     const { kind } = grid.methods[i];
-    const stroke = { paper: "var(--ink)", baseline: "var(--faint)" }[kind] ?? `var(--hue-${hued.indexOf(i) % HUES})`;
-    const dash = { paper: ["2 4", "8 4", null][paper.indexOf(i) % 3], baseline: "1 4" }[kind];
-    return { stroke, "stroke-width": 1.8, "stroke-dasharray": dash, "stroke-linecap": "round" };
+    if (kind === "paper") return lineLook("var(--ink)", ["2 4", "8 4", null][paper.indexOf(i) % 3]);
+    if (kind === "baseline") return lineLook("var(--faint)", "1 4");
+    return lineLook(`var(--hue-${hued.indexOf(i) % HUES})`, null);
   };
 }
 
+/** @param {GridPage} page @param {number} width */
 export function curvesChart(page, width) {
   const { grid, state } = page;
   const { d, c, m } = state.get(),
-    chosen = listed(m).map(Number);
-  const of = (i) => grid.curves[d]?.[grid.names[i]]?.[c] ?? [null],
-    look = strokes(grid, chosen);
-  const area = (i) => of(i).reduce((sum, v) => sum + v, 0);
-  const lines = chosen.filter((i) => of(i).every((v) => v !== null)).sort((a, b) => area(b) - area(a));
-  if (!lines.length) return [el("p", { class: "empty" }, "No method is chosen that has a curve.")];
-  const narrow = width < 560,
-    end = width - (narrow ? 20 : 44 + widest(lines.map((i) => grid.names[i])));
-  const values = lines.flatMap(of),
-    [low, top] = [Math.min(...values), Math.max(...values)],
-    room = 0.04 * (top - low || 1),
-    last = of(lines[0]).length - 1;
-  const x = (s) => 42 + (s / last) * (end - 42),
-    y = (v) => 300 - ((v - low + room) / (top - low + 2 * room)) * 290;
-  const axis = [
-    ticks(low, top, 5).map((v) => [path(`M42 ${y(v)}H${end}`), tick(36, y(v), decimals(v, 2), "end")]),
-    [0, 0.25, 0.5, 0.75, 1].map((part) => tick(x(part * last), 314, `${100 * part} %`)),
-    tick((42 + end) / 2, 332, `share of tokens ${c}`),
-  ];
-  const drawn = lines.map((i, row) => {
-    const [left, high] = narrow ? [42, 356 + 16 * row] : [end + 12, 16 + 16 * row];
-    const points = of(i).map((v, s) => `${x(s)} ${y(v)}`);
-    const name = label(left + 24, high, grid.names[i], { style: `fill:${look(i).stroke}` });
-    return [path(`M${points.join("L")}`, look(i)), path(`M${left} ${high}h18`, look(i)), name];
+    chosen = listed(m).map(Number),
+    look = methodLooks(grid, chosen);
+  const curve = (/** @type {number} */ i) => grid.curves[d]?.[grid.names[i]]?.[c] ?? [null];
+  const area = (/** @type {number} */ i) => curve(i).reduce((sum, v) => sum + v, 0);
+  const lines = chosen.filter((i) => curve(i).every((v) => v !== null)).sort((a, b) => area(b) - area(a));
+  if (!lines.length) return empty("No method is chosen that has a curve.");
+  const rows = lines.map(curve),
+    values = rows.flat(),
+    last = rows[0].length - 1;
+  return linesChart(page, width, `Mean probability, tokens ${c} (${d})`, {
+    names: lines.map((i) => grid.names[i]),
+    looks: lines.map(look),
+    rows,
+    at: rows[0].map((_, s) => s),
+    marks: [0, 0.25, 0.5, 0.75, 1].map((part) => [part * last, `${100 * part} %`]),
+    axes: [`share of tokens ${c}`, "mean probability"],
+    tell: (s) => [
+      `${Math.round((100 * s) / last)} % ${c}`,
+      ...[...lines].sort((a, b) => curve(b)[s] - curve(a)[s]).map((i) => `${decimals(curve(i)[s])} ${grid.names[i]}`),
+    ],
+    low: Math.min(...values),
+    top: Math.max(...values),
+    foot: 300,
   });
-  const wide = (end - 42) / last;
-  const bands = Array.from({ length: last + 1 }, (_, s) => {
-    const sorted = [...lines].sort((a, b) => of(b)[s] - of(a)[s]);
-    const told = sorted.map((i) => `${decimals(of(i)[s])} ${grid.names[i]}`);
-    const dots = lines.map((i) => svg("circle", { cx: x(s), cy: y(of(i)[s]), r: 3, fill: look(i).stroke }));
-    const band = svg("rect", { x: x(s) - wide / 2, width: wide, height: 300, fill: "transparent" });
-    return marked([`${Math.round((100 * s) / last)} % ${c}`, ...told], "band", band, path(`M${x(s)} 8V300`), dots);
-  });
-  const high = narrow ? 354 + 16 * lines.length : Math.max(344, 24 + 16 * lines.length);
-  return chart(page, [width, high], `Mean probability, tokens ${c} (${d})`, [axis, drawn], [bands]);
 }
 
-/** Runs of methods that do not differ, of those shown; runs that do not touch share a track. */
+/** Runs of methods that do not differ, of those shown; runs that do not touch share a track.
+ *
+ * @param {[number, number][]} groups
+ * @param {number} count
+ */
 function joinedRuns(groups, count) {
-  const runs = [],
-    tracks = [];
+  /** @type {{ i: number, j: number, track: number }[]} */
+  const runs = [];
+  /** @type {number[]} */
+  const tracks = [];
   for (const [i, end] of groups) {
     const j = Math.min(end, count - 1);
     if (j <= i || runs.some((run) => run.j >= j)) continue;
@@ -163,24 +105,25 @@ function joinedRuns(groups, count) {
   return { runs, tracks: tracks.length };
 }
 
-export function ranksChart(page, given) {
+/** @param {GridPage} page @param {number} room */
+export function ranksChart(page, room) {
   const { grid, state } = page;
   const { r, a } = state.get(),
     { methods, ranks, n, friedman, groups, critical_difference: distance } = grid.ranking[r];
-  if (distance === null) return [el("p", { class: "empty" }, "No text has a value of every method by this metric.")];
+  if (distance === null) return empty("No text has a value of every method by this metric.");
   const count = a ? methods.length : Math.min(BEST, methods.length),
     half = Math.ceil(count / 2);
   const p = friedman && (friedman.p < 1e-4 ? "p < 0.0001" : `p ${decimals(friedman.p, 4)}`);
-  const told = [
+  const summary = [
     count < methods.length ? `the best ${count} of ${methods.length} methods` : `${count} methods`,
-    `${n.toLocaleString("en")} texts on which every method has a value`,
+    `${many(n, "text")} on which every method has a value`,
     friedman ? `Friedman's χ² ${decimals(friedman.chi2, 1)}, ${p}` : "all methods tie on every text",
   ].join(" · ");
-  const width = Math.max(700, given),
+  const width = Math.max(700, room),
     margin = Math.min(width * 0.36, 28 + widest(methods.slice(0, count).map((name) => `${name} 00.0`)));
   const low = Math.floor(ranks[0]),
     high = Math.max(Math.ceil(ranks[count - 1]), low + 1, low + distance);
-  const x = (rank) => margin + ((rank - low) / (high - low)) * (width - 2 * margin);
+  const x = (/** @type {number} */ rank) => margin + ((rank - low) / (high - low)) * (width - 2 * margin);
   const { runs, tracks } = joinedRuns(groups, count),
     first = 70 + 6 * tracks;
   const marks = ranks.slice(0, count).map((rank, i) => {
@@ -207,11 +150,12 @@ export function ranksChart(page, given) {
     ),
   ];
   return [
-    el("p", { class: "told" }, told),
+    el("p", { class: "summary" }, summary),
     ...chart(page, [width, first + 17 * half], `Mean ranks by ${r}`, axis, marks),
   ];
 }
 
+/** @param {GridPage} page @param {number} width */
 export function agreementChart(page, width) {
   const { grid, state } = page;
   const order = grid.ordered(state.get().r),
@@ -220,6 +164,7 @@ export function agreementChart(page, width) {
     size = between(15, (width - left - 4) / order.length, 36),
     lines = size < 22 ? 2 : 1, // numbers of columns stand on, where they would touch on one
     top = 6 + 14 * lines;
+  /** @param {number} x @param {number} y @param {number} s */
   const hatch = (x, y, s) =>
     path(`M${x} ${y + s / 2}l${s / 2} ${-s / 2}M${x} ${y + s}l${s} ${-s}M${x + s / 2} ${y + s}l${s / 2} ${-s / 2}`);
   const marks = order.map((i, row) =>
@@ -228,35 +173,37 @@ export function agreementChart(page, width) {
         [x, y] = [left + column * size, top + row * size];
       const fill = i === j ? "var(--line)" : value === null ? "var(--wash)" : shade(colours, value);
       const text = label(x + size / 2, y + size / 2, correlation(value), { "text-anchor": "middle" });
-      text.style.fill = inkOn(colours, value);
-      const told = i === j ? "the same method" : value === null ? "no value" : correlation(value);
+      text.style.fill = inkOn(colours, value ?? 0);
+      const reading = i === j ? "the same method" : value === null ? "no value" : correlation(value);
       const cell = svg("rect", { x, y, width: size - 1, height: size - 1, fill });
       const over = i === j ? [hatch(x, y, size - 1)] : value !== null && size >= 28 ? [text] : [];
-      return marked([`${grid.names[i]} and ${grid.names[j]}`, told], i === j ? "cell self" : "cell", cell, over);
+      return marked([`${grid.names[i]} and ${grid.names[j]}`, reading], i === j ? "cell self" : "cell", cell, over);
     }),
   );
   const names = order.map((i, at) => [
     label(left - 6, top + (at + 0.5) * size, `${grid.names[i]}  ${at + 1}`, { "text-anchor": "end" }),
     tick(left + (at + 0.5) * size, 10 + 14 * (at % lines), String(at + 1)),
   ]);
+  /** @type {[string, number, Attributes][]} */
   const scale = [-1, -0.5, 0, 0.5, 1].map((v) => [correlation(v), 1, { fill: shade(colours, v), class: "scale" }]);
   const bottom = top + order.length * size,
     parts = [names, legendOf(scale, 0, bottom + 14)];
   return chart(page, [left + order.length * size + 4, bottom + 26], "Rank correlations between methods", parts, marks);
 }
 
+/** @param {GridPage} page @param {number} width */
 export function sanityChart(page, width) {
   const { grid, state } = page;
   const levels = Object.keys(grid.sanity),
-    found = (level, i) => grid.sanity[level][grid.names[i]];
-  const order = grid.ordered(state.get().r).filter((i) => levels.some((level) => found(level, i).mean !== null));
+    cell = (/** @type {string} */ level, /** @type {number} */ i) => grid.sanity[level][grid.names[i]];
+  const order = grid.ordered(state.get().r).filter((i) => levels.some((level) => cell(level, i).mean !== null));
   const names = order.map((i) => grid.names[i]),
     beside = widest(names) < 0.35 * width, // else above: cut, two of them could read alike
     left = 16 + (beside ? widest(names) : 0),
     [room, high] = beside ? [0, 26] : [16, 40], // for the name, and of a row
     bottom = 30 + high * order.length;
-  const low = Math.min(-0.1, ...order.flatMap((i) => levels.map((level) => found(level, i).low ?? 0)));
-  const x = (v) => left + ((v - low) / (1 - low)) * (width - left - 14);
+  const low = Math.min(-0.1, ...order.flatMap((i) => levels.map((level) => cell(level, i).low ?? 0)));
+  const x = (/** @type {number} */ v) => left + ((v - low) / (1 - low)) * (width - left - 14);
   const axis = [
     ticks(low, 1, width < 560 ? 4 : 8).map((v) => [
       path(order.map((_, row) => `M${x(v)} ${30 + high * row + room}v${high - room}`).join(""), {
@@ -276,33 +223,38 @@ export function sanityChart(page, width) {
   ];
   const marks = order.map((i, row) =>
     levels.map((level, k) => {
-      const one = found(level, i),
+      const one = cell(level, i),
         y = 30 + high * row + room + ((high - room) * (k + 1)) / (levels.length + 1),
         hue = `var(--hue-${k % HUES})`;
       if (one.mean === null) return marked([grid.names[i], `${level}: no value`], "");
       const dot = svg("path", { d: SHAPES[k % SHAPES.length](x(one.mean), y), fill: hue });
-      const line = path(`M${x(one.low)} ${y}H${x(one.high)}`, { stroke: hue });
+      const line = path(`M${x(one.low ?? one.mean)} ${y}H${x(one.high ?? one.mean)}`, { stroke: hue });
       return marked([grid.names[i], `${level}: ${interval(one)}`], "", line, dot);
     }),
   );
   return chart(page, [width, bottom + 24], "Scores of randomised models", axis, marks);
 }
 
+/** @param {GridPage} page @param {number} width */
 export function costChart(page, width) {
   const { grid, state } = page;
   const { r } = state.get(),
     kinds = Object.keys(KINDS),
     foot = 334;
-  const points = grid.ordered(r).map((i) => ({ ...grid.methods[i], ...grid.cell(r, i) }));
-  const there = points.filter(({ cost, mean }) => cost !== null && mean !== null);
-  if (!there.length) return [el("p", { class: "empty" }, "No method has both a cost and a value by this metric.")];
+  const there = grid.ordered(r).flatMap((i) => {
+    const { name, kind, cost } = grid.methods[i],
+      { mean, low, high } = grid.cell(r, i);
+    return cost === null || mean === null ? [] : [{ name, kind, cost, mean, low: low ?? mean, high: high ?? mean }];
+  });
+  if (!there.length) return empty("No method has both a cost and a value by this metric.");
   const free = there.some(({ cost }) => !cost), // has no logarithm, so it stands by itself, left of the others
     left = free ? 48 + between(48, width / 12, 96) : 48;
   const logs = [AFFORDABLE, 1, ...there.flatMap(({ cost }) => (cost ? [cost] : []))].map(Math.log10),
     [from, to] = [Math.min(...logs) - 0.15, Math.max(...logs) + 0.15];
   const [low, top] = [Math.min(...there.map((one) => one.low)), Math.max(...there.map((one) => one.high))];
-  const x = (cost) => (cost ? left + ((Math.log10(cost) - from) / (to - from)) * (width - 12 - left) : (48 + left) / 2),
-    y = (v) => foot - 8 - ((v - low) / (top - low || 1)) * (foot - 56);
+  const x = (/** @type {number} */ cost) =>
+      cost ? left + ((Math.log10(cost) - from) / (to - from)) * (width - 12 - left) : (48 + left) / 2,
+    y = (/** @type {number} */ v) => foot - 8 - ((v - low) / (top - low || 1)) * (foot - 56);
   const powers = Array.from({ length: 13 }, (_, i) => i - 6).filter((power) => power >= from && power <= to);
   const costs = [...(free ? [0] : []), AFFORDABLE, 1, ...powers.map((power) => Number((10 ** power).toFixed(6)))];
   const levels = ticks(low, top, 6);
@@ -335,16 +287,21 @@ export function costChart(page, width) {
   return chart(page, [width, foot + 44], `Cost against ${r}`, [axis, named], [marks]);
 }
 
-/** Names beside points within a frame, first the paper's, then the best: none lies on another, on a point or in `kept`.
+/** Names beside points within a frame, first the paper's, then the best: none lies on another, on a point or in a `reserved` box.
  *
  * The paper's may stand further off, with a line to their point; of the others only those are there that fit beside it.
+ *
+ * @param {{ name: string, kind: string, x: number, y: number }[]} points
+ * @param {number[][]} reserved
+ * @param {[number, number, number, number]} frame
  */
-function namesOf(points, kept, [left, top, right, bottom]) {
-  const taken = [...kept, ...points.map(({ x, y }) => [x - 5, y - 5, x + 5, y + 5])];
-  const clear = (own) => !taken.some((t) => own[0] < t[2] && t[0] < own[2] && own[1] < t[3] && t[1] < own[3]);
-  const inside = (own) => own[0] > left && own[1] > top && own[2] < right && own[3] < bottom;
+function namesOf(points, reserved, [left, top, right, bottom]) {
+  const taken = [...reserved, ...points.map(({ x, y }) => [x - 5, y - 5, x + 5, y + 5])];
+  const clear = (/** @type {number[]} */ own) =>
+    !taken.some((t) => own[0] < t[2] && t[0] < own[2] && own[1] < t[3] && t[1] < own[3]);
+  const inside = (/** @type {number[]} */ own) => own[0] > left && own[1] > top && own[2] < right && own[3] < bottom;
   const away = [0, ...Array.from({ length: 40 }, (_, i) => 10 + 4 * i).flatMap((off) => [-off, off])];
-  const paper = ({ kind }) => kind === "paper";
+  const paper = (/** @type {{ kind: string }} */ { kind }) => kind === "paper";
   return [...points.filter(paper), ...points.filter((one) => !paper(one))].flatMap((one) => {
     const wide = textWidth(one.name, 12, paper(one) ? "600" : "");
     const places = (paper(one) ? away : [0]).flatMap((off) => {

@@ -1,0 +1,349 @@
+// What the library writes into a page, and what the modules hand to each other.
+import type { PALETTES } from "./colour.js";
+import type { makeTip } from "./draw.js";
+import type { read } from "./data.js";
+import type { readCorpus } from "./corpus.js";
+import type { readGrid } from "./grid.js";
+
+export type Floats = Float64Array | Float32Array;
+export type Palette = typeof PALETTES.light;
+export type Tip = ReturnType<typeof makeTip>;
+/** What `el` and `svg` take between an element's tags; null, undefined and false are nothing. */
+export type Child = Node | string | number | false | null | undefined | Child[];
+export type Attributes = Record<string, string | number | boolean | null | undefined | ((event: any) => unknown)>;
+/** A row of an exported table. */
+export type Cells = (string | number | boolean | null | undefined)[];
+/** Names in the state that have changed; null where everything is to be drawn. */
+export type Changed = Set<string> | null;
+
+export interface State<Values> {
+  get(): Values;
+  set(changes: Partial<Values>): void;
+  listen(listener: (changed: Set<string>) => void): void;
+}
+
+// The document of one text, as view/document.py writes it.
+
+export interface Packed {
+  type: "f4" | "f8" | "u1";
+  shape: number[];
+  data: string;
+}
+export interface Rounded {
+  type: "rounded";
+  steps: number;
+  data: string;
+  scales: Packed;
+}
+/** Values [layer, query, input] of some queries. */
+export interface Table<Values> {
+  queries: number[];
+  values: Values;
+  uniform?: Values;
+  layer?: Values;
+}
+/** A step of the graph before its weights are unpacked; `carried` are the positions that only pass through. */
+export interface StepShape {
+  rows: number;
+  cols: number;
+  carried: [number, number];
+  residual: boolean;
+}
+export interface Matrix<Values = Floats> {
+  rows: number;
+  cols: number;
+  values: Values;
+}
+export type Step = StepShape & Matrix;
+export type GraphStep = Matrix<Float64Array> & { carried: [number, number] };
+export interface Unit {
+  tokens: string[];
+  special: boolean[];
+  parts: string[];
+  groups: number[][] | null;
+}
+export interface Importance {
+  name: string;
+  values: number[];
+  answer: { name: string } | null;
+  settings: { by?: string };
+}
+export interface TextDocument {
+  format: string;
+  version: number;
+  text: string;
+  model: Record<string, any>;
+  prediction: { kind: string; top: [string, number][] } | null;
+  units: Record<string, Unit>;
+  queries: string[] | null;
+  firstQuery: number;
+  causal: boolean;
+  patches: [number, number] | null;
+  image: Packed | null;
+  residual: number;
+  layers: number[];
+  ends: number[];
+  levels: string[];
+  steps: StepShape[];
+  weights: Packed | Rounded | null;
+  exact: boolean;
+  methods: Record<string, Record<string, Table<Packed> | null>>;
+  heads: { queries: number[]; counts: number[]; weights: Packed } | null;
+  importance: Importance[];
+  missing: string;
+  leftOut: string[];
+  state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean; field?: string };
+}
+
+// The page of one text.
+
+export type Data = Awaited<ReturnType<typeof read>>;
+/** What is selected: see state.js for the letters. */
+export interface Selection {
+  q: number;
+  l: number;
+  t: number;
+  u: string;
+  s: number;
+  f: string;
+  v: string;
+  g: string;
+  m: string;
+  h: string;
+  k: string;
+  o: string;
+  cs: number;
+  ls: number;
+  theme: string;
+}
+/** The selection, made fit for the document. */
+export interface Now {
+  unit: string;
+  tokens: string[];
+  special: boolean[];
+  parts: string[];
+  names: string[];
+  query: number;
+  layer: number;
+  inputs: number[];
+  token: number;
+  layerNames: string[];
+  layerName: string;
+  queryName: string;
+  field: string;
+  joins: boolean[];
+}
+export interface Method {
+  name: string;
+  title: string;
+  short: string;
+  what: string;
+  importance: boolean;
+}
+/** A method with its values over the inputs shown; null where the page has none. */
+export interface MethodRow extends Method {
+  values: number[] | null;
+  shares?: number[];
+  exact?: boolean;
+  correlations?: { name: string; value: number }[];
+}
+export type ValuedRow = MethodRow & { values: number[]; shares: number[] };
+export interface Rows {
+  rows: Float64Array[];
+  exact: boolean;
+}
+export interface Edge {
+  step: number;
+  query: number;
+  key: number;
+}
+export interface Path {
+  positions: number[];
+  amount: number;
+}
+export interface Flow {
+  value: number;
+  gap: number;
+  cut: (Edge & { capacity: number })[];
+  paths: (Path & { rollout: number })[];
+}
+/** What a page asks of `attnflow serve`. */
+export interface Server {
+  rows(question: { unit: string; query: number }): Promise<ServedRows>;
+  paths(question: { unit: string; query: number; layer: number; token: number }): Promise<Flow>;
+}
+export interface ServedRows {
+  unit: string;
+  query: number;
+  methods: Record<string, Table<Packed> | null>;
+}
+export interface Page {
+  data: Data;
+  state: State<Selection>;
+  methods: Method[];
+  server: Server | null;
+  fields: Record<string, string>;
+  modelName: string;
+  tip: Tip;
+  picture: HTMLCanvasElement | null;
+  colours(): Palette;
+  now(): Now;
+  values(name: string): (Rows & { row: Float64Array }) | null;
+  width(): number;
+  stateName(level: number, position: number, most?: number): string;
+  titleOf(name: string): string;
+  switchUnit(unit: string): void;
+  switchTheme(): void;
+  announce(text: string): void;
+  soon(name: string, work: () => void): void;
+  whyNot(name: string): Child[];
+  whyNoHeads(): string;
+}
+export interface Panel {
+  node: HTMLElement;
+  update(changed: Changed): void;
+}
+
+// The pages of panels: a grid and a corpus.
+
+export type Choices = Record<string, string>;
+export interface Section {
+  node: HTMLElement;
+  needs: string[];
+  draw(): void;
+}
+export interface PanelsPage {
+  state: State<Choices>;
+  tip: Tip;
+  follow(follower: () => void): void;
+  colours(): Palette;
+}
+/** A mark of a chart, and the lines that it says when it is pointed at. */
+export interface Mark {
+  node: SVGElement;
+  lines: string[];
+}
+export interface Interval {
+  mean: number | null;
+  low: number | null;
+  high: number | null;
+}
+export interface Provenance {
+  model?: string;
+  revision?: string;
+  dtype?: string;
+  [name: string]: any;
+}
+
+/** The summary of a grid, as attnflow.evaluate writes it. */
+export interface GridSummary {
+  samples: number;
+  methods: { name: string; kind: string; cost: number | null; [field: string]: any }[];
+  metrics: { name: string; better: string }[];
+  cells: GridCell[];
+  ranking: Record<string, Ranking>;
+  curves: Record<string, Record<string, Record<string, number[]>>>;
+  agreement: (number | null)[][];
+  sanity: Record<string, Record<string, Interval>>;
+  needed?: { texts: number; comparisons: number };
+  ahead_of_all: { method: string; cost: number | null }[];
+  provenance: Provenance;
+}
+export interface GridCell extends Interval {
+  metric: string;
+  method: string;
+  n: number;
+  rank: number | null;
+  level: boolean;
+}
+export interface Ranking {
+  methods: string[];
+  ranks: number[];
+  n: number;
+  friedman: { chi2: number; p: number } | null;
+  groups: [number, number][];
+  critical_difference: number | null;
+}
+export type Grid = ReturnType<typeof readGrid>;
+export type GridPage = PanelsPage & { grid: Grid };
+
+/** The summary of a corpus, as attnflow.corpus writes it. */
+export interface CorpusSummary {
+  folder: string;
+  input?: string;
+  texts: number;
+  scored: number;
+  truncated: number;
+  several_queries: number;
+  finished: boolean;
+  parts: number;
+  words: boolean;
+  query: string | null;
+  receptive_field: string | null;
+  differing: string[];
+  layers: string[];
+  views: string[];
+  least: number;
+  types: { fields: string[]; rows: any[][]; special: number; spellings: number };
+  received: Record<string, Record<string, [number, number, number, number, number][]>>;
+  special_share: Record<string, Record<string, number>>;
+  ratio: Record<string, Record<string, number | null>>;
+  positions: { places: number } & Record<"start" | "end", Record<"all" | "plain", Places>>;
+  agreement: Agreement[];
+  disagreement: {
+    layer: string;
+    least: number;
+    eligible: number;
+    pairs: { views: string[]; texts: { row: number; correlation: number }[] }[];
+    texts: Record<string, CorpusText>;
+  };
+  lengths: { counts: number[]; width: number; shortest: number; longest: number; median: number };
+  predictions: { texts: number; labels: number; top: { kind: string; label: string; count: number; mean: number }[] };
+  errors: { kind: string; count: number; examples: { id: string; message: string | null }[] }[];
+  provenance: Provenance;
+  pages: number[];
+  missing: string | null;
+}
+export interface Places {
+  counts: number[];
+  uniform: number[];
+  shares: Record<string, Record<string, number[]>>;
+}
+export interface Agreement {
+  views: string[];
+  layer: string;
+  special: boolean;
+  texts: number;
+  few: number;
+  flat: number;
+  histogram: number[];
+  correlation: Interval;
+  first: { share: number | null; low: number; high: number };
+}
+export interface CorpusText {
+  id: string;
+  tokens: string[];
+  special: boolean[];
+  joins: boolean[];
+  parts: string[] | null;
+  size: number;
+  truncated: boolean;
+  queries: number[];
+  prediction: { label: string; probability: number } | null;
+  shares: Record<string, number[]>;
+}
+/** A row of a list of tokens. */
+export interface TokenType {
+  type: number;
+  text: string;
+  id: number | null;
+  special: boolean;
+  count: number;
+  spellings: number;
+  others: string[];
+  mean: number;
+  share: number;
+  lift: number;
+}
+export type Corpus = ReturnType<typeof readCorpus>;
+export type CorpusPage = PanelsPage & { corpus: Corpus };
