@@ -118,6 +118,10 @@ def test_what_is_content(embedded: Any) -> None:
     assert free(embedded, "the key to the cabinets") == ["the", "key", "to", "the", "cabinets"]
     assert free(bert("BertForMaskedLM"), "the [MASK] to the book") == ["the", "to", "the", "book"]
     assert free(llama(), "the key") == ["the"]  # neither how it begins nor the last token, which answers
+    classifier = gpt2("GPT2ForSequenceClassification", num_labels=3)  # which reads the class at the last token
+    (question,) = questions(classifier, ["the key to"], [None], False)
+    tokens = question.encoded.tokens
+    assert [tokens[i] for i in content(question, causal=True)] == list(tokens[:-1])
     at_a_word = MODELS["class read at a word"][0]()
     assert free(at_a_word, TEXT) == ["the", "to", "the", "cabinet"]
 

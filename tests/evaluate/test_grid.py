@@ -231,7 +231,7 @@ def test_it_goes_on_where_it_was_stopped(
 
             m.setattr(place, "score_text", score)
         if after == 5:
-            m.setattr(grid.deletion, "curves", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+            m.setattr(grid.deletion, "curves", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(how):
             run(source, tmp_path / "cut")
     assert tuple(len(list((tmp_path / "cut").glob(f"{stage}/*"))) for stage in grid.STAGES) == parts
@@ -412,6 +412,7 @@ def test_texts_that_are_left_out(source: Any, fakes: Any, tmp_path: Path) -> Non
         (lambda: bert("BertForSequenceClassification"), ""),
         (lambda: bert("BertForMaskedLM"), " [MASK]"),
         (gpt2, ""),
+        (lambda: gpt2("GPT2ForSequenceClassification"), ""),
         (lambda: gpt2("GPT2ForTokenClassification", prediction_position=-1), ""),
         (af.load, ""),
     ],
@@ -420,7 +421,9 @@ def test_two_tokens_can_be_deleted_from_what_is_used(make: Any, end: str) -> Non
     model = make()
     texts = [text + end for text in ("t", "th", "the", "key", "the key", "zq", "the key to", "π")]
     asked = questions(model, texts, [None] * len(texts), False)
-    expected = [text for text, question in zip(texts, asked, strict=True) if len(deletion.content(question)) > 1]
+    causal = [model.verify(question.encoded).causal for question in asked]
+    free = [deletion.content(question, own) for question, own in zip(asked, causal, strict=True)]
+    expected = [text for text, own in zip(texts, free, strict=True) if len(own) > 1]
     used, ids, excluded = deletion.rankable(model, texts, False)
     assert used == expected and 0 < len(used) < len(texts)
     assert sum(excluded.values()) == len(texts) - len(used)

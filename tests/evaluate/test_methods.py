@@ -150,6 +150,14 @@ def test_scores_are_what_the_library_says(name: str) -> None:
     assert (np.diff(first) < 0).all() and (np.diff(last) > 0).all()
 
 
+def test_the_last_token_of_a_decoder_is_not_ranked() -> None:
+    """Also where the class of the whole text is read there: the query itself is no candidate."""
+    for decoder in (gpt2(), gpt2("GPT2ForSequenceClassification", num_labels=3)):
+        tokens = decoder.trace(TEXT).tokens
+        scores = score_text(decoder, TEXT, methods_of(decoder, edges=[], importances=[]))
+        assert scores.tokens == tokens[:-1] and scores.content == tuple(range(len(tokens) - 1))
+
+
 def test_integrated_gradients() -> None:
     pytest.importorskip("captum", reason="integrated gradients need captum")
     (found,) = score_text(model("classifier"), TEXT, [Method("integrated-gradients", "importance")]).scores

@@ -113,10 +113,10 @@ def test_its_accuracy() -> None:
         pytest.skip("ATTNFLOW_DATA does not name the folder with the data")
     found, tokenizer = verb_number.load(FOLDER)
     examples = [e for e in agreement.read(Path(where) / "agreement" / "agreement.tsv.xz") if e.split == "test"]
-    assert verb_number.accuracy(found, tokenizer, examples)["all"]["accuracy"] >= 0.95
+    assert verb_number.accuracy(found, tokenizer, examples)["all"]["accuracy"] >= 0.987
     with pytest.warns(af.AttentionWarning, match="4 of 7489"):
         subset = agreement.read(Path(where) / "linzen_subset")
-    assert verb_number.accuracy(found, tokenizer, subset)["0"]["accuracy"] >= 0.93
+    assert verb_number.accuracy(found, tokenizer, subset)["0"]["accuracy"] >= 0.976
 
 
 def test_show_without_arguments(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -337,5 +337,5 @@ def test_the_results_answer_the_paper() -> None:
         for reading in ("text", "words", "authors"):
             assert all(cell["mean"] is not None for cells in told["all"][reading].values() for cell in cells)
     best = json.loads((RESULTS / "table1.json").read_text())["runs"]
-    assert all(run["training"]["accuracy"]["test"]["all"]["accuracy"] >= 0.95 for run in best)
+    assert all(run["training"]["accuracy"]["test"]["all"]["accuracy"] >= 0.986 for run in best)
     assert json.loads((RESULTS / "table3.json").read_text())["samples"] == 872

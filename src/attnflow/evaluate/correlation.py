@@ -12,7 +12,7 @@ import numpy as np
 from attnflow.errors import InputError
 from attnflow.evaluate.arguments import ONE_TOKEN, none_left, one_of, readable, some_of
 from attnflow.evaluate.evaluation import Evaluation, correlated, needs_scipy
-from attnflow.evaluate.importances import answering_position, importances_of_texts, options_of
+from attnflow.evaluate.importances import answering_position, importances_of_texts, options_of, own_position
 from attnflow.evaluate.statistics import TIES, Floats, ranks
 from attnflow.version import __version__
 
@@ -149,7 +149,7 @@ def _text_scores(
     by_view = np.stack([v.max(1) if row == "max" else v[:, 0] for v in values]).astype(np.float64)
     rows = np.stack([importance.row() for importance in importances])
     predicted = trace.prediction.top[0][0] if trace.prediction and trace.prediction.kind == "class" else None
-    return TextScores(by_view, rows if signed else np.abs(rows), trace.special, None, label, predicted)
+    return TextScores(by_view, rows if signed else np.abs(rows), trace.special, own_position(trace), label, predicted)
 
 
 def summarize(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attnflow.capture import encode
 from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError
 from attnflow.evaluate.arguments import ONE_TOKEN, readable, whole_number
@@ -42,15 +43,17 @@ METRICS = {
 """Which way each is better."""
 
 
-def content(question: Question) -> Positions:
+def content(question: Question, causal: bool = False) -> Positions:
     """The positions that can be deleted: all but special tokens and the position that answers.
 
     That is the mask of a masked language model, the one position that a class is read at, and the last token of a decoder:
-    without it another position is asked, and nearly any answer is gone, whatever the other tokens do.
+    without it another position answers, and nearly any answer is gone, whatever the other tokens do.
+
+    causal: whether the model looks back only, so that the class of a whole text is read at its last token.
     """
     free = ~np.array(question.encoded.special, bool)
-    if question.place is not None:
-        free[question.place] = False
+    if question.place is not None or causal:
+        free[-1 if question.place is None else question.place] = False
     if question.kind == "masked token":  # other masks of the text are no tokens of it either
         ids = question.tensors["input_ids"][0]
         free &= (ids != ids[question.place]).cpu().numpy()
@@ -65,9 +68,10 @@ def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[A
     mask = getattr(tokenizer, "mask_token_id", None)
     outside = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)} | {mask}
     place = getattr(model.config, "prediction_position", None)
-    if not isinstance(place, int):
-        place = -1 if writes_next(model) else None
     fills_masks = writes_words(model) and not writes_next(model) and mask is not None
+    if not isinstance(place, int):
+        first = None if fills_masks or not numbers else encode.encode(model, texts[numbers[0]], None, True, None)
+        place = -1 if first is not None and model.verify(first).causal else None
     used, ids = [], []
     for number, own in zip(numbers, all_ids, strict=True):
         free = [i not in outside for i in own]
@@ -102,21 +106,25 @@ def orders(scores: Floats, seed: int) -> Positions:
 
 def curves(
     model: Model,
-    asked: Sequence[Question],
+    questions: Sequence[Question],
     rankings: Sequence[Positions],
     by: str,
     steps: int = STEPS,
-    progress: Callable[[int, int], None] | None = None,
+    *,
+    places: Sequence[Positions] | None = None,
+    progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> list[Floats]:
     """For each question the probability of its answer, ``[method, 2, steps + 1]``.
 
     ``[.., 0, s]`` is without the ``⌈s·m/steps⌉`` most important of the m content tokens, ``[.., 1, s]`` with only those of
     them. What is not content always stays.
 
-    asked: from `attnflow.importance.answer.questions`; their answer is explained, whether or not it stays the likeliest.
+    questions: from `attnflow.importance.answer.questions`; their answer is explained, whether or not it stays the
+        likeliest.
     rankings: for each question ``[method, token]`` from `orders`. A row of -1 gives a curve of NaN.
     by: "mask" or "unk" puts that token in the place of each that is deleted; "remove" takes it out, so that what is right
         of it moves up.
+    places: for each question the positions that its rankings are of; `content` by default.
     progress: called after every batch with how many texts with deletions are done and how many there are; what it raises
         stops the work.
 
@@ -128,40 +136,38 @@ def curves(
     """
     token = blank_id(model, by)
     whole_number("steps", steps, 1)
-    if len(rankings) != len(asked):
-        raise InputError(f"{len(rankings)} rankings for {len(asked)} questions: expected one for each")
+    if len(rankings) != len(questions):
+        raise InputError(f"{len(rankings)} rankings for {len(questions)} questions: expected one for each")
     rows: list[Tensors] = []
     of: list[tuple[int, int, int]] = []  # question, set and the position that answers, of each row
     chances: list[Floats] = []  # of every set of a question
     sets: list[Positions] = []  # which of them stands at [method, 2, step]
-    for number, (question, ranking) in enumerate(zip(asked, rankings, strict=True)):
-        stays = _stays(question, _checked(ranking, question, number), steps, token is None)
+    for number, (question, ranking) in enumerate(zip(questions, rankings, strict=True)):
+        free = content(question) if places is None else places[number]
+        stays = _stays(question.length, free, _checked(ranking, len(free), number), steps, token is None)
         distinct, which = np.unique(stays.reshape(-1, question.length), axis=0, return_inverse=True)
         chances.append(np.full(len(distinct), question.chance))
         sets.append(which.reshape(stays.shape[:-1]))
         for k in np.flatnonzero(~distinct.all(-1)).tolist():
             rows.append(_only(question.tensors, distinct[k], token))
             of.append((number, k, _place(question, distinct[k], token)))
-    done = 0
-    if progress is not None:
-        progress(0, len(rows))
+    count = 0
+    progress(count, len(rows))
     for at, logits in outputs(model, rows):
-        numbers, members, places = zip(*(of[r] for r in at), strict=True)
-        said = logits
-        if asked[0].place is not None:  # of a decoder, the last position may be the only one that was computed
-            said = logits[torch.arange(len(at)), torch.tensor(places).clamp(max=logits.shape[1] - 1)]
-        chosen = torch.tensor([asked[number].chosen for number in numbers])
-        # on the model's device: a language model says tens of thousands of numbers, and one of them is wanted
-        left = score(model, asked[0].kind, said.double(), chosen, None, "probability").cpu().numpy()
+        numbers, members, answering = zip(*(of[r] for r in at), strict=True)
+        if questions[0].place is not None:  # of a decoder, the last position may be the only one that was computed
+            logits = logits[torch.arange(len(at)), torch.tensor(answering).clamp(max=logits.shape[1] - 1)]
+        chosen = torch.tensor([questions[number].chosen for number in numbers])
+        # on the model's device: a language model gives tens of thousands of numbers, of which one counts
+        left = score(model, questions[0].kind, logits.double(), chosen, None, "probability").cpu().numpy()
         for number, k, p in zip(numbers, members, left, strict=True):
             chances[number][k] = p
-        done += len(at)
-        if progress is not None:
-            progress(done, len(rows))
-    found = [chance[which] for chance, which in zip(chances, sets, strict=True)]
-    for curve, ranking in zip(found, rankings, strict=True):
+        count += len(at)
+        progress(count, len(rows))
+    all_curves = [chance[which] for chance, which in zip(chances, sets, strict=True)]
+    for curve, ranking in zip(all_curves, rankings, strict=True):
         curve[_missing(ranking)] = np.nan
-    return found
+    return all_curves
 
 
 def metrics(curve: Floats, chance: Floats | float, kind: str = "class") -> dict[str, Floats]:
@@ -208,8 +214,7 @@ def metrics(curve: Floats, chance: Floats | float, kind: str = "class") -> dict[
     }
 
 
-def _checked(ranking: Positions, question: Question, number: int) -> Positions:
-    m = len(content(question))
+def _checked(ranking: Positions, m: int, number: int) -> Positions:
     ranking = np.asarray(ranking)
     if ranking.ndim != 2 or ranking.shape[1] != m:
         raise InputError(
@@ -228,19 +233,18 @@ def _missing(ranking: Positions) -> NDArray[np.bool_]:
     return np.asarray((np.asarray(ranking) < 0).any(-1))
 
 
-def _stays(question: Question, ranking: Positions, steps: int, remove: bool) -> NDArray[np.bool_]:
+def _stays(length: int, free: Positions, ranking: Positions, steps: int, remove: bool) -> NDArray[np.bool_]:
     """Which positions are left: ``[method, 2, step, position]``; all where there is no ranking, so that nothing runs."""
-    free = content(question)
     m = len(free)
     counts = -(np.arange(steps + 1) * -m // steps)[:, None]  # ⌈s·m/steps⌉ in whole numbers
-    nothing_else = remove and m == question.length
-    gone = np.minimum(counts, m - 1) if nothing_else else counts
-    held = np.maximum(counts, 1) if nothing_else else counts
+    nothing_else = remove and m == length
+    deleted = np.minimum(counts, m - 1) if nothing_else else counts
+    alone = np.maximum(counts, 1) if nothing_else else counts
     rank = np.argsort(ranking, -1)[:, None]  # [method, 1, token]
-    found = np.ones((len(ranking), 2, steps + 1, question.length), bool)
-    found[..., free] = np.stack([rank >= gone, rank < held], 1)
-    found[_missing(ranking)] = True
-    return found
+    stays = np.ones((len(ranking), 2, steps + 1, length), bool)
+    stays[..., free] = np.stack([rank >= deleted, rank < alone], 1)
+    stays[_missing(ranking)] = True
+    return stays
 
 
 def _only(tensors: Tensors, stays: NDArray[np.bool_], token: int | None) -> Tensors:
@@ -260,5 +264,5 @@ def _place(question: Question, stays: NDArray[np.bool_], token: int | None) -> i
 
 
 def _area(values: Floats) -> Floats:
-    found: Floats = (values[..., 1:] + values[..., :-1]).mean(-1) / 2
-    return found
+    area: Floats = (values[..., 1:] + values[..., :-1]).mean(-1) / 2
+    return area

@@ -239,15 +239,14 @@ def _scores(job: Job, model: Model, task: Task) -> list[Row]:
 def _curves(job: Job, model: Model, task: Task) -> list[Row]:
     # the answer by its number: on another machine rounding may turn a tie the other way
     answers = [json.loads(row["answer"])["number"] for row in task.scored]
-    asked, rankings = [], []
+    asked, places, rankings = [], [], []
     for number, text, answer, row in zip(task.numbers, task.texts, answers, task.scored, strict=True):
         with _about(text):
             (question,) = questions(model, [text], [answer], job.truncate)
-        column = {place: k for k, place in enumerate(row["content"])}
-        scores = _table(row, len(job.methods))[:, [column[int(place)] for place in deletion.content(question)]]
         asked.append(question)
-        rankings.append(deletion.orders(scores, job.seed + number))
-    found = {by: deletion.curves(model, asked, rankings, by, job.steps) for by in job.deletions}
+        places.append(np.array(row["content"], np.intp))
+        rankings.append(deletion.orders(_table(row, len(job.methods)), job.seed + number))
+    found = {by: deletion.curves(model, asked, rankings, by, job.steps, places=places) for by in job.deletions}
     return [
         {"sample": number, "deletion": by, "curve": found[by][k].ravel().tolist()}
         for k, number in enumerate(task.numbers)

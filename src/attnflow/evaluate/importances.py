@@ -68,6 +68,12 @@ def answering_position(trace: Trace, importance: TokenAttention) -> int:
     return query_of(trace, importance.provenance["answer"]["kind"], importance.queries[0])
 
 
+def own_position(trace: Trace) -> int | None:
+    """The last position of a decoder, where its answer is read: it is no candidate. None for other models."""
+    last = len(trace.tokens) - 1
+    return last if last and trace.default_query == last else None
+
+
 def query_of(trace: Trace, kind: str, place: int | None) -> int:
     """The same, from the kind of the answer and the position of its logits."""
     if kind in ("masked token", "next token") or trace.default_query is None:

@@ -135,8 +135,7 @@ def score_text(
     answer: the class or token that is explained; the model's own by default. seed: of the random baseline.
     """
     (question,) = questions(model, [text], [answer], truncate)
-    model.verify(question.encoded)
-    places = content(question)
+    places = content(question, model.verify(question.encoded).causal)
     clock = Clock(model.device)
     gradient, embedding = clock("pass", lambda: forward_and_backward(model, question))
     scorers = _Scorers(model, text, question, truncate, clock, {"gradient": gradient, "embedding": embedding})
