@@ -2,7 +2,7 @@
 
 import importlib.util
 
-collect_ignore = ["tests/types"]  # programs for a type checker, which nobody runs
+collect_ignore = []
 if importlib.util.find_spec("triton") is None:
     collect_ignore += ["src/attnflow/capture/kernels.py", "src/attnflow/capture/hopper.py"]
 
