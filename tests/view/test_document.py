@@ -330,7 +330,9 @@ def test_a_step_of_another_size_is_a_level_of_its_own(trace: Any) -> None:
     merged = replace(trace, steps=(*trace.steps, merging, top), ends=(*trace.ends, 7), weights={})
     found = document.of_trace(merged)
     low = merged.rollout(layer=2, query=5)
-    assert np.array_equal(unpacked(page.of_result(low).document["methods"]["subwords"]["rollout"]["values"]), low.values)
+    assert np.array_equal(
+        unpacked(page.of_result(low).document["methods"]["subwords"]["rollout"]["values"]), low.values
+    )
     assert found["levels"][-2:] == ["merged", "L7"] and found["layers"] == [6] and found["queries"] == ["0", "1", "2"]
     assert "words" not in found["units"]
 
