@@ -26,7 +26,8 @@ import attnflow as af  # noqa: E402
 from attnflow.cli.compare import compare as command  # noqa: E402
 from attnflow.evaluate.statistics import rank_correlations  # noqa: E402
 from attnflow.view import sheet  # noqa: E402
-from attnflow.view.comparison import Comparison, compare, render  # noqa: E402
+from attnflow.view.comparison import Comparison, compare  # noqa: E402
+from attnflow.view.comparison_text import render  # noqa: E402
 from helpers.architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
 from helpers.small_tokenizers import byte_level, sentencepiece, wordpiece  # noqa: E402
 

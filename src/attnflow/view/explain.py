@@ -49,17 +49,18 @@ def explain(
     worth, missing = importances_of(model, text, trace, options, truncate, say)
     if query is None and worth:
         query = answering_position(trace, next(iter(worth.values())))
-    held = document.of_trace(
-        trace,
-        query=query,
-        residual=residual,
-        importance=list(worth.values()),
-        missing=_why(missing),
-        image=None if trace.patches is None else seen(model, text),
-        state=state,
-        progress=say,
+    return Page(
+        document.of_trace(
+            trace,
+            query=query,
+            residual=residual,
+            importance=list(worth.values()),
+            missing=" ".join(f"No {names}: {why}." for names, why in by_reason(missing)),
+            image=None if trace.patches is None else seen(model, text),
+            state=state,
+            progress=say,
+        )
     )
-    return Page(held)
 
 
 def traced(model: Model, text: Any, target: str | None = None, truncate: bool = False) -> Trace:
@@ -71,24 +72,21 @@ def traced(model: Model, text: Any, target: str | None = None, truncate: bool = 
         config = getattr(model.config, "text_config", None) or model.config
         layers, heads = (getattr(config, name, None) or 12 for name in ("num_hidden_layers", "num_attention_heads"))
         keep = layers * heads * n <= document.HEADS
-    found: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=keep)
-    return found
+    trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=keep)
+    return trace
 
 
-def _why(missing: Mapping[str, str]) -> str:
-    """Why some importances are not there, each reason once."""
-    told = []
-    for why in dict.fromkeys(missing.values()):
-        names = " and no ".join(name for name, reason in missing.items() if reason == why)
-        told.append(f"No {names}: {why}.")
-    return " ".join(told)
+def by_reason(missing: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The importances that are not there, joined where they share a reason, each with its reason."""
+    reasons = dict.fromkeys(missing.values())
+    return [(" and no ".join(name for name, reason in missing.items() if reason == why), why) for why in reasons]
 
 
-def seen(model: Model, given: Any) -> FloatArray | None:
+def seen(model: Model, picture: Any) -> FloatArray | None:
     """The image as the model saw it, cropped and scaled: uint8 [height, width, 3]."""
     from attnflow.capture import encode
 
-    pixels = encode.encode(model, given, None, False, None).tensors.get("pixel_values")
+    pixels = encode.encode(model, picture, None, False, None).tensors.get("pixel_values")
     if pixels is None or pixels.dim() != 4:
         return None
     image = pixels[0].float().cpu().numpy().transpose(1, 2, 0)

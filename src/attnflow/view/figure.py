@@ -17,8 +17,8 @@ import numpy as np
 from attnflow.errors import InputError
 from attnflow.result import FloatArray, TokenAttention
 from attnflow.view import sheet
+from attnflow.view.comparison_figure import shaded_lines
 from attnflow.view.curves import correlation_curves
-from attnflow.view.lines import shaded_lines
 from attnflow.view.sheet import save
 
 if TYPE_CHECKING:

@@ -222,7 +222,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{str(path)!r} has the extension {path.suffix!r}: expected one of {', '.join(FORMATS)}")
-    held = io.BytesIO()
+    content = io.BytesIO()
     with style():
-        figure.savefig(held, format=path.suffix.lower()[1:], facecolor="white", **FORMATS[path.suffix.lower()])
-    write_whole(path, lambda beside: beside.write_bytes(held.getvalue()))
+        figure.savefig(content, format=path.suffix.lower()[1:], facecolor="white", **FORMATS[path.suffix.lower()])
+    write_whole(path, lambda beside: beside.write_bytes(content.getvalue()))

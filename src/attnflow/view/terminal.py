@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ ASCII_SHADES = " .:-=+*#%@"
 
 def render(
     result: TokenAttention, query: int | str | None = None, layer: int = -1, width: int | None = None
-) -> TerminalView:
+) -> Printed:
     """What rich prints for one row ``values[layer, query]``: a header, the shaded tokens or patches, and a table.
 
     Shades go from the lowest value of the row to the highest, bars from 0 to the largest. Of more than 60 inputs the
@@ -54,14 +54,8 @@ def render(
     0  the  0.250  ████████▍
     1  key  0.750  █████████████████████████
     """
-    at_layer, at_query = result.where(query, layer)
-    check_width(width)
-    return TerminalView(result, at_layer, at_query, width)
-
-
-def check_width(width: int | None) -> None:
-    if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
-        raise InputError(f"width={width!r}: expected a number of columns, or None for all of the terminal's")
+    at = result.where(query, layer)
+    return Printed(lambda screen: _lines(result, *at, screen), width)
 
 
 def visible(text: str) -> str:
@@ -79,8 +73,25 @@ def plain(text: str) -> Text:
     return Text(visible(text))
 
 
+def wrapped(widths: Sequence[float], room: float, gap: float) -> list[list[int]]:
+    """Which words stand on each line, `gap` apart.
+
+    >>> wrapped([3, 3, 3, 9], room=7, gap=1)
+    [[0, 1], [2], [3]]
+    """
+    lines: list[list[int]] = []
+    x = float("inf")
+    for i, width in enumerate(widths):
+        if x + width > room + 1e-9:
+            lines.append([])
+            x = 0.0
+        lines[-1].append(i)
+        x += width + gap
+    return lines
+
+
 @dataclass(frozen=True)
-class Page:
+class Screen:
     """What the console that prints can do."""
 
     width: int
@@ -98,63 +109,56 @@ class Page:
         """Exactly so many cells of it."""
         if cell_len(text) <= cells:
             return set_cell_size(text, cells)
-        cut = "…" if self.blocks else "~"
-        return set_cell_size(text, cells - 1) + cut
-
-
-def page_of(console: Console, options: ConsoleOptions, width: int | None = None) -> Page:
-    """What this console can do, within so many columns."""
-    coloured = console.color_system is not None and not console.no_color
-    # rich takes a console on sys.stdout for UTF-8, whatever the stream says
-    encoding = getattr(console.file, "encoding", None) or "utf-8"
-    return Page(min(width or options.max_width, options.max_width), coloured, encoding)
+        return set_cell_size(text, cells - 1) + ("…" if self.blocks else "~")
 
 
 @dataclass(frozen=True)
-class TerminalView:
-    """One row of a result, which takes its shape only when a console prints it."""
+class Printed:
+    """Lines that take their shape only when a console prints them. width: the columns to use at most."""
 
-    result: TokenAttention
-    at_layer: int
-    at_query: int
+    lines: Callable[[Screen], Iterable[Text]]
     width: int | None
 
+    def __post_init__(self) -> None:
+        width = self.width
+        if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
+            raise InputError(f"width={width!r}: expected a number of columns, or None for all of the terminal's")
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        page = page_of(console, options, self.width)
-        yield from console.render(Group(*self._lines(page)), options.update(width=page.width))
-
-    def _lines(self, page: Page) -> Iterator[Text]:
-        result, row = self.result, self.result.values[self.at_layer, self.at_query]
-        model = result.provenance.get("model")
-        yield Text(
-            (" · " if page.blocks else " | ").join(
-                ([] if model is None else [page.shown(str(model))])
-                + [page.shown(_method(result)), f"query {page.shown(result.query_tokens[self.at_query])}"]
-                + ([] if _of_no_layer(result) else [f"L{result.layers[self.at_layer] + 1}"])
-            ),
-            style="bold",
-        )
-        strange = unknown(result)
-        if strange:
-            yield Text("unknown to the model: " + page.shown(", ".join(strange)))
-        if result.patches is None:
-            yield _sentence(result.tokens, row, page)
-            if page.coloured:
-                yield legend(row, page)
-        else:
-            patches = result.on_patches()[self.at_layer, self.at_query]
-            yield from patch_lines(patches, page)
-            yield legend(patches, page)
-        yield from _table(result, row, page)
+        coloured = console.color_system is not None and not console.no_color
+        # rich takes a console on sys.stdout for UTF-8, whatever the stream says
+        encoding = getattr(console.file, "encoding", None) or "utf-8"
+        screen = Screen(min(self.width or options.max_width, options.max_width), coloured, encoding)
+        yield from console.render(Group(*self.lines(screen)), options.update(width=screen.width))
 
 
-def unknown(result: TokenAttention | Comparison) -> list[str]:
-    """The words that the model cannot read; steps that drop inputs or merge them move positions, so these tell nothing."""
-    places = result.provenance.get("unknown")
-    moved = result.provenance.get("steps") or result.provenance.get("unit") == "word"
-    if not isinstance(places, list) or moved:
-        return []
-    return [result.tokens[i] for i in places if isinstance(i, int) and 0 <= i < len(result.tokens)]
+def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen) -> Iterator[Text]:
+    row = result.values[at_layer, at_query]
+    layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
+    method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
+    yield from heading(result, [method, f"query {query}", *layer], screen)
+    if result.patches is None:
+        yield _sentence(result.tokens, row, screen)
+        if screen.coloured:
+            yield _legend(row, screen)
+    else:
+        patches = result.on_patches()[at_layer, at_query]
+        yield from patch_lines(patches, screen)
+        yield _legend(patches, screen)
+    yield from _table(result, row, screen)
+
+
+def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: Screen) -> Iterator[Text]:
+    """The model with what is shown of it, and the words that the model cannot read."""
+    provenance = result.provenance
+    model = [] if provenance.get("model") is None else [screen.shown(str(provenance["model"]))]
+    yield Text((" · " if screen.blocks else " | ").join([*model, *names]), style="bold")
+    unknown = provenance.get("unknown")
+    # steps that drop inputs or merge them move positions
+    if isinstance(unknown, list) and not (provenance.get("steps") or provenance.get("unit") == "word"):
+        words = [result.tokens[i] for i in unknown if isinstance(i, int) and 0 <= i < len(result.tokens)]
+        if words:
+            yield Text("unknown to the model: " + screen.shown(", ".join(words)))
 
 
 def _of_no_layer(result: TokenAttention) -> bool:
@@ -164,12 +168,12 @@ def _of_no_layer(result: TokenAttention) -> bool:
 
 def _method(result: TokenAttention) -> str:
     """The method with what changes its meaning: edges, receptive field, a start above the input, normalisation, words."""
-    told = result.provenance
-    more = [f"edges {told['edges']}"] if told.get("edges") else []
-    more += [f"receptive field {told['receptive_field']}"] if told.get("receptive_field") else []
-    more += [f"down to L{told['start'] + 1}"] if isinstance(told.get("start"), int) else []
-    more += ["normalized"] if told.get("normalize") or "normalized" in (told.get("steps") or ()) else []
-    more += ["words"] if told.get("unit") == "word" else []
+    how = result.provenance
+    more = [f"edges {how['edges']}"] if how.get("edges") else []
+    more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
+    more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
+    more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
+    more += ["words"] if how.get("unit") == "word" else []
     return result.method + (f" ({', '.join(more)})" if more else "")
 
 
@@ -179,73 +183,95 @@ def shade(share: float) -> Style:
     return Style(color=ink((red, green, blue)), bgcolor=Color.from_rgb(red, green, blue))
 
 
-def character(share: float, page: Page) -> str:
-    shades = SHADES if page.blocks else ASCII_SHADES
+def character(share: float, screen: Screen) -> str:
+    shades = SHADES if screen.blocks else ASCII_SHADES
     return shades[min(int(share * len(shades)), len(shades) - 1)]
 
 
-def _sentence(tokens: Sequence[str], row: FloatArray, page: Page) -> Text:
+def _sentence(tokens: Sequence[str], row: FloatArray, screen: Screen) -> Text:
     line = Text()
     for number, (token, share) in enumerate(zip(tokens[:SENTENCE], shares(row).tolist(), strict=False)):
-        line.append(" " if number else "").append(page.shown(token), shade(share) if page.coloured else None)
+        line.append(" " if number else "").append(screen.shown(token), shade(share) if screen.coloured else None)
     if len(tokens) > SENTENCE:
         line.append(f" and {len(tokens) - SENTENCE:,} more")
     return line
 
 
-def patch_lines(patches: FloatArray, page: Page) -> Iterator[Text]:
+def patch_lines(patches: FloatArray, screen: Screen) -> Iterator[Text]:
     rows, columns = patches.shape
-    if columns > page.width:
-        yield Text(f"{rows} by {columns} patches are too wide for {page.width} columns: use overlay()")
+    if columns > screen.width:
+        yield Text(f"{rows} by {columns} patches are too wide for {screen.width} columns: use overlay()")
         return
-    cell = 2 if 2 * columns <= page.width else 1  # two columns of a terminal are about a square
+    cell = 2 if 2 * columns <= screen.width else 1  # two columns of a terminal are about a square
     for of_row in shares(patches).tolist():
         line = Text(no_wrap=True)
         for share in of_row:
-            if page.coloured:
+            if screen.coloured:
                 line.append(" " * cell, shade(share))
             else:
-                line.append(character(share, page) * cell)
+                line.append(character(share, screen) * cell)
         yield line
 
 
-def legend(values: FloatArray, page: Page) -> Text:
+def _legend(values: FloatArray, screen: Screen) -> Text:
     low, high = numbers_of(np.array([values.min(), values.max()]))
-    return ramp(low, high, page)
+    return ramp(low, high, screen)
 
 
-def ramp(low: str, high: str, page: Page) -> Text:
+def ramp(low: str, high: str, screen: Screen) -> Text:
     """All shades between two names."""
     line = Text(f"{low} ")
-    for share in np.linspace(0, 1, 20 if page.coloured else 10).tolist():
-        line.append(" " if page.coloured else character(share, page), shade(share) if page.coloured else None)
+    for share in np.linspace(0, 1, 20 if screen.coloured else 10).tolist():
+        line.append(" " if screen.coloured else character(share, screen), shade(share) if screen.coloured else None)
     return line.append(f" {high}")
 
 
-def _table(result: TokenAttention, row: FloatArray, page: Page) -> Iterator[Text]:
+def most_listed(inputs: TokenAttention | Comparison) -> int:
+    """How many inputs a table has."""
+    n = len(inputs.tokens)
+    return HIGHEST_OF_AN_IMAGE if inputs.patches else HIGHEST if n > LONG else n
+
+
+def fronts(
+    inputs: TokenAttention | Comparison, listed: Sequence[int], screen: Screen, share: int, head: str = ""
+) -> list[str]:
+    """A line above a table's first columns, and for each input its position, part and token.
+
+    share: tokens take at most this part of the screen, a half or a third. head: the name of the column of tokens.
+    """
+    tokens = [head, *(screen.shown(inputs.tokens[i]) for i in listed)]
+    parts = ["", *(screen.shown(inputs.parts[i]) if inputs.parts else "" for i in listed)]
+    place_cells, part_cells = len(str(max(listed))), min(max(map(cell_len, parts)), 12)
+    token_cells = min(max(map(cell_len, tokens)), TOKEN_CELLS, max(screen.width // share, 1))
+    return [
+        f"{i:>{place_cells}}  "
+        + (f"{screen.fitted(part, part_cells)}  " if part_cells else "")
+        + screen.fitted(token, token_cells)
+        for i, part, token in zip(["", *listed], parts, tokens, strict=True)
+    ]
+
+
+def _table(result: TokenAttention, row: FloatArray, screen: Screen) -> Iterator[Text]:
     order = np.argsort(-row, kind="stable").tolist()
-    limit = HIGHEST_OF_AN_IMAGE if result.patches else HIGHEST if len(row) > LONG else len(row)
+    limit = most_listed(result)
     listed, bold = sorted(order[:limit]), set(order[:BOLD])
-    tokens = [page.shown(result.tokens[i]) for i in listed]
-    parts = [page.shown(result.parts[i]) for i in listed] if result.parts else [""] * len(listed)
     numbers = numbers_of(row[listed])
-    number_cells, position_cells = max(map(len, numbers)), len(str(listed[-1]))
-    token_cells = min(max(map(cell_len, tokens)), TOKEN_CELLS, max(page.width // 2, 1))
-    part_cells = min(max(map(cell_len, parts)), 12)
+    number_cells = max(map(len, numbers))
     largest = float(np.abs(row).max()) or 1.0
-    for i, token, part, number in zip(listed, tokens, parts, numbers, strict=True):
-        front = f"{i:>{position_cells}}  " + (f"{page.fitted(part, part_cells)}  " if part_cells else "")
-        front += f"{page.fitted(token, token_cells)}  {number:>{number_cells}}  "
-        cells = min(BAR_CELLS, page.width - cell_len(front))
+    for i, front, number in zip(listed, fronts(result, listed, screen, 2)[1:], numbers, strict=True):
+        line = f"{front}  {number:>{number_cells}}  "
+        cells = min(BAR_CELLS, screen.width - cell_len(line))
         style = "bold" if i in bold else "dim" if result.special[i] else ""
-        bar = _bar(max(float(row[i]), 0.0) / largest, max(cells, 0), page)  # what is negative has its sign, and no bar
-        yield Text((front + bar).rstrip(), style=style, no_wrap=True, overflow="crop")
+        line += _bar(
+            max(float(row[i]), 0.0) / largest, max(cells, 0), screen
+        )  # a negative value has its sign, and no bar
+        yield Text(line.rstrip(), style=style, no_wrap=True, overflow="crop")
     if limit < len(row):
         yield Text(f"{len(row) - limit:,} of {len(row):,} inputs are left out: these are the {limit} highest")
 
 
-def _bar(share: float, cells: int, page: Page) -> str:
-    if not page.blocks:
+def _bar(share: float, cells: int, screen: Screen) -> str:
+    if not screen.blocks:
         return "#" * round(share * cells)
     whole, eighths = divmod(round(share * cells * 8), 8)
     return "█" * whole + EIGHTHS[eighths]

@@ -10,7 +10,7 @@ import numpy as np
 from attnflow.errors import InputError
 from attnflow.view import sheet
 from attnflow.view.colour import ink, shares
-from attnflow.view.terminal import numbers_of
+from attnflow.view.terminal import numbers_of, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,56 +32,48 @@ MARGIN = 0.03
 QUIET = "#6b6b6b"  # the faint grey of other figures is for single marks: sentences of this size need more contrast
 
 
-def shaded_lines(found: Comparison, *, width: float | None = None) -> Figure:
+def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figure:
     """One line of tokens for each method, shaded from its lowest value to its highest, in blocks where the text is long.
 
     Beside each line stands its rank correlation with blank-out; the query's token is framed.
 
     width: in inches; by default a column of a paper (3.25), and the page (6.9) where that would be more than six blocks.
     """
-    if found.patches is not None:
+    if comparison.patches is not None:
         raise InputError(
-            f"plot() of an image of {found.patches[0]} × {found.patches[1]} patches: expected text; overlay() of "
+            f"plot() of an image of {comparison.patches[0]} × {comparison.patches[1]} patches: expected text; overlay() of "
             "each result lays them over the image"
         )
-    if len(found.tokens) > MOST:
+    if len(comparison.tokens) > MOST:
         raise InputError(
-            f"plot() of {len(found.tokens):,} tokens: expected at most {MOST:,}; save() to .csv or .json takes any number"
+            f"plot() of {len(comparison.tokens):,} tokens: expected at most {MOST:,}; save() to .csv or .json takes "
+            "any number"
         )
     if width is not None and (
         isinstance(width, bool) or not isinstance(width, int | float) or not NARROWEST <= width <= 4 * sheet.PAGE
     ):
         raise InputError(f"width={width!r}: expected inches from {NARROWEST:g} to {4 * sheet.PAGE:g}, or None")
     with sheet.style():
-        words = [sheet.label(token) for token in found.tokens]
+        words = [sheet.label(token) for token in comparison.tokens]
         boxes = {word: sheet.room([word]) + 2 * PAD for word in set(words)}
         wide = [boxes[word] for word in words]
-        left = sheet.room(found.methods) + 0.07
-        right = 0.0 if found.measure is None else sheet.room(["−0.00"]) + 0.08
+        left = sheet.room(comparison.methods) + 0.07
+        right = 0.0 if comparison.measure is None else sheet.room(["−0.00"]) + 0.08
         widths = (sheet.COLUMN, sheet.PAGE) if width is None else (width,)
         for across in widths:
             room = max(across - 2 * MARGIN - left - right, *wide)
-            blocks = [block for _, section in found.sections for block in _blocks(wide, room, section)]
+            blocks = [
+                [section[i] for i in block]
+                for _, section in comparison.sections
+                for block in wrapped([wide[i] for i in section], room, BETWEEN)
+            ]
             if len(blocks) <= BLOCKS:
                 break
-        return _draw(found, words, wide, blocks, left, room, right)
-
-
-def _blocks(wide: Sequence[float], room: float, section: Sequence[int]) -> list[list[int]]:
-    """Which tokens stand on each line."""
-    blocks: list[list[int]] = []
-    x = np.inf
-    for i in section:
-        if x + wide[i] > room + 1e-9:
-            blocks.append([])
-            x = 0.0
-        blocks[-1].append(i)
-        x += wide[i] + BETWEEN
-    return blocks
+        return _draw(comparison, words, wide, blocks, left, room, right)
 
 
 def _draw(
-    found: Comparison,
+    comparison: Comparison,
     words: Sequence[str],
     wide: Sequence[float],
     blocks: Sequence[Sequence[int]],
@@ -94,37 +86,37 @@ def _draw(
     blues: Any = colormaps["Blues"]
     taken = max(sum(wide[i] + BETWEEN for i in block) for block in blocks)
     edge = left + min(taken, room) + right  # a short sentence has its correlations beside it
-    foot = _foot(found, max(edge, sheet.COLUMN - 2 * MARGIN))
+    foot = _foot(comparison, max(edge, sheet.COLUMN - 2 * MARGIN))
     whole = max(edge, max(sheet.room([line], sheet.SMALL) for line in foot), _scale_width())
     over, under = 0.16, 0.15 + SMALL_LINE * len(foot)
-    begins = {section[0]: name for name, section in found.sections if name}
-    height = over + len(blocks) * (len(found.methods) * LINE + APART) - APART + SMALL_LINE * len(begins) + under
+    begins = {section[0]: name for name, section in comparison.sections if name}
+    height = over + len(blocks) * (len(comparison.methods) * LINE + APART) - APART + SMALL_LINE * len(begins) + under
     page = sheet.empty(whole + 2 * MARGIN, height + 2 * MARGIN)
     at = sheet.axes(page, MARGIN, MARGIN, whole, height)
     at.set(xlim=(0, whole), ylim=(0, height))
     at.set_axis_off()
     top = height - over
-    _words(at, left, top + 0.05, sheet.line(_heading(found), edge - left - right, sheet.SMALL), color=QUIET)
-    if found.measure is not None:
+    _words(at, left, top + 0.05, sheet.line(_heading(comparison), edge - left - right, sheet.SMALL), color=QUIET)
+    if comparison.measure is not None:
         _words(at, edge, top + 0.05, "ρ", ha="right", color=QUIET, style="italic")
-    shade = [shares(row) for row in found.values]
+    shade = [shares(row) for row in comparison.values]
     y = top
     for number, block in enumerate(blocks):
         if block[0] in begins:
             y -= SMALL_LINE
             _words(at, left, y + 0.03, sheet.label(begins[block[0]]), color=QUIET, style="italic")
-        for method, name in enumerate(found.methods):
+        for method, name in enumerate(comparison.methods):
             y -= LINE
             # baselines of one line agree, whatever letters the words have
             base = y + 0.046
             at.text(0, base, name, va="baseline")
-            if number == 0 and found.measure not in (None, name):
-                rho = found.correlation(name, str(found.measure))
+            if number == 0 and comparison.measure not in (None, name):
+                rho = comparison.correlation(name, str(comparison.measure))
                 shown = "none" if np.isnan(rho) else f"{rho:.2f}".replace("-", "−")
                 at.text(edge, base, shown, ha="right", va="baseline")
             x = left
             for i in block:
-                _box(at, x, y, wide[i], blues(0.9 * shade[method][i]), framed=i == found.place)
+                _box(at, x, y, wide[i], blues(0.9 * shade[method][i]), framed=i == comparison.place)
                 back = [255 * c for c in blues(0.9 * shade[method][i])[:3]]
                 colour = "white" if ink(back) == "#ffffff" else sheet.INK
                 at.text(
@@ -152,22 +144,22 @@ def _words(at: Axes, x: float, y: float, words: str, **more: Any) -> None:
     at.text(x, y, words, va="baseline", size=sheet.SMALL, fontfamily=sheet.families(words), **more)
 
 
-def _heading(found: Comparison) -> str:
-    said = found.prediction
-    answer = [] if said is None else [f"{said.kind} {said.top[0][0]!r} {said.top[0][1]:.2f}"]
-    return " · ".join([f"query {sheet.label(found.query_token)}, L{found.layer + 1}", *answer])
+def _heading(comparison: Comparison) -> str:
+    best = comparison.prediction
+    answer = [] if best is None else [f"{best.kind} {best.top[0][0]!r} {best.top[0][1]:.2f}"]
+    return " · ".join([f"query {sheet.label(comparison.query_token)}, L{comparison.layer + 1}", *answer])
 
 
-def _foot(found: Comparison, width: float) -> list[str]:
+def _foot(comparison: Comparison, width: float) -> list[str]:
     """What the shades and ρ mean, in lines of the given width."""
     pieces = []
-    for number, (name, row) in enumerate(zip(found.methods, found.values, strict=True)):
+    for number, (name, row) in enumerate(zip(comparison.methods, comparison.values, strict=True)):
         low, high = numbers_of(np.array([row.min(), row.max()]))
-        pieces.append(f"{name} {low} to {high}{'.' if number == len(found.values) - 1 else ','}")
-    if found.measure is not None:
-        pieces.append(f"ρ: rank correlation with {found.measure}.")
-    if found.summed is not None:
-        pieces += f"{found.summed[0].upper()}{found.summed[1:]}.".split(" ")
+        pieces.append(f"{name} {low} to {high}{'.' if number == len(comparison.values) - 1 else ','}")
+    if comparison.measure is not None:
+        pieces.append(f"ρ: rank correlation with {comparison.measure}.")
+    if comparison.summed is not None:
+        pieces += f"{comparison.summed[0].upper()}{comparison.summed[1:]}.".split(" ")
     lines = [""]
     for piece in pieces:  # a name stays with its numbers
         longer = f"{lines[-1]} {piece}".strip()

@@ -1,0 +1,159 @@
+"""A comparison in the terminal: the tokens shaded by each method, a table of the numbers, and the rank correlations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.cells import cell_len
+from rich.text import Text
+
+from attnflow.errors import InputError
+from attnflow.view import terminal
+from attnflow.view.colour import shares
+
+if TYPE_CHECKING:
+    from attnflow.view.comparison import Comparison
+
+SENTENCE = terminal.SENTENCE // 2  # tokens: they are printed once for every method
+
+
+def render(comparison: Comparison, sort: str | None = None, width: int | None = None) -> terminal.Printed:
+    """What rich prints. Shades go from the lowest value of a method to its highest.
+
+    Of more than 60 inputs the table has the 20 highest.
+
+    sort: a method, whose highest are at the top; otherwise the table is in the order of the text.
+    width: the columns to use at most; all that the terminal has, if not given.
+    """
+    if sort is not None and sort not in comparison.methods:
+        raise InputError(f"sort {sort!r}: expected one of {', '.join(comparison.methods)}")
+    return terminal.Printed(lambda screen: _lines(comparison, sort, screen), width)
+
+
+def _lines(comparison: Comparison, sort: str | None, screen: terminal.Screen) -> Iterator[Text]:
+    if comparison.prediction is not None:
+        answers = ", ".join(f"{name!r} {chance:.3f}" for name, chance in comparison.prediction.top[:3])
+        yield Text(screen.shown(f"{comparison.prediction.kind}: {answers}"))
+    unit = " (words)" if comparison.provenance.get("unit") == "word" else ""
+    query = screen.shown(comparison.query_token)
+    names = [f"comparison{unit}", f"query {query}", f"L{comparison.layer + 1}"]
+    yield from terminal.heading(comparison, names, screen)
+    yield from _sentences(comparison, screen) if comparison.patches is None else _maps(comparison, screen)
+    yield terminal.ramp("lowest", "highest of each method", screen)
+    yield Text()
+    yield from _table(comparison, sort, screen)
+    yield Text()
+    yield from _agreement(comparison, screen)
+    for note in comparison.notes:
+        yield Text(screen.shown(note))
+
+
+def _sentences(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
+    """The tokens once for each method; without colours once, with shades below for each method."""
+    front = max(map(len, comparison.methods)) + 2
+    room = max(screen.width - front, 1)
+    tokens = [screen.shown(token) for token in comparison.tokens[:SENTENCE]]
+    tokens = [screen.fitted(t, min(cell_len(t), terminal.TOKEN_CELLS, room)) for t in tokens]
+    shade = [shares(row).tolist() for row in comparison.values]
+    for name, section in comparison.sections:
+        if name and section[0] < len(tokens):
+            yield Text(screen.shown(name))
+        cells = [cell_len(tokens[i]) for i in section if i < len(tokens)]
+        for number, line in enumerate(terminal.wrapped(cells, room, gap=1)):
+            if number:
+                yield Text()
+            yield from _block(comparison.methods, tokens, shade, [section[i] for i in line], front, screen)
+    if len(comparison.tokens) > SENTENCE:
+        yield Text(f"and {len(comparison.tokens) - SENTENCE:,} more")
+
+
+def _block(
+    methods: Sequence[str],
+    tokens: Sequence[str],
+    shade: Sequence[Sequence[float]],
+    which: Sequence[int],
+    front: int,
+    screen: terminal.Screen,
+) -> Iterator[Text]:
+    """Some tokens that stand on one line, by all methods."""
+    if not screen.coloured:
+        yield _cropped(Text(" " * front + " ".join(tokens[i] for i in which)))
+    for name, of in zip(methods, shade, strict=True):
+        line = Text(f"{name:<{front}}")
+        for i in which:
+            line.append("" if i == which[0] else " ")
+            if screen.coloured:
+                line.append(tokens[i], terminal.shade(of[i]))
+            else:
+                line.append(terminal.character(of[i], screen) * cell_len(tokens[i]))
+        line.rstrip()
+        yield _cropped(line)
+
+
+def _maps(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
+    """The patches of an image, once for each method."""
+    rows, columns = comparison.patches or (0, 0)
+    for name, row in zip(comparison.methods, comparison.values, strict=True):
+        yield Text(name)
+        yield from terminal.patch_lines(row[-rows * columns :].reshape(rows, columns), screen)
+
+
+def _table(comparison: Comparison, sort: str | None, screen: terminal.Screen) -> Iterator[Text]:
+    n, limit = len(comparison.tokens), terminal.most_listed(comparison)
+    by = sort or comparison.measure or comparison.methods[-1]
+    listed = np.argsort(-comparison.row(by), kind="stable").tolist()[:limit]
+    if sort is None:
+        listed.sort()
+    columns = [terminal.numbers_of(row[listed]) for row in comparison.values]
+    head, *fronts = terminal.fronts(comparison, listed, screen, 3, "token")
+    wide = _column_cells(comparison.methods, [max(map(len, c)) for c in columns], screen.width - cell_len(head))
+    bold = [set(np.argsort(-row, kind="stable").tolist()[: terminal.BOLD]) for row in comparison.values]
+    yield _head(head, comparison.methods, wide, screen)
+    for at, i in enumerate(listed):
+        faint = "dim" if comparison.special[i] else ""
+        line = Text(fronts[at], faint)
+        for number, cells in enumerate(wide):
+            line.append(f"  {columns[number][at]:>{cells}}", "bold" if i in bold[number] else faint)
+        yield _cropped(line)
+    if limit < n:
+        yield Text(f"{n - limit:,} of {n:,} inputs are left out: these are the {limit} highest by {by}")
+
+
+def _agreement(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
+    """The rank correlations of all pairs, each once."""
+    front = max(map(len, [*comparison.methods[:-1], "rank correlation"]))
+    front = min(front, max(screen.width // 3, 1))
+    wide = _column_cells(comparison.methods[1:], [5] * (len(comparison.methods) - 1), screen.width - front)
+    yield _head(screen.fitted("rank correlation", front), comparison.methods[1:], wide, screen)
+    for number, name in enumerate(comparison.methods[:-1]):
+        line = Text(screen.fitted(name, front))
+        for other, cells in enumerate(wide, start=1):
+            rho = comparison.correlations[number, other]
+            line.append(f"  {'' if other <= number else 'none' if np.isnan(rho) else f'{rho:.2f}':>{cells}}")
+        yield _cropped(line)
+
+
+def _head(front: str, names: Sequence[str], wide: Sequence[int], screen: terminal.Screen) -> Text:
+    """The first line of a table. wide: the cells of each column."""
+    columns = [
+        f"  {screen.fitted(name, min(cells, len(name))):>{cells}}" for name, cells in zip(names, wide, strict=True)
+    ]
+    return _cropped(Text(front + "".join(columns), style="bold"))
+
+
+def _column_cells(names: Sequence[str], numbers: Sequence[int], room: int) -> list[int]:
+    """As wide as names and numbers are; where that is too much, the longest names are cut, and numbers never."""
+    wide = [max(len(name), cells) for name, cells in zip(names, numbers, strict=True)]
+    while sum(wide) + 2 * len(wide) > room:
+        spare = [w - cells for w, cells in zip(wide, numbers, strict=True)]
+        if max(spare) <= 0:
+            break
+        wide[max((i for i in range(len(wide)) if spare[i] > 0), key=lambda i: wide[i])] -= 1
+    return wide
+
+
+def _cropped(line: Text) -> Text:
+    line.no_wrap, line.overflow = True, "crop"
+    return line
