@@ -23,9 +23,9 @@ from attnflow.rollout import rollout
 from attnflow.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from attnflow.capture.hub import load
-    from attnflow.model import Model, wrap
-    from attnflow.trace import Prediction, Trace
+    from attnflow.capture.passes import Prediction
+    from attnflow.model import Model, load, wrap
+    from attnflow.trace import Trace
 
 __all__ = [
     "AttentionWarning",
@@ -62,5 +62,5 @@ def __getattr__(name: str) -> Any:
         import transformers  # noqa: F401
     except ImportError as e:
         raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
-    places = {"load": "capture.hub", "Prediction": "trace", "Trace": "trace"}
-    return getattr(importlib.import_module(f"attnflow.{places.get(name, 'model')}"), name)
+    room = "capture.passes" if name == "Prediction" else "model"
+    return getattr(importlib.import_module(f"attnflow.{room}"), name)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow.errors import InputError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Array = Any
-"""A numpy array or a torch tensor."""
+"""A numpy array or a torch tensor, where the code does not tell them apart."""
+
+ArrayT = TypeVar("ArrayT", bound="NDArray[Any] | Tensor")
+"""One of the two: what goes in comes out."""
 
 
 def is_tensor(x: object) -> bool:

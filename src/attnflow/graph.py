@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from attnflow._arrays import Array, as_array, as_layers, check_batch, eye_like, indices, is_tensor, positions, stack
+from attnflow._arrays import (
+    Array,
+    ArrayT,
+    as_array,
+    as_layers,
+    check_batch,
+    eye_like,
+    indices,
+    is_tensor,
+    positions,
+    stack,
+)
 from attnflow.errors import AttentionWarning, InputError
 
 LAYER_AXES = "[head, query, key] or [batch, head, query, key]"
@@ -42,6 +53,13 @@ def attention_graph(
 def check_residual(residual: float) -> None:
     if isinstance(residual, bool) or not isinstance(residual, int | float | np.number) or not 0 <= residual <= 1:
         raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
+
+
+def with_residual(weights: ArrayT, residual: float) -> ArrayT:
+    """``(1 - residual) · W + residual · I`` of square weights ``[…, query, key]``, any number of layers or texts at once."""
+    if residual == 0:
+        return weights
+    return (1 - residual) * weights + residual * eye_like(weights, int(weights.shape[-1]))
 
 
 def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Any:
@@ -205,15 +223,13 @@ def _reduce(layer: Array, heads: str | Iterable[int]) -> Array:
 
 
 def _add_residual(layer: Array, residual: float, number: int) -> Array:
-    if residual == 0:
-        return layer
     queries, keys = layer.shape[-2:]
-    if queries != keys:
+    if residual and queries != keys:
         raise InputError(
             f"layer {number} has {queries} queries and {keys} keys: a residual connection joins equal positions, "
             "so give residual=0 and add the residual edges yourself"
         )
-    return (1 - residual) * layer + residual * eye_like(layer, int(queries))
+    return with_residual(layer, residual)
 
 
 def _groups_per_level(groups: Any, widths: list[int]) -> list[np.ndarray[Any, Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 from attnflow._arrays import indices
-from attnflow.capture import check
+from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Collector
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.linear import step, uniform_step
-from attnflow.capture.predict import prediction
+from attnflow.capture.passes import Prediction
+from attnflow.capture.runner import Runner
 from attnflow.capture.scores import Scores
-from attnflow.errors import InputError
+from attnflow.capture.verify import kind_of, probe
+from attnflow.errors import InputError, ModelError
 from attnflow.graph import check_residual
+from attnflow.receptive import compared
 from attnflow.result import TokenAttention
-from attnflow.trace import Prediction
+from attnflow.rollout import roll_down
+from attnflow.selection import select_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +47,11 @@ class LinearTrace:
     prediction: Prediction | None = None
 
     def raw(self) -> TokenAttention:
-        """Raw attention of the asked positions at the asked layers."""
-        found = [step(self.scores[l], self._one_hot())[0] for l in self.layers]
-        return self._result("raw", torch.stack(found), {})
+        """Raw attention of the chosen positions at the chosen layers."""
+        return self._result("raw", torch.stack([step(self.scores[l], self._one_hot())[0] for l in self.layers]), {})
 
     def rollout(self, residual: float = 0.5, receptive_field: str | None = None) -> TokenAttention:
-        """Attention rollout of the asked positions, from each asked layer down to the input.
+        """Attention rollout of the chosen positions, from each chosen layer down to the input.
 
         ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down.
         receptive_field: None, "ratio" or "difference", as in `attnflow.receptive`; the uniform attention beside it is
@@ -60,42 +63,32 @@ class LinearTrace:
             )
         check_residual(residual)
         values = self._rolled(residual, step)
+        options: dict[str, Any] = {"residual": residual}
         if receptive_field is not None:
-            uniform = self._rolled(residual, uniform_step)
-            values = (
-                values - uniform
-                if receptive_field == "difference"
-                else values / uniform.where(uniform > 0, 1) * (uniform > 0)
-            )
-        told: dict[str, Any] = {"residual": residual}
-        return self._result(
-            "rollout", values, told if receptive_field is None else {**told, "receptive_field": receptive_field}
-        )
+            options["receptive_field"] = receptive_field
+            values = compared(values, self._rolled(residual, uniform_step), receptive_field)
+        return self._result("rollout", values, options)
 
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
         raise InputError('flow needs one matrix a layer, which memory="linear" never makes: trace with memory="graph"')
 
-    def _rolled(self, residual: float, one: Any) -> Tensor:
-        """All rows go down together: several at once cost less than one at a time."""
-        start = self._one_hot()
-        state: Tensor | None = None
-        order: list[int] = []
-        for l in range(max(self.layers), -1, -1):
-            if l in self.layers:
-                state = start if state is None else torch.cat([state, start], dim=1)
-                order.append(l)
-            assert state is not None
-            state = (1 - residual) * one(self.scores[l], state) + residual * state
-        assert state is not None
-        blocks = dict(zip(order, state[0].split(len(self.queries)), strict=True))
-        return torch.stack([blocks[l] for l in self.layers])
+    def _rolled(self, residual: float, transposed: Callable[[Scores, Tensor], Tensor]) -> Tensor:
+        """[layer, query, input]; all rows go down together: several at once cost less than one at a time."""
+
+        def through(l: int, state: Tensor | None) -> Tensor:
+            rows = [x for x in (state, self._one_hot() if l in self.layers else None) if x is not None]
+            both = torch.cat(rows, dim=1)
+            return (1 - residual) * transposed(self.scores[l], both) + residual * both
+
+        rolled = roll_down(self.layers, 0, through)
+        return torch.stack([rolled[l][0] for l in self.layers])
 
     def _one_hot(self) -> Tensor:
         rows = torch.zeros(1, len(self.queries), len(self.tokens), device=self.device)
         rows[0, torch.arange(len(self.queries)), torch.tensor(self.queries)] = 1
         return rows
 
-    def _result(self, method: str, values: Tensor, told: Mapping[str, Any]) -> TokenAttention:
+    def _result(self, method: str, values: Tensor, options: Mapping[str, Any]) -> TokenAttention:
         return TokenAttention(
             values=values.cpu().numpy().astype(np.float64),
             method=method,
@@ -107,12 +100,12 @@ class LinearTrace:
             word_texts=self.word_texts,
             special=self.special,
             text=self.text,
-            provenance={**self.provenance, **told},
+            provenance={**self.provenance, **options},
         )
 
 
 def trace_linear(
-    model: Any,
+    model: Runner,
     encoded: Encoded,
     reduce: str | list[int],
     queries: Sequence[int] | None,
@@ -122,18 +115,18 @@ def trace_linear(
     """`Model.trace` with memory="linear"."""
     if reduce != "mean":
         raise InputError(f'heads={reduce!r}: memory="linear" takes the mean over heads; leave heads out')
-    for name, given in (("queries", queries), ("layers", layers)):
-        if given is not None and not len(list(given)):
+    for name, numbers in (("queries", queries), ("layers", layers)):
+        if numbers is not None and not len(list(numbers)):
             raise InputError(f"{name} is an empty list: expected at least one")
     if "input_ids" not in encoded.tensors or encoded.target is not None:
         raise InputError('memory="linear" is for texts and models with one stack; trace this one with memory="graph"')
     checked = model.verify(encoded)
     if not checked.blocks:
-        raise InputError(
+        raise ModelError(
             f'memory="linear" needs attention that is softmax(QKᵀ + mask), which {type(model.model).__name__} was not '
             'found to have: trace with memory="graph"'
         )
-    kind = ",".join(sorted(encoded.tensors))
+    kind = kind_of(encoded)
     if kind not in model.checked_linear:
         _verify(model, encoded, checked)
         model.checked_linear.add(kind)
@@ -141,20 +134,20 @@ def trace_linear(
 
 
 def _trace(
-    model: Any,
+    model: Runner,
     encoded: Encoded,
-    checked: check.Checked,
+    checked: Checked,
     queries: Sequence[int] | None,
     layers: Sequence[int] | None,
     offload: bool,
 ) -> LinearTrace:
-    collector = Collector("operands", offload=offload)
     n = int(encoded.tensors["input_ids"].shape[1])
     # A mask of ones would be read at every layer for nothing; beside positions it says that they are one text.
     positioned = "position_ids" in encoded.tensors
     tensors = {k: v for k, v in encoded.tensors.items() if positioned or k != "attention_mask" or not bool(v.all())}
-    out = model._run(tensors, collector, checked, last=[n])
-    scores = [collector.calls[i].scores for i in checked.stack.main]
+    collector = Collector("operands", offload=offload)
+    batch = model.run_batch([replace(encoded, tensors=tensors)], checked, collector=collector)
+    scores = [batch.calls[i].scores for i in checked.stack.main]
     return LinearTrace(
         tokens=encoded.tokens,
         special=encoded.special,
@@ -164,25 +157,22 @@ def _trace(
         scores=tuple(s for s in scores if s is not None),
         device=model.device,
         queries=tuple(indices([n - 1] if queries is None else queries, n, "query")),
-        layers=tuple(indices([-1] if layers is None else layers, len(scores), "layer")),
-        provenance={
-            **model._provenance(checked, "linear", "mean", "keep"),
-            "captured": f"{checked.route}, queries and keys only",
-        },
-        prediction=prediction(model, out, encoded, 0, [n]),
+        layers=tuple(select_layers([-1] if layers is None else layers, len(scores))),
+        provenance=batch.provenance(),
+        prediction=batch.prediction(0),
     )
 
 
-def _verify(model: Any, encoded: Encoded, checked: check.Checked) -> None:
+def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
     """Products without matrices against matrices, from the same operands, on the first tokens of the text."""
-    tensors = model._probe(encoded.tensors)
+    tensors = probe(encoded.tensors)
     n = int(tensors["input_ids"].shape[1])
     trace = _trace(model, Encoded(tensors, ("",) * n), checked, None, None, False)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
     for number, scores in enumerate(trace.scores):
         whole = scores.weights(0, n).mean(1).float()
         gap = float((step(scores, rows) - rows @ whole).abs().max())
-        if gap > (2e-2 if check.half(model.dtype) else 1e-4):
-            raise InputError(
+        if gap > (2e-2 if half(model.dtype) else 1e-4):
+            raise ModelError(
                 f'layer {number} by memory="linear" differs from its matrix by {gap:.3g}: trace with memory="graph"'
             )

@@ -7,10 +7,12 @@ whatever the model does. The paper names the remedy (section 5) and leaves it op
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from attnflow._arrays import Array, is_tensor
+from attnflow._arrays import ArrayT, is_tensor
 from attnflow.errors import InputError
+
+ResultT = TypeVar("ResultT", bound=Any)
 
 MODES = ("ratio", "difference", "layer")
 
@@ -20,7 +22,7 @@ def check_mode(mode: str | None) -> None:
         raise InputError(f"receptive_field={mode!r}: expected one of {', '.join(map(repr, MODES))}, or None for none")
 
 
-def uniform(layer: Array) -> Array:
+def uniform(layer: ArrayT) -> ArrayT:
     """Attention that sees the same positions and prefers none: ``U[q, k] = [W[q, k] > 0] / number of keys that q sees``.
 
     A weight that has underflowed to zero in all heads counts as not seen.
@@ -34,7 +36,7 @@ def uniform(layer: Array) -> Array:
     return seen / (count + (count == 0))
 
 
-def layerwise(layer: Array) -> Array:
+def layerwise(layer: ArrayT) -> ArrayT:
     """Each key's weight divided by what uniform attention sends to that key; then rows sum to what they did.
 
     ``W'[q, k] ∝ W[q, k] / Σ_q' U[q', k]``, with U from `uniform`.
@@ -49,7 +51,7 @@ def layerwise(layer: Array) -> Array:
     return scaled * (layer.sum(-1)[..., None] / (total + (total == 0)))
 
 
-def relative(method: Callable[[Sequence[Array]], Array], layers: Sequence[Array], mode: str | None) -> Any:
+def relative(method: Callable[[Sequence[ArrayT]], ResultT], layers: Sequence[ArrayT], mode: str | None) -> ResultT:
     """Token attention of attention weights ``layers``, relative to their receptive field.
 
     ``method`` takes the weights of all layers to token attention T; it adds the residual connection itself. With
@@ -65,7 +67,9 @@ def relative(method: Callable[[Sequence[Array]], Array], layers: Sequence[Array]
         return method(layers)
     if mode == "layer":
         return method([layerwise(layer) for layer in layers])
-    values, field = method(layers), method([uniform(layer) for layer in layers])
-    if mode == "difference":
-        return values - field
-    return values / (field + (field == 0)) * (field > 0)
+    return compared(method(layers), method([uniform(layer) for layer in layers]), mode)
+
+
+def compared(values: ArrayT, field: ArrayT, mode: str) -> ArrayT:
+    """``T - U`` for "difference", else ``T / U``, 0 where U is 0."""
+    return values - field if mode == "difference" else values / (field + (field == 0)) * (field > 0)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, overload
 
-from attnflow._arrays import concatenate, index, indices, positions, stack
-from attnflow.errors import InputError
+from attnflow._arrays import Array, ArrayT, concatenate, index, indices, positions, stack
 from attnflow.graph import graph_layers, level_widths
+from attnflow.selection import select_layers
 
 
+@overload
+def rollout(
+    A: ArrayT, queries: int | Iterable[int] | None = None, start: int = 0, layers: int | Iterable[int] | None = None
+) -> ArrayT: ...
+@overload
+def rollout(
+    A: Sequence[ArrayT], queries: int | Iterable[int] | None = None, start: int = 0,
+    layers: int | Iterable[int] | None = None,
+) -> ArrayT | list[ArrayT]: ...  # fmt: skip
 def rollout(
     A: Any, queries: int | Iterable[int] | None = None, start: int = 0, layers: int | Iterable[int] | None = None
 ) -> Any:
@@ -36,50 +45,63 @@ def rollout(
     matrices, _ = graph_layers(A)
     depth = len(matrices)
     start = index(start, depth, "start")
-    wanted = list(range(start, depth)) if layers is None else indices(layers, depth, "layer")
-    if not wanted or min(wanted) < start:
-        raise InputError(f"layers={layers!r}: expected at least one, from start={start} to {depth - 1}")
+    chosen = select_layers(layers, depth, start)
     widths = level_widths(matrices)
     if queries is not None:
         queries = positions(queries, "query")
-    rows = [indices(queries, widths[l + 1], "query") for l in wanted]
-    few = queries is not None
-    vectors = sum(len(r) * (l - start) for r, l in zip(rows, wanted, strict=True))
-    products = sum(widths[l + 1] for l in range(start, max(wanted)))
-    found = _by_vectors(matrices, rows, start, wanted) if few and vectors <= products else None
-    if found is None:
-        found = _by_products(matrices, start, wanted)
-        if few:
-            found = [x[..., r, :] for x, r in zip(found, rows, strict=True)]
-    if any(x.shape != found[0].shape for x in found):
-        return found
-    return stack(found, axis=found[0].ndim - 2)
+    rows = {l: indices(queries, widths[l + 1], "query") for l in chosen}
+    vectors = sum(len(rows[l]) * (l - start) for l in chosen)
+    products = sum(widths[l + 1] for l in range(start, max(chosen)))
+    if queries is not None and vectors <= products:
+        rolled = roll_rows(matrices, rows, start)
+    else:
+        rolled = _by_products(matrices, start, chosen)
+        if queries is not None:
+            rolled = {l: rolled[l][..., rows[l], :] for l in chosen}
+    results = [rolled[l] for l in chosen]
+    if any(x.shape != results[0].shape for x in results):
+        return results
+    return stack(results, axis=results[0].ndim - 2)
 
 
-def _by_products(matrices: list[Any], start: int, wanted: list[int]) -> list[Any]:
+def _by_products(matrices: Sequence[Array], start: int, layers: Sequence[int]) -> dict[int, Array]:
     rolled = {start: matrices[start]}
-    for l in range(start + 1, max(wanted) + 1):
+    for l in range(start + 1, max(layers) + 1):
         rolled[l] = matrices[l] @ rolled[l - 1]
-        if l - 1 not in wanted:
+        if l - 1 not in layers:
             del rolled[l - 1]
-    return [rolled[l] for l in wanted]
+    return rolled
 
 
-def _by_vectors(matrices: list[Any], rows: list[list[int]], start: int, wanted: list[int]) -> list[Any]:
-    """All wanted rows go down together, each from its own layer: one product of [rows, key] a layer."""
-    state: Any = None
-    order: list[int] = []  # which entry of `wanted` each block of rows in `state` belongs to
-    for m in range(max(wanted), start - 1, -1):
-        if state is not None:
-            state = state @ matrices[m]
-        for number, l in enumerate(wanted):
-            if l == m:
-                block = matrices[m][..., rows[number], :]
-                state = block if state is None else concatenate([state, block], axis=block.ndim - 2)
-                order.append(number)
-    found: list[Any] = [None] * len(wanted)
-    at = 0
-    for number in order:
-        found[number] = state[..., at : at + len(rows[number]), :]
-        at += len(rows[number])
-    return found
+def roll_rows(matrices: Sequence[ArrayT], rows: Mapping[int, Any], start: int = 0) -> dict[int, ArrayT]:
+    """The rollout of these rows of these layers: one product ``[rows, key]`` a layer, without any n×n product.
+
+    rows: an index of the queries of each layer: a list, or for a batch a pair of index arrays, one row for each text.
+    """
+
+    def through(l: int, state: ArrayT | None) -> ArrayT:
+        parts = [] if state is None else [state @ matrices[l]]
+        if l in rows:
+            chosen = rows[l]
+            parts.append(matrices[l][chosen][:, None] if isinstance(chosen, tuple) else matrices[l][..., chosen, :])
+        return parts[0] if len(parts) == 1 else concatenate(parts, axis=parts[0].ndim - 2)
+
+    return roll_down(rows, start, through)
+
+
+def roll_down(layers: Iterable[int], start: int, through: Callable[[int, ArrayT | None], ArrayT]) -> dict[int, ArrayT]:
+    """All rows go down together, each block from its own layer: what ``layers`` start is ``[…, row, position]`` at the end.
+
+    through: from a layer and the rows that come from above (None at the top) to the rows below it, with those that start
+        at this layer behind the others.
+    """
+    remaining = set(layers)
+    state: ArrayT | None = None
+    sizes: dict[int, tuple[int, int]] = {}  # which rows of the state belong to a layer
+    for l in range(max(remaining), start - 1, -1):
+        before = 0 if state is None else int(state.shape[-2])
+        state = through(l, state)
+        if l in remaining:
+            sizes[l] = before, int(state.shape[-2])
+    assert state is not None
+    return {l: state[..., first:last, :] for l, (first, last) in sizes.items()}

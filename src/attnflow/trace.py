@@ -1,17 +1,21 @@
-"""What one forward pass gave: tokens, prediction, and attention as the steps of a graph."""
+"""A forward pass as a user holds it: raw attention, rollout, flow and their kin, of any layer and query."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from attnflow._arrays import indices, positions, to_numpy
+from attnflow._arrays import index, indices, positions, to_numpy
+from attnflow.capture.passes import Pass
+from attnflow.edges import reweighed
+from attnflow.edges.weights import gathered
 from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
 from attnflow.graph import check_residual, merge
@@ -19,69 +23,22 @@ from attnflow.heads import single_head
 from attnflow.receptive import check_mode, relative
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
+from attnflow.selection import Query, select_layers, select_positions
 
-if TYPE_CHECKING:
-    from attnflow.edges.inside import Inside
-
-Query = int | str | Iterable[int | str] | None
-
-
-class Prediction(NamedTuple):
-    """What the model said: "class", "next token" or "masked token", with the likeliest answers and their probabilities."""
-
-    kind: str
-    top: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One layer of the attention graph before the residual connection is added.
-
-    weights: [query, key] over all positions of the level above and the level below. carried: the positions that only pass
-    through here (the source while a decoder layer runs); their rows are one-hot. residual: whether there is a residual
-    connection; merging patches has none. whole: whether it is in the weights already.
-    """
-
-    weights: Tensor
-    carried: range = range(0)
-    residual: bool = True
-    whole: bool = False
-
-    def graph(self, residual: float) -> Tensor:
-        if not self.residual or self.whole or residual == 0:
-            return self.weights
-        return (1 - residual) * self.weights + residual * torch.eye(*self.weights.shape, device=self.weights.device)
+Layers = int | Iterable[int] | None
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
-    """A forward pass, ready to be explained.
+class Trace(Pass):
+    """A forward pass, ready to be explained. `attnflow.capture.passes.Pass` says what its fields are."""
 
-    tokens, special, word_ids, word_texts, text: the inputs. parts: "source" and "target" of each in encoder-decoders.
-    steps: the graph; ends: for each layer of the model, the number of its last step.
-    first_query: where the explained positions begin among all: the first of the target in an encoder-decoder.
-    default_query: the position that is explained if none is named.
-    weights: heads of the layers for which they were kept, [head, query, key]. encoder: the source by itself.
-    inside: what happened inside the layers, where other edges than the weights themselves were asked for.
-    """
-
-    tokens: tuple[str, ...]
-    special: tuple[bool, ...]
-    word_ids: tuple[int | None, ...]
-    word_texts: tuple[str, ...]
-    text: str
-    steps: tuple[Step, ...] = field(repr=False)
-    ends: tuple[int, ...] = field(repr=False)
-    default_query: int | None
-    provenance: Mapping[str, Any] = field(repr=False)
-    prediction: Prediction | None = None
-    parts: tuple[str, ...] = ()
-    first_query: int = 0
-    patches: tuple[int, int] | None = None
-    weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
     encoder: Trace | None = field(default=None, repr=False)
-    word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
-    inside: Inside | None = field(default=None, repr=False)
+
+    @staticmethod
+    def of(passed: Pass) -> Trace:
+        values = {f.name: getattr(passed, f.name) for f in fields(Pass)}
+        return Trace(**{**values, "encoder": None if passed.encoder is None else Trace.of(passed.encoder)})
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
@@ -92,22 +49,18 @@ class Trace:
 
         return of_trace(self)._repr_html_()
 
-    @property
-    def layer_count(self) -> int:
-        return len(self.ends)
-
-    def graph(self, residual: float = 0.5) -> Any:
+    def graph(self, residual: float = 0.5) -> Floats | list[Floats]:
         """The attention graph as numpy: [layer, query, key], or a list of matrices where sizes differ."""
         matrices = [to_numpy(step.graph(residual)) for step in self.steps]
         return np.stack(matrices) if len({m.shape for m in matrices}) == 1 else matrices
 
-    def raw(self, query: Query = None, layer: int | Iterable[int] | None = None) -> TokenAttention:
+    def raw(self, query: Query = None, layer: Layers = None) -> TokenAttention:
         """Raw attention: the weights of each layer, heads reduced, no residual connection.
 
         Where a layer has two attentions (a decoder over source and target), the mean of both.
         """
-        layers, rows = self._wanted(query, layer)
-        found = []
+        layers, rows = self._selected(query, layer)
+        matrices = []
         for l in layers:
             below = self.ends[l - 1] + 1 if l else 0
             own = [s for s in self.steps[below : self.ends[l] + 1] if s.residual]
@@ -115,13 +68,13 @@ class Trace:
             for step in reversed([s for s in self.steps[: self.ends[l]] if not s.residual]):
                 if step.weights.shape[0] == mean.shape[1]:
                     mean = mean @ step.weights
-            found.append(to_numpy(mean))
-        return self._result("raw", np.stack(found), layers, rows, {"layer": layer})
+            matrices.append(to_numpy(mean))
+        return self._result("raw", np.stack(matrices), layers, rows, {"layer": layer})
 
     def rollout(
         self,
         query: Query = None,
-        layer: int | Iterable[int] | None = None,
+        layer: Layers = None,
         residual: float = 0.5,
         receptive_field: str | None = None,
         start: int = 0,
@@ -133,9 +86,9 @@ class Trace:
         receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`.
         start: the lowest layer that is multiplied; 0 leads to the input, others to the states below that layer.
         """
-        layers, rows = self._wanted(query, layer)
+        layers, rows = self._selected(query, layer)
         check_residual(residual)
-        lowest = indices(start, len(self.ends), "start")[0]
+        lowest = index(start, len(self.ends), "start")
         layers = [l for l in layers if l >= lowest] if layer is None else layers
         if min(layers) < lowest:
             raise InputError(
@@ -143,7 +96,7 @@ class Trace:
             )
         first = self.ends[lowest - 1] + 1 if lowest else 0
 
-        def method(weights: Sequence[Tensor]) -> Any:
+        def method(weights: Sequence[Tensor]) -> Floats:
             matrices = [
                 replace(s, weights=w).graph(residual).double() for s, w in zip(self.steps, weights, strict=True)
             ]
@@ -156,7 +109,7 @@ class Trace:
     def flow(
         self,
         query: Query = None,
-        layer: int | Iterable[int] | None = None,
+        layer: Layers = None,
         residual: float = 0.5,
         receptive_field: str | None = None,
         normalize: bool = False,
@@ -165,10 +118,10 @@ class Trace:
 
         normalize: each row divided by its sum.
         """
-        layers, rows = self._wanted(query, layer)
+        layers, rows = self._selected(query, layer)
         check_residual(residual)
 
-        def method(weights: Sequence[Tensor]) -> Any:
+        def method(weights: Sequence[Tensor]) -> Floats:
             matrices = []
             for s, w in zip(self.steps, weights, strict=True):
                 matrix = to_numpy(replace(s, weights=w).graph(residual))
@@ -195,8 +148,6 @@ class Trace:
             rolls out weights that are corrected as `attnflow.receptive.layerwise` does: under a causal mask early keys
             are seen by more queries. Without a mask it changes nothing but the scale. None leaves it out.
         """
-        from attnflow.edges.weights import gathered
-
         share = max(0.0, 1 - 2 / len(self.ends)) if residual is None else residual
         check_residual(share)
         share = float(share)
@@ -206,7 +157,7 @@ class Trace:
 
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""
-        layers, rows = self._wanted(query, layer)
+        layers, rows = self._selected(query, layer)
         top = layers[0]
         if top not in self.weights:
             raise InputError(
@@ -224,8 +175,6 @@ class Trace:
         edges: "mean", "max", "effective", "gradient", "attention-gradient", "value-norm", "block-norm", "alti",
             "value-zeroing"; see `attnflow.edges.weights`. normalize: see `attnflow.edges.reweighed`.
         """
-        from attnflow.edges import reweighed
-
         return reweighed(self, edges, normalize)
 
     def words(self) -> Trace:
@@ -271,44 +220,48 @@ class Trace:
         )
 
     def query_positions(self, query: Query) -> list[int]:
-        """Positions among the queries: an int, a token's text, several of them, "all", or None for the natural one."""
+        """Positions among the queries: see `attnflow.selection.select_positions`."""
         count = self.steps[self.ends[-1]].weights.shape[0] - self.first_query
-        return positions_of(query, self.tokens[self.first_query :], count, self.default_query)
+        labels = self.tokens[self.first_query :]
+        if len(labels) != count:  # merged positions have no names
+            labels = tuple(map(str, range(count)))
+        return select_positions(query, labels, self.default_query)
 
-    def _wanted(self, query: Query, layer: int | Iterable[int] | None) -> tuple[list[int], list[int]]:
+    def _selected(self, query: Query, layer: Layers) -> tuple[list[int], list[int]]:
         """Layers, and rows of the steps' matrices."""
         if layer is not None:
             layer = positions(layer, "layer")
         sizes = [self.steps[end].weights.shape[0] for end in self.ends]
-        layers = indices(layer, len(self.ends), "layer")
+        layers = select_layers(layer, len(self.ends))
         if layer is None:
             layers = [l for l in layers if sizes[l] == sizes[-1]]
-        if not layers:
-            raise InputError(f"layer={layer!r}: expected at least one, from 0 to {len(self.ends) - 1}")
         if len({sizes[l] for l in layers}) > 1:
             raise InputError(
                 f"the layers asked for have {[sizes[l] for l in layers]} positions: ask for layers of one size"
             )
         if sizes[layers[0]] == sizes[-1]:
-            rows = [self.first_query + i for i in self.query_positions(query)]
-        else:  # merged positions below the last ones have no names
-            rows = indices(None if query == "all" else query, sizes[layers[0]], "query")  # type: ignore[arg-type]
-        return layers, rows
+            return layers, [self.first_query + i for i in self.query_positions(query)]
+        # merged positions below the last ones have no names
+        return layers, indices(None if query == "all" else query, sizes[layers[0]], "query")  # type: ignore[arg-type]
 
-    def _relative(self, method: Any, mode: str | None) -> Any:
+    def _relative(self, method: Callable[[Sequence[Tensor]], Floats], mode: str | None) -> Floats:
         check_mode(mode)
         if mode is not None and (self.parts or any(not s.residual for s in self.steps)):
             raise InputError("receptive_field is for models with one stack of equal layers; leave it out here")
         return relative(method, [s.weights for s in self.steps], mode)
 
     def _result(
-        self, method: str, values: Any, layers: list[int], rows: list[int], recipe: dict[str, Any], words: bool = True
+        self,
+        method: str,
+        values: Floats,
+        layers: list[int],
+        rows: list[int],
+        recipe: dict[str, Any],
+        words: bool = True,
     ) -> TokenAttention:
-        told = {
-            k: v
-            for k, v in recipe.items()
-            if k not in ("layer",) and v is not None and v is not False and (k, v) != ("start", 0)
-        }
+        options = {k: v for k, v in recipe.items() if k != "layer" and v is not None and v is not False}
+        if options.get("start") == 0:
+            del options["start"]
         queries = tuple(r - self.first_query for r in rows)
         same = self.steps[self.ends[layers[0]]].weights.shape[0] == len(self.tokens)
         return TokenAttention(
@@ -324,33 +277,12 @@ class Trace:
             text=self.text,
             parts=self.parts,
             patches=self.patches,
-            provenance={**self.provenance, **told},
+            provenance={**self.provenance, **options},
             source=self if words else None,
             recipe=recipe,
         )
 
 
-def positions_of(query: Query, labels: Sequence[str], count: int, natural: int | None) -> list[int]:
-    """The positions, of ``count``, that a query means: see `Trace.query_positions`."""
-    if query is None and natural is not None:
-        return [natural]
-    if query is None or query == "all":
-        return list(range(count))
-    if isinstance(query, str):
-        found = [i for i, token in enumerate(labels) if token == query]
-        if not found:
-            shown = ", ".join(map(repr, dict.fromkeys(labels[:40]))) + (", …" if len(labels) > 40 else "")
-            raise InputError(
-                f'query {query!r} is not a token of this text: expected a position, "all", or one of {shown}'
-            )
-        if len(found) > 1:
-            raise InputError(f"query {query!r} stands at positions {', '.join(map(str, found))}: give one of these")
-        return found
-    if isinstance(query, Iterable):
-        return [i for q in query for i in positions_of(q, labels, count, natural)]
-    return indices(query, count, "query")
-
-
 def _range(carried: range, place: Mapping[int, int]) -> range:
-    found = sorted({place[i] for i in carried})
-    return range(found[0], found[-1] + 1) if found else range(0)
+    places = sorted({place[i] for i in carried})
+    return range(places[0], places[-1] + 1) if places else range(0)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from attnflow.capture.check import Checked, Stack
 from attnflow.capture.collect import Call
-from attnflow.capture.inputs import Encoded
+from attnflow.capture.inputs import Encoded, labelled
+from attnflow.capture.passes import Pass, Prediction, Step
 from attnflow.capture.windows import is_windowed, merging_step, unwindowed
-from attnflow.errors import InputError
-from attnflow.trace import Prediction, Step, Trace
+from attnflow.errors import ModelError
+
+if TYPE_CHECKING:
+    from attnflow.capture.runner import Runner
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers")
 
 
-def layer_calls(model: Any, calls: Sequence[Call], tensors: Mapping[str, Tensor]) -> Stack:
+def layer_calls(model: Runner, calls: Sequence[Call], tensors: Mapping[str, Tensor]) -> Stack:
     """Which calls belong to the stack that these inputs go through, with as many calls as the model has layers.
 
     The calls are those of one input, so that a batch of more than one is windows or something else that we cannot place.
@@ -39,13 +42,13 @@ def layer_calls(model: Any, calls: Sequence[Call], tensors: Mapping[str, Tensor]
     fitting = {name: g for name, g in groups.items() if _fits(model, [calls[i] for i in g], n)}
     if not fitting:
         shapes = sorted({tuple(c.mean.shape) for c in calls if c.mean is not None})
-        raise InputError(
+        raise ModelError(
             f"its attention has shapes {', '.join('×'.join(map(str, shape)) for shape in shapes)} ([items, queries, keys])"
             + (f" for {n} tokens" if n is not None else "")
             + ": expected one square matrix of all positions a layer"
         )
     if model.config is None and len(fitting) > 1:
-        raise InputError(
+        raise ModelError(
             f"its attention is made in several places ({', '.join(fitting)}), and nothing says how they are joined: wrap "
             "the part that is to be explained"
         )
@@ -54,11 +57,11 @@ def layer_calls(model: Any, calls: Sequence[Call], tensors: Mapping[str, Tensor]
     return Stack(tuple(main))
 
 
-def _two_sides(model: Any, calls: Sequence[Call], sides: Mapping[str, Sequence[int]]) -> Stack:
+def _two_sides(model: Runner, calls: Sequence[Call], sides: Mapping[str, Sequence[int]]) -> Stack:
     """The calls of an encoder-decoder, whose shapes fit together."""
     encoder, decoder, cross = sides["encoder"], sides["decoder"], sides["cross"]
     if not encoder or not decoder:
-        raise InputError(
+        raise ModelError(
             "it looks at states that were given from outside (cross-attention), whose own source is not known: trace the "
             "whole encoder-decoder"
         )
@@ -70,12 +73,12 @@ def _two_sides(model: Any, calls: Sequence[Call], sides: Mapping[str, Sequence[i
     shapes = [[tuple(calls[i].mean.shape) for i in side] for side in (encoder, decoder, cross)]  # type: ignore[union-attr]
     s, t = shapes[0][0][-1], shapes[1][0][-1]
     if set(shapes[0]) != {(1, s, s)} or set(shapes[1]) != {(1, t, t)} or set(shapes[2]) != {(1, t, s)}:
-        found = ", ".join("×".join(map(str, shape)) for shape in sorted({x for side in shapes for x in side}))
-        raise InputError(f"its attention has shapes {found}: expected source×source, target×target and target×source")
+        listed = ", ".join("×".join(map(str, shape)) for shape in sorted({x for side in shapes for x in side}))
+        raise ModelError(f"its attention has shapes {listed}: expected source×source, target×target and target×source")
     return Stack(tuple(encoder), tuple(decoder), tuple(cross))
 
 
-def _fits(model: Any, calls: Sequence[Call], tokens: int | None) -> bool:
+def _fits(model: Runner, calls: Sequence[Call], tokens: int | None) -> bool:
     """Whether these calls are layers over all positions of one input."""
     shapes = {tuple(call.mean.shape) for call in calls if call.mean is not None}
     if all(is_windowed(model.model, call) for call in calls):
@@ -88,13 +91,13 @@ def _fits(model: Any, calls: Sequence[Call], tokens: int | None) -> bool:
 
 def _count(config: Any, names: Sequence[str]) -> int | None:
     for name in names:
-        found = getattr(config, name, None)
-        if isinstance(found, int) and found > 0:
-            return found
+        count = getattr(config, name, None)
+        if isinstance(count, int) and count > 0:
+            return count
     return None
 
 
-def _expected(model: Any, path: str) -> int | None:
+def _expected(model: Runner, path: str) -> int | None:
     """The number of layers that the configuration gives for the stack at this path; in plain PyTorch, of blocks."""
     config = model.config
     if config is None:
@@ -118,14 +121,14 @@ def _expected(model: Any, path: str) -> int | None:
 
 def _counted(seen: int, expected: int | None, what: str) -> None:
     if expected is not None and seen != expected:
-        raise InputError(
+        raise ModelError(
             f"{seen} attention calls were seen and the {what} has {expected} layers: the others mix positions without "
             "attention, or in code that cannot be watched"
         )
 
 
 def assemble(
-    model: Any,
+    model: Runner,
     calls: Sequence[Call],
     encoded: Encoded,
     number: int,
@@ -133,39 +136,39 @@ def assemble(
     missing: str,
     provenance: Mapping[str, Any],
     prediction: Prediction | None,
-) -> Trace:
+) -> Pass:
     """The trace of text ``number`` of a batch."""
     stack = checked.stack
     if stack.cross:
-        return _encoder_decoder(calls, stack, encoded, number, missing, provenance, prediction)
+        return _encoder_decoder(model, calls, stack, encoded, number, missing, provenance, prediction)
     first = calls[stack.main[0]]
     if is_windowed(model.model, first):
         steps, ends = _windowed(model.model, [calls[i] for i in stack.main], encoded)
-        labelled = label_positions(model, encoded, len(encoded.tokens))
+        labels = label_positions(model, encoded, len(encoded.tokens))
     else:
         assert first.mean is not None
         n = int(encoded.tensors["input_ids"].shape[1]) if "input_ids" in encoded.tensors else int(first.mean.shape[-1])
         steps = [Step(_completed(calls[i].mean, number, n, missing)) for i in stack.main]
         ends = list(range(len(steps)))
-        labelled = label_positions(model, encoded, n)
+        labels = label_positions(model, encoded, n)
     weights = {}
     for layer, i in enumerate(stack.main):
         heads = calls[i].heads
         if heads is not None:  # of windows, all of them: [window, head, query, key]
-            n = len(labelled.tokens)
+            n = len(labels.tokens)
             weights[layer] = heads if is_windowed(model.model, first) else heads[number, :, :n, :n]
-    return Trace(
-        tokens=labelled.tokens,
-        special=labelled.special,
-        word_ids=labelled.word_ids,
-        word_texts=labelled.word_texts,
-        text=labelled.text,
+    return Pass(
+        tokens=labels.tokens,
+        special=labels.special,
+        word_ids=labels.word_ids,
+        word_texts=labels.word_texts,
+        text=labels.text,
         steps=tuple(steps),
         ends=tuple(ends),
-        default_query=natural_query(checked, labelled.special),
+        default_query=natural_query(checked, labels.special),
         provenance=provenance,
         prediction=prediction,
-        patches=labelled.patches,
+        patches=labels.patches,
         weights=weights,
     )
 
@@ -187,10 +190,8 @@ def _completed(mean: Tensor | None, number: int, n: int, missing: str) -> Tensor
     return matrix + torch.diag_embed((1 - total[:, 0]).clamp(min=0))
 
 
-def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
+def label_positions(model: Runner, encoded: Encoded, n: int) -> Encoded:
     """Labels for positions that no tokenizer named: patches with the tokens before them, frames, plain numbers."""
-    from attnflow.capture.inputs import labelled
-
     if len(encoded.tokens) == n and encoded.word_ids:
         return encoded
     if encoded.patches is not None:
@@ -205,7 +206,7 @@ def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
                 else ["[CLS]", "[DIST]", *map(str, range(extra))]
             )
             last = int(getattr(model.config, "num_detection_tokens", 0) or 0)
-            if last:  # YOLOS: behind the patches, where nothing can leave them out
+            if last:  # YOLOS: behind the patches, where no picture can leave them out
                 tail = [f"[DET{i}]" for i in range(1, last + 1)]
                 marks = [True] * (extra - last) + [False] * (n - extra) + [True] * last
                 return labelled(encoded.tensors, [*names[: extra - last], *encoded.tokens, *tail], marks)
@@ -224,9 +225,11 @@ def label_positions(model: Any, encoded: Encoded, n: int) -> Encoded:
     return labelled(encoded.tensors, [str(i) for i in range(n)])
 
 
-def _windowed(model: Any, calls: Sequence[Call], encoded: Encoded) -> tuple[list[Step], list[int]]:
+def _windowed(model: torch.nn.Module, calls: Sequence[Call], encoded: Encoded) -> tuple[list[Step], list[int]]:
     if encoded.patches is None:
-        raise InputError("the patches of this windowed model are unknown: its configuration names no patch_size")
+        raise ModelError(
+            "the patches of this windowed model are unknown: its configuration names no patch_size"
+        )
     patches, stage = encoded.patches, None
     steps: list[Step] = []
     ends: list[int] = []
@@ -242,6 +245,7 @@ def _windowed(model: Any, calls: Sequence[Call], encoded: Encoded) -> tuple[list
 
 
 def _encoder_decoder(
+    model: Runner,
     calls: Sequence[Call],
     stack: Stack,
     encoded: Encoded,
@@ -249,7 +253,7 @@ def _encoder_decoder(
     missing: str,
     provenance: Mapping[str, Any],
     prediction: Prediction | None,
-) -> Trace:
+) -> Pass:
     """One graph over source and target: encoder layers, then self- and cross-attention of each decoder layer.
 
     While one side is computed the other is carried along unchanged. All decoder layers look at the last encoder states.
@@ -259,7 +263,7 @@ def _encoder_decoder(
     assert first is not None and above is not None
     ids = encoded.tensors.get("input_ids")
     s, t = int(ids.shape[1]) if ids is not None else int(first.shape[-1]), int(above.shape[-1])
-    source = label_positions(None, encoded, s) if ids is None else encoded
+    source = label_positions(model, encoded, s) if ids is None else encoded
     target = encoded.target
     n = s + t
 
@@ -289,7 +293,7 @@ def _encoder_decoder(
     word_ids = named.word_ids if named else tuple(range(t))
     texts = named.word_texts if named else tokens
     shifted = tuple(None if w is None else w + len(source.word_texts) for w in word_ids)
-    lone = Trace(
+    lone = Pass(
         tokens=source.tokens,
         special=source.special,
         word_ids=source.word_ids,
@@ -300,7 +304,7 @@ def _encoder_decoder(
         default_query=None,
         provenance=provenance,
     )
-    return Trace(
+    return Pass(
         tokens=(*source.tokens, *tokens),
         special=(*source.special, *special),
         word_ids=(*source.word_ids, *shifted),

@@ -14,16 +14,16 @@ from attnflow.capture.inputs import Encoded
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
-    from attnflow.model import Model
+    from attnflow.capture.runner import Runner
 
 
-def limit(model: Model) -> int | None:
+def limit(model: Runner) -> int | None:
     """How many tokens the model takes, or None where nothing says so."""
     found = []
     stated = getattr(model.tokenizer, "model_max_length", None)
     if isinstance(stated, int) and stated < 10**9:
         found.append(stated)
-    text = getattr(model.config, "text_config", None) or model.config
+    text = model.text_config
     positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
     relative = hasattr(text, "relative_attention_num_buckets") or getattr(text, "position_biased_input", True) is False
     if isinstance(positions, int) and positions > 0 and not relative:
@@ -33,7 +33,7 @@ def limit(model: Model) -> int | None:
     return min(found) if found else None
 
 
-def _position_offset(model: Model) -> int:
+def _position_offset(model: Runner) -> int:
     for module in model.model.modules():
         table = getattr(module, "position_embeddings", None)
         if isinstance(table, torch.nn.Embedding) and table.padding_idx is not None:
@@ -41,7 +41,7 @@ def _position_offset(model: Model) -> int:
     return 0
 
 
-def encode(model: Model, given: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
+def encode(model: Runner, given: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
     """What `Model.trace` was given, as tensors and labels."""
     if isinstance(given, Mapping):
         return _given_tensors(model, given)
@@ -67,11 +67,11 @@ def encode(model: Model, given: Any, target: str | None, truncate: bool, rate: i
 
 
 def encode_texts(
-    model: Model, texts: Sequence[Any], target: str | None = None, truncate: bool = False
+    model: Runner, texts: Sequence[Any], target: str | None = None, truncate: bool = False
 ) -> list[Encoded | InputError]:
     """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
     found = inputs.encode_texts(model.tokenizer, texts, limit(model), truncate)
-    untyped = not model._accepts("token_type_ids")
+    untyped = not model.accepts("token_type_ids")
     for i, encoded in enumerate(found):
         if isinstance(encoded, InputError):
             continue
@@ -85,7 +85,7 @@ def encode_texts(
     return found
 
 
-def _given_tensors(model: Model, given: Mapping[str, Any]) -> Encoded:
+def _given_tensors(model: Runner, given: Mapping[str, Any]) -> Encoded:
     tensors = {}
     for name, x in given.items():
         if x is None:
@@ -99,7 +99,7 @@ def _given_tensors(model: Model, given: Mapping[str, Any]) -> Encoded:
             raise InputError(f"{name} has shape {tuple(tensors[name].shape)}: expected [1, …], one input at a time")
     ids = tensors.get("input_ids")
     if ids is None:
-        return _with_grid(model, Encoded(tensors))
+        return _with_patches(model, Encoded(tensors))
     if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
         raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
     if ids.is_floating_point() or ids.is_complex() or int(ids.min()) < 0:
@@ -114,7 +114,7 @@ def _given_tensors(model: Model, given: Mapping[str, Any]) -> Encoded:
     return encoded if target is None else replace(encoded, target=_named(model, target[0].tolist(), {}))
 
 
-def _named(model: Model, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
+def _named(model: Runner, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
     if model.tokenizer is None:
         return inputs.labelled(tensors, [str(i) for i in ids])
     special = set(model.tokenizer.all_special_ids)
@@ -127,13 +127,13 @@ def _named(model: Model, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
     )
 
 
-def _with_grid(model: Model, encoded: Encoded) -> Encoded:
+def _with_patches(model: Runner, encoded: Encoded) -> Encoded:
     if "pixel_values" not in encoded.tensors:
         return encoded
     return replace(inputs.encode_image(None, encoded.tensors["pixel_values"], _patch(model)), tensors=encoded.tensors)
 
 
-def _patch(model: Model) -> tuple[int, int] | None:
+def _patch(model: Runner) -> tuple[int, int] | None:
     vision = getattr(model.config, "vision_config", None) or model.config
     size = getattr(vision, "patch_size", None) or getattr(getattr(model.model, "patch_embed", None), "patch_size", None)
     if size is None:
@@ -141,13 +141,13 @@ def _patch(model: Model) -> tuple[int, int] | None:
     return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
-def _with_target(model: Model, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
+def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
     """The decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
     start = getattr(model.config, "decoder_start_token_id", None)
     if start is None:
         generation = getattr(model.model, "generation_config", None)
         start = getattr(generation, "decoder_start_token_id", None)
-    start = model._pad_id() if start is None else int(start)
+    start = model.pad_id() if start is None else int(start)
     if target is None:
         if not hasattr(model.model, "generate") or not getattr(model.model, "can_generate", lambda: False)():
             raise InputError(
@@ -156,7 +156,7 @@ def _with_target(model: Model, encoded: Encoded, target: str | None, truncate: b
         try:
             with torch.no_grad():
                 written = model.model.generate(
-                    **model._placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
+                    **model.placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
                 )
         except Exception as e:  # whatever a model file does
             raise InputError(
@@ -166,7 +166,7 @@ def _with_target(model: Model, encoded: Encoded, target: str | None, truncate: b
         ids = [int(i) for i in written[0].tolist()]
         ids = ids if ids[:1] == [start] else [start, *ids]
         ends = getattr(model.config, "eos_token_id", None)
-        while len(ids) > 1 and (ids[-1] == model._pad_id() or ids[-1] == ends):
+        while len(ids) > 1 and (ids[-1] == model.pad_id() or ids[-1] == ends):
             ids.pop()
         side = _named(model, ids, {})
     else:

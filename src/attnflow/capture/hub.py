@@ -3,51 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import attnflow
+import torch
+
 from attnflow.errors import InputError
-from attnflow.model import Model, name_of
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
 
-def load(
-    model: str | Path | None = None,
-    *,
-    revision: str | None = None,
-    device: str | None = None,
-    dtype: str = "auto",
-    trust_remote_code: bool = False,
-    safetensors: bool = True,
-    gguf_file: str | None = None,
-) -> Model:
-    """A model from the Hugging Face hub or a folder, with its tokenizer or processor, ready to be traced.
+class Loaded(NamedTuple):
+    """What a folder or the hub gave. revision: None for a folder."""
 
-    model: a folder that ``save_pretrained`` wrote, or the id of a model on the hub; caches and ``HF_HUB_OFFLINE`` are
-        respected. The class is the one that its configuration names, so heads for classes or words come along. Without
-        one, a verb-number model of the paper's architecture, which comes with the package.
-    revision: branch, tag or commit on the hub.
-    device: such as "cpu", "cuda", "cuda:1" or "mps"; the first GPU if there is one, by default.
-    dtype: "auto" takes what the checkpoint was saved in; or "float32", "float16", "bfloat16", "float64".
-    trust_remote_code: run code that comes with the model. False unless you have read that code.
-    safetensors: True takes safetensors only. False also takes PyTorch files, through torch's weights-only reader.
-    gguf_file: the name of a GGUF file in the folder or repository; ``model`` may also be the path of one.
-    """
-    import torch
+    model: torch.nn.Module
+    processor: Any
+    name: str
+    revision: str | None
+
+
+def fetch(
+    model: str | Path,
+    revision: str | None,
+    device: str | None,
+    dtype: str,
+    trust_remote_code: bool,
+    safetensors: bool,
+    gguf_file: str | None,
+) -> Loaded:
+    """The model, its processor and its name: arguments as in `attnflow.load`."""
     from transformers.utils import logging
 
-    if model is None:
-        if revision is not None or gguf_file is not None:
-            raise InputError("revision and gguf_file go with a model: the embedded one has neither")
-        return _embedded(device, dtype)
     if not isinstance(model, str | Path) or not str(model):
         raise InputError(
             f"model={model!r}: expected a folder or a hub id, such as 'bert-base-uncased'; wrap() takes a model object"
         )
     if dtype not in DTYPES:
         raise InputError(f"dtype={dtype!r}: expected one of {', '.join(map(repr, DTYPES))}")
-    place = _device(torch, device)
+    place = _device(device)
     name = str(model)
     if gguf_file is None and name.endswith(".gguf") and Path(name).is_file():
         name, gguf_file = str(Path(name).parent), Path(name).name
@@ -69,47 +61,47 @@ def load(
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        found, processor, config = _fetch(name, options, dtype, safetensors)
+        loaded, processor, config = _from_pretrained(name, options, dtype, safetensors)
     finally:
         if shown:
             logging.enable_progress_bar()
     local = Path(name).is_dir()
     known = name_of(str(Path(name) / gguf_file) if local and gguf_file else name)
-    return Model(
-        found.to(place), processor, known, None if local else revision or getattr(config, "_commit_hash", None)
-    )
+    revision = None if local else revision or getattr(config, "_commit_hash", None)
+    return Loaded(loaded.to(place), processor, known, revision)
 
 
-EMBEDDED = "verb-number"
+def name_of(source: str) -> str:
+    """How results name a model: a hub id as it is, a folder or a file by its last part. Where it lies is not for sharing.
+
+    >>> name_of("org/model"), name_of("/home/me/run-7/checkpoint-1000")
+    ('org/model', 'checkpoint-1000')
+    """
+    local = Path(source)
+    if not source or not (local.exists() or local.is_absolute() or source[0] in ".~" or len(local.parts) > 2):
+        return source
+    return (local if local.name not in ("", "..") else local.resolve()).name or source
 
 
-def embedded_folder() -> Path:
-    return Path(attnflow.__file__).parent / "paper" / EMBEDDED
-
-
-def _embedded(device: str | None, dtype: str) -> Model:
-    """The model that comes with the package, under the name that its results carry."""
-    found = load(embedded_folder(), device=device, dtype=dtype)
-    return Model(found.model, found.processor, EMBEDDED, f"attnflow {attnflow.__version__}")
-
-
-def _fetch(name: str, options: dict[str, Any], dtype: str, safetensors: bool) -> tuple[Any, Any, Any]:
+def _from_pretrained(name: str, options: dict[str, Any], dtype: str, safetensors: bool) -> tuple[Any, Any, Any]:
     import transformers
     from transformers import AutoConfig, AutoModel
 
     try:
         config = AutoConfig.from_pretrained(name, **options)
         cls = _class_of(transformers, config, options["trust_remote_code"])
-        given = {k: v for k, v in options.items() if k != "trust_remote_code" or cls.__name__.startswith("Auto")}
+        arguments = {k: v for k, v in options.items() if k != "trust_remote_code" or cls.__name__.startswith("Auto")}
         if not cls.__name__.startswith("Auto") and not cls._can_set_attn_implementation():
-            given["attn_implementation"] = "eager"
-        if "gguf_file" not in given:
-            given["use_safetensors"] = True if safetensors else None
-        wanted = dtype if dtype == "auto" else _dtype(dtype)
-        found = cls.from_pretrained(name, config=config, dtype=wanted, **given)
-        if cls is AutoModel and not found._can_set_attn_implementation():
-            found = cls.from_pretrained(name, config=config, dtype=wanted, **given, attn_implementation="eager")
-        return found, _processor(transformers, name, config, options), config
+            arguments["attn_implementation"] = "eager"
+        if "gguf_file" not in arguments:
+            arguments["use_safetensors"] = True if safetensors else None
+        torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype)
+        loaded = cls.from_pretrained(name, config=config, dtype=torch_dtype, **arguments)
+        if cls is AutoModel and not loaded._can_set_attn_implementation():
+            loaded = cls.from_pretrained(
+                name, config=config, dtype=torch_dtype, **arguments, attn_implementation="eager"
+            )
+        return loaded, _processor(transformers, name, config, options), config
     except Exception as e:  # files from anywhere: each library below fails in its own way
         raise _explained(name, options, e) from e
 
@@ -144,7 +136,7 @@ def _processor(transformers: Any, name: str, config: Any, options: dict[str, Any
     return None
 
 
-def _device(torch: Any, device: str | None) -> Any:
+def _device(device: str | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -154,12 +146,6 @@ def _device(torch: Any, device: str | None) -> Any:
         choices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         raise InputError(f"device={device!r} is not here: expected one of {', '.join(map(repr, choices))}") from None
     return place
-
-
-def _dtype(name: str) -> Any:
-    import torch
-
-    return getattr(torch, name)
 
 
 def _explained(name: str, options: dict[str, Any], error: BaseException) -> InputError:

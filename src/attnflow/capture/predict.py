@@ -1,27 +1,31 @@
-"""What the model said, in words."""
+"""What the model answers, in words."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.passes import Prediction
 from attnflow.errors import InputError
-from attnflow.trace import Prediction
+
+if TYPE_CHECKING:
+    from attnflow.capture.runner import Runner
 
 SHOWN = 5
 
 
-def prediction(model: Any, out: Any, encoded: Encoded, number: int, lengths: list[int]) -> Prediction | None:
+def prediction(model: Runner, out: Any, encoded: Encoded, number: int, lengths: list[int]) -> Prediction | None:
     """The likeliest classes, or the likeliest next or masked tokens; None for a model without a head."""
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor) or logits.shape[-1] < 1:
         return None
     logits = logits.detach()
     if logits.dim() == 3 and encoded.target is not None:
-        if model.tokenizer is None or logits.shape[-1] != model._vocabulary():
+        if model.tokenizer is None or logits.shape[-1] != model.vocabulary():
             return None
         return _likeliest("next token", logits[number, -1], lambda i: piece(model, i))
     ids = encoded.tensors["input_ids"][0] if "input_ids" in encoded.tensors else torch.empty(0)
@@ -30,23 +34,23 @@ def prediction(model: Any, out: Any, encoded: Encoded, number: int, lengths: lis
     except InputError:
         return None
     if place is None:
-        said = logits[number]
+        answer = logits[number]
     elif kind == "next token" and model.tokenizer is None:
         return None
     elif kind == "next token" and logits.shape[1] == len(set(lengths)):  # only the last positions were computed
-        said = logits[number, sorted({n - 1 for n in lengths}).index(len(ids) - 1)]
+        answer = logits[number, sorted({n - 1 for n in lengths}).index(len(ids) - 1)]
     else:
-        said = logits[number, place]
+        answer = logits[number, place]
     if kind in ("class", "score"):
         names = getattr(model.config, "id2label", None) or {}
         if kind == "score":
-            return Prediction("score", ((str(names.get(0, "score")), float(said[0])),))
+            return Prediction("score", ((str(names.get(0, "score")), float(answer[0])),))
         apart = getattr(model.config, "problem_type", None) == "multi_label_classification"
-        return _likeliest("class", said, lambda i: str(names.get(i, i)), apart)
-    return _likeliest(kind, said, lambda i: piece(model, i))
+        return _likeliest("class", answer, lambda i: str(names.get(i, i)), apart)
+    return _likeliest(kind, answer, lambda i: piece(model, i))
 
 
-def answered(model: Any, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
+def answered(model: Runner, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
     """What the logits ``[1, …]`` of one text answer, and the position that does; None for the position of a whole text.
 
     A model whose configuration has ``prediction_position`` classifies the text at that position.
@@ -56,7 +60,7 @@ def answered(model: Any, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
     position = getattr(model.config, "prediction_position", None)
     if logits.dim() == 3 and isinstance(position, int):
         return "class", position % logits.shape[1]
-    if logits.dim() != 3 or logits.shape[-1] != model._vocabulary() or not (model.tokenizer or writes_next(model)):
+    if logits.dim() != 3 or logits.shape[-1] != model.vocabulary() or not (model.tokenizer or writes_next(model)):
         raise InputError(
             f"{model!r} gives an answer of shape {tuple(logits.shape)}: expected the classes of a text, or words of its "
             "tokenizer's vocabulary"
@@ -72,18 +76,18 @@ def answered(model: Any, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
     return "masked token", int(places[0])
 
 
-def piece(model: Any, i: int) -> str:
+def piece(model: Runner, i: int) -> str:
     return str(model.tokenizer.decode([i]) if model.tokenizer is not None else "") or str(i)
 
 
-def writes_next(model: Any) -> bool:
+def writes_next(model: Runner) -> bool:
     """Whether the class of the model predicts the next token: without a tokenizer nothing else says so."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return type(model.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
-def _likeliest(kind: str, logits: Tensor, name: Any, apart: bool = False) -> Prediction:
+def _likeliest(kind: str, logits: Tensor, name: Callable[[int], str], apart: bool = False) -> Prediction:
     """apart: each label by itself, instead of one of all."""
     scores = torch.sigmoid(logits.double()) if apart else torch.softmax(logits.double(), -1)
     chances, places = scores.topk(min(SHOWN, logits.shape[-1]))

@@ -20,7 +20,7 @@ from attnflow.capture.collect import (
     reduce_heads,
     register,
 )
-from attnflow.errors import InputError
+from attnflow.errors import ModelError
 
 INTERFACE = "attention interface"
 EAGER = "eager attention"
@@ -29,6 +29,11 @@ FUSED = "fused attention"
 under eager attention; by watching PyTorch's fused attention functions."""
 
 Run = Callable[[], Any]
+
+
+def forward_options(route: str) -> dict[str, Any]:
+    """Arguments of the model's forward that this route needs."""
+    return {"output_attentions": True} if route == EAGER else {}
 
 
 def is_pretrained(model: Any) -> bool:
@@ -78,14 +83,14 @@ def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Ma
 def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mapping[str, int]) -> Any:
     """Under eager attention the model returns the weights; ``reducers`` says which module makes them at which place of its
     output, so that heads are reduced as soon as a layer is done."""
-    made: dict[int, tuple[Tensor, int]] = {}  # the reduced tensors by id, held so that no other can get it
+    reduced: dict[int, tuple[Tensor, int]] = {}  # the reduced tensors by id, held so that no other can get it
 
     def reducing(place: int) -> Callable[[Any, Any, Any], Any]:
         def hook(module: Any, args: Any, out: Any) -> Any:
             if not is_collecting(collector):
                 return None
             mean = reduce_heads(out[place].detach(), collector.reduce)[:, None]
-            made[id(mean)] = mean, int(out[place].shape[1])
+            reduced[id(mean)] = mean, int(out[place].shape[1])
             return (*out[:place], mean, *out[place + 1 :])
 
         return hook
@@ -96,7 +101,7 @@ def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mappi
         with collecting(collector):
             out = run()
     if not hasattr(out, "get"):
-        raise InputError(
+        raise ModelError(
             "it returns a tuple, in which attentions have no name: set return_dict=True in its configuration"
         )
     for name, cross in (
@@ -109,9 +114,9 @@ def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mappi
             part = name.removesuffix("s").removesuffix("attention").strip("_").replace("cross", "decoder")
             path = f"{part}.{number}.{'cross_attention' if cross else 'attention'}".lstrip(".")
             if not isinstance(weights, Tensor) or weights.dim() != 4:
-                raise InputError(f"attention {number} that the model returns is not [batch, head, query, key]")
-            if id(weights) in made:
-                collector.calls.append(Call(path, cross, made[id(weights)][1], False, weights[:, 0]))
+                raise ModelError(f"attention {number} that the model returns is not [batch, head, query, key]")
+            if id(weights) in reduced:
+                collector.calls.append(Call(path, cross, reduced[id(weights)][1], False, weights[:, 0]))
             else:
                 mean = reduce_heads(weights.detach(), collector.reduce)
                 heads = weights.detach().float() if collector.wants_heads() else None
@@ -121,7 +126,7 @@ def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mappi
 
 def find_reducers(model: Any, run: Run) -> dict[str, int]:
     """Which module first makes each tensor of the returned attentions, and at which place of its output."""
-    made: dict[int, tuple[str, int]] = {}
+    origins: dict[int, tuple[str, int]] = {}
     alive: list[Any] = []  # ids are only good while the tensors live
 
     def watching(path: str) -> Callable[[Any, Any, Any], None]:
@@ -130,7 +135,7 @@ def find_reducers(model: Any, run: Run) -> dict[str, int]:
                 for place, x in enumerate(out):
                     if isinstance(x, Tensor) and x.dim() == 4:
                         alive.append(x)
-                        made.setdefault(id(x), (path, place))
+                        origins.setdefault(id(x), (path, place))
 
         return hook
 
@@ -139,12 +144,10 @@ def find_reducers(model: Any, run: Run) -> dict[str, int]:
             if path:
                 stack.callback(module.register_forward_hook(watching(path)).remove)
         out = run()
-    wanted = [
+    attentions = [
         w
         for name in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
         for w in out.get(name) or ()
     ]
-    found = [made.get(id(w)) for w in wanted]
-    if not wanted or any(f is None for f in found) or len({f for f in found if f}) != len(wanted):
-        return {}
-    return dict(f for f in found if f is not None)
+    places = [origins[id(w)] for w in attentions if id(w) in origins]
+    return dict(places) if attentions and len(set(places)) == len(attentions) else {}

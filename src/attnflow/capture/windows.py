@@ -1,4 +1,4 @@
-"""Shifted windows (Swin): attention inside windows, as one matrix over the patches; patches merged between stages."""
+"""Shifted windows (Swin): attention inside windows, as one matrix over all patches; patches merged between stages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attnflow.capture.collect import Call
-from attnflow.errors import InputError
-from attnflow.trace import Step
+from attnflow.capture.passes import Step
+from attnflow.errors import ModelError
 
 
 def is_windowed(model: Any, call: Call) -> bool:
@@ -38,7 +38,7 @@ def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
     rows, columns = patches
     window = round(call.mean.shape[-1] ** 0.5)
     if window != size:
-        raise InputError(f"{call.path} has windows of {window}×{window} positions, its block says {size}×{size}")
+        raise ModelError(f"{call.path} has windows of {window}×{window} positions, its block says {size}×{size}")
     high, wide = -(-rows // size) * size, -(-columns // size) * size
     place = torch.full((high, wide), -1, dtype=torch.long)
     place[:rows, :columns] = torch.arange(rows * columns).reshape(rows, columns)
@@ -46,7 +46,7 @@ def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
         place = torch.roll(place, (-shift, -shift), (0, 1))
     windows = place.reshape(high // size, size, wide // size, size).transpose(1, 2).reshape(-1, size * size)
     if windows.shape[0] != call.mean.shape[0]:
-        raise InputError(
+        raise ModelError(
             f"{call.path} has {call.mean.shape[0]} windows, {rows}×{columns} patches give {windows.shape[0]}"
         )
     matrix = call.mean.new_zeros(rows * columns + 1, rows * columns + 1)  # the last one takes the padding

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
+from attnflow.capture.passes import Pass
+from attnflow.capture.runner import Batch, Runner, running
 from attnflow.edges import weights
 from attnflow.errors import InputError
+from attnflow.importance.answer import check_difference, check_of, logits_at, question_of, score
 
-if TYPE_CHECKING:
-    from attnflow.model import Model
-    from attnflow.trace import Trace
+PassT = TypeVar("PassT", bound=Pass)
 
 NORMALIZE = ("rows", "graph", "none")
 
@@ -30,7 +32,7 @@ class Edges:
     whole: whether the residual connection is in the weights already, so that none is added.
     """
 
-    function: Callable[[Trace], Tensor]
+    function: Callable[[Pass], Tensor]
     normalize: str = "rows"
     gradient: bool = False
     whole: bool = False
@@ -55,7 +57,7 @@ def edges_of(name: str) -> Edges:
     return EDGES[name]
 
 
-def reweighed(trace: Trace, name: str, normalize: str | None = None) -> Trace:
+def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
     """The same trace with other weights on its edges.
 
     normalize: "rows" divides each row by its sum; "graph" divides all layers by one number, the largest sum of any row, so
@@ -67,26 +69,52 @@ def reweighed(trace: Trace, name: str, normalize: str | None = None) -> Trace:
     how = kind.normalize if normalize is None else normalize
     if how not in NORMALIZE:
         raise InputError(f"normalize={normalize!r}: expected one of {', '.join(map(repr, NORMALIZE))}")
-    found = kind.function(trace)
+    edge_weights = kind.function(trace)  # [layer, query, key]
     if how == "rows":
-        found = weights.rows(found)
+        edge_weights = weights.rows(edge_weights)
     elif how == "graph":
-        largest = found.sum(-1).max()
-        found = found / torch.where(largest == 0, 1, largest)
-    steps = [replace(step, weights=w.float(), whole=kind.whole) for step, w in zip(trace.steps, found, strict=True)]
-    # what becomes of rows that a sink takes from is told by normalize
-    told = {k: v for k, v in trace.provenance.items() if k != "missing"}
-    return replace(trace, steps=tuple(steps), provenance={**told, "edges": name, "edges_normalized": how})
-
-
-def traced(model: Model, text: Any, name: str, normalize: str | None, *, answer: Any, **options: Any) -> Any:
-    """`Model.trace` with edges, of one text or a list; options: of, missing and truncate, as in `Model.trace`."""
-    from attnflow.edges.inside import trace_inside
-    from attnflow.importance.answer import many
-
-    gradient = edges_of(name).gradient
-    found = [
-        reweighed(trace_inside(model, one, answer=said, gradient=gradient, **options), name, normalize)
-        for one, said in zip(*many(text, answer), strict=True)
+        largest = edge_weights.sum(-1).max()
+        edge_weights = edge_weights / torch.where(largest == 0, 1, largest)
+    steps = [
+        replace(step, weights=w.float(), whole=kind.whole) for step, w in zip(trace.steps, edge_weights, strict=True)
     ]
-    return found if isinstance(text, list) else found[0]
+    # normalize says what becomes of rows that a sink takes from
+    provenance = {k: v for k, v in trace.provenance.items() if k != "missing"}
+    return replace(trace, steps=tuple(steps), provenance={**provenance, "edges": name, "edges_normalized": how})
+
+
+def traced(
+    model: Runner, text: Any, name: str, normalize: str | None, *, answer: Any, of: str, missing: str, truncate: bool
+) -> Pass:
+    """One text with these edges: `Model.trace` with edges=."""
+    check_of(of)
+    kind = edges_of(name)
+    if missing != "keep":
+        raise InputError(
+            f"missing={missing!r} does not go with edges: normalize= says what becomes of rows that sum to less than one"
+        )
+    batch, inside = run_inside(model, model.encode(text, truncate=truncate), kind.gradient)
+    if kind.gradient:
+        inside = _with_gradients(batch, inside, answer, of)
+    return reweighed(pass_with(batch, inside), name, normalize)
+
+
+def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:
+    """∂y/∂W of every layer, and what y is; or why there is none."""
+    model, encoded, calls = batch.runner, batch.encoded[0], main_calls(batch)
+    logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
+    if not isinstance(logits, Tensor) or "input_ids" not in encoded.tensors:
+        why = f"{model!r} has no head, or reads no text, so it answers nothing"
+        return replace(inside, unanswered=f"{why}: expected a classifier or a language model of text")
+    question = question_of(model, encoded, logits[0].detach(), answer)
+    check_difference([question], of)
+    with torch.enable_grad(), running():  # also where the caller has turned gradients off
+        row = logits_at(logits[0], question.place)[None]
+        y = score(model, question.kind, row, question.chosen, question.against or 0, of)[0]
+        gradients = torch.autograd.grad(y, [call.heads for call in calls], allow_unused=True)
+    layers = [
+        replace(layer, gradient=torch.zeros_like(layer.weights) if g is None else wide(g[0]))
+        for layer, g in zip(inside.layers, gradients, strict=True)
+    ]
+    about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
+    return Inside(tuple(layers), about, "")

@@ -8,18 +8,17 @@ head, so that the attention of a layer adds ``Σ_k Σ_h A^h[q, k]·f^h(x_k)`` to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from attnflow.edges.inside import Inside, Layer
-from attnflow.edges.sublayer import Sublayer
-from attnflow.errors import InputError
+from attnflow.capture.inside import Inside, Layer
+from attnflow.capture.passes import Pass
+from attnflow.capture.sublayer import Sublayer
+from attnflow.errors import InputError, ModelError
+from attnflow.graph import with_residual
 from attnflow.receptive import layerwise
-
-if TYPE_CHECKING:
-    from attnflow.trace import Trace
+from attnflow.rollout import rollout
 
 ZERO = 1e-6
 """A singular value so small beside the largest is what single precision leaves of a zero."""
@@ -28,17 +27,17 @@ VECTORS = 1 << 24
 """So many numbers of vectors [query, key, width] at a time."""
 
 
-def mean(trace: Trace) -> Tensor:
+def mean(trace: Pass) -> Tensor:
     """``mean_h A``: the weights of the paper."""
     return _each(trace, lambda layer: layer.weights.mean(0))
 
 
-def largest(trace: Trace) -> Tensor:
+def largest(trace: Pass) -> Tensor:
     """``max_h A``: what any head looks at."""
     return _each(trace, lambda layer: layer.weights.amax(0))
 
 
-def effective(trace: Trace) -> Tensor:
+def effective(trace: Pass) -> Tensor:
     """``mean_h |A⊥|``: effective attention, the part of the weights that the values do not make vanish.
 
     ``A⊥ = A - A·N·Nᵀ``, where the columns of N span the left null space of the values that a query can see: adding any of
@@ -49,7 +48,7 @@ def effective(trace: Trace) -> Tensor:
     return _each(trace, lambda layer: _effective(layer).abs().mean(0))
 
 
-def gradient(trace: Trace) -> Tensor:
+def gradient(trace: Pass) -> Tensor:
     """``mean_h relu(∂y/∂A)``: how much more of the answer y there were, were the weight larger; 0 where it is masked.
 
     One of the two new tensors of generalised attention flow (Azarkhalili & Libbrecht 2025).
@@ -57,7 +56,7 @@ def gradient(trace: Trace) -> Tensor:
     return _each(trace, lambda layer: _gradient(trace, layer).clamp(min=0).mean(0) * _visible(layer))
 
 
-def attention_gradient(trace: Trace) -> Tensor:
+def attention_gradient(trace: Pass) -> Tensor:
     """``mean_h relu(A ⊙ ∂y/∂A)``: weights that there are and that speak for the answer y (Chefer et al. 2021, Eq. 5).
 
     The other tensor of generalised attention flow (Azarkhalili & Libbrecht 2025). Since ``∂y/∂A[q, k]`` is the product of
@@ -66,7 +65,7 @@ def attention_gradient(trace: Trace) -> Tensor:
     return _each(trace, lambda layer: (layer.weights * _gradient(trace, layer)).clamp(min=0).mean(0))
 
 
-def value_norm(trace: Trace) -> Tensor:
+def value_norm(trace: Pass) -> Tensor:
     """``‖Σ_h A^h[q, k]·f^h(x_k)‖``: the length of what is added along the edge (Kobayashi et al. 2020, Eq. 6)."""
 
     def one(layer: Layer) -> Tensor:
@@ -75,7 +74,7 @@ def value_norm(trace: Trace) -> Tensor:
     return _each(trace, one)
 
 
-def block_norm(trace: Trace) -> Tensor:
+def block_norm(trace: Pass) -> Tensor:
     """``‖g(Σ_h A^h[q, k]·f^h(x_k) + [q = k]·x_q)‖``: the same with the residual connection, and the norm g if one follows.
 
     Kobayashi et al. 2021, section 3. Where the norm comes first (GPT-2, Llama) it is part of f, and g changes nothing.
@@ -87,7 +86,7 @@ def block_norm(trace: Trace) -> Tensor:
     return _each(trace, one)
 
 
-def alti(trace: Trace) -> Tensor:
+def alti(trace: Pass) -> Tensor:
     """``max(0, ‖y_q‖₁ - ‖y_q - T_q(x_k)‖₁)``, divided by its sum over k: how near a part comes to the whole.
 
     T are the vectors of `block_norm`, y_q is what they and the biases add up to, the output of the attention sublayer
@@ -95,17 +94,17 @@ def alti(trace: Trace) -> Tensor:
     """
 
     def one(layer: Layer) -> Tensor:
-        sublayer, found = _sublayer(layer), []
+        sublayer, blocks = _sublayer(layer), []
         for start, stop, vectors in _passed(layer, sublayer):
             y = sublayer.y[start:stop]
             near = y.abs().sum(-1, keepdim=True) - (y[:, None] - vectors).abs().sum(-1)
-            found.append(near.clamp(min=0) * _visible(layer)[start:stop])
-        return rows(torch.cat(found))
+            blocks.append(near.clamp(min=0) * _visible(layer)[start:stop])
+        return rows(torch.cat(blocks))
 
     return _each(trace, one)
 
 
-def value_zeroing(trace: Trace) -> Tensor:
+def value_zeroing(trace: Pass) -> Tensor:
     """``1 - cos(x̃_q, x_q)``: how far the layer's output turns when the value at k is zero (Mohebbi et al. 2023, Eq. 3).
 
     The weights stay, and so does the rest of the layer: residual connection, norms and feed-forward network.
@@ -120,15 +119,15 @@ def value_zeroing(trace: Trace) -> Tensor:
             for part in keys[1:].split(max(1, VECTORS // whole.numel()))
             for out in [layer.without(part)]
         ]
-        found = torch.cat(turned).T
-        return torch.where(found < rounding, 0, found) * _visible(layer)
+        angles = torch.cat(turned).T  # [query, key]
+        return torch.where(angles < rounding, 0, angles) * _visible(layer)
 
     # two states that differ by the rounding of the model's numbers have no angle between them
     rounding = 10 * torch.finfo(getattr(torch, str(trace.provenance["dtype"]))).eps ** 2
     return _each(trace, one)
 
 
-def gathered(trace: Trace, residual: float, receptive_field: str | None) -> Tensor:
+def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:
     """`Trace.gather` as a tensor [input]."""
     if receptive_field not in (None, "layer"):
         raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
@@ -140,17 +139,15 @@ def gathered(trace: Trace, residual: float, receptive_field: str | None) -> Tens
             "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
             'edges="attention-gradient" or edges="gradient"'
         )
-    n = len(layers[0].states)
-    origin = torch.eye(n, dtype=torch.float64, device=layers[0].states.device)
-    total = origin.new_zeros(n)
-    for layer, step in zip(layers, trace.steps, strict=True):
-        carried, attention = step.weights.double().sum(0), layer.weights.mean(0).double()
-        if receptive_field == "layer":
-            carried, attention = carried / _visible(layer).sum(0).clamp(min=1), layerwise(attention)
-        total = total + carried @ origin
-        if residual < 1:
-            origin = residual * origin + (1 - residual) * attention @ origin
-    return total
+    carried = torch.stack([step.weights.double().sum(0) for step in trace.steps])  # [layer, key]
+    attention = torch.stack([layer.weights.mean(0).double() for layer in layers])  # [layer, query, key]
+    if receptive_field == "layer":
+        carried = carried / torch.stack([_visible(layer).sum(0) for layer in layers]).clamp(min=1)
+        attention = layerwise(attention)
+    if len(layers) == 1:
+        return carried[0]
+    origin = rollout(with_residual(attention[:-1], residual))  # [layer, key, input], of the keys of the layer above
+    return carried[0] + torch.einsum("lk,lkt->t", carried[1:], origin)
 
 
 def rows(weights: Tensor) -> Tensor:
@@ -159,11 +156,11 @@ def rows(weights: Tensor) -> Tensor:
     return weights / torch.where(total == 0, 1, total)
 
 
-def _each(trace: Trace, one: Callable[[Layer], Tensor]) -> Tensor:
+def _each(trace: Pass, one: Callable[[Layer], Tensor]) -> Tensor:
     return torch.stack([one(layer).double() for layer in inside(trace).layers])
 
 
-def inside(trace: Trace) -> Inside:
+def inside(trace: Pass) -> Inside:
     if trace.inside is None:
         raise InputError(
             'this trace kept nothing but weights: trace the text with edges="mean", or with the edges that you want; '
@@ -172,7 +169,7 @@ def inside(trace: Trace) -> Inside:
     return trace.inside
 
 
-def _gradient(trace: Trace, layer: Layer) -> Tensor:
+def _gradient(trace: Pass, layer: Layer) -> Tensor:
     if layer.gradient is None:
         raise InputError(f"these edges need the gradient of the answer, and {inside(trace).unanswered}")
     return layer.gradient
@@ -180,7 +177,7 @@ def _gradient(trace: Trace, layer: Layer) -> Tensor:
 
 def _sublayer(layer: Layer) -> Sublayer:
     if isinstance(layer.sublayer, str):
-        raise InputError(
+        raise ModelError(
             f"these edges need to know how a layer projects, adds and norms what attention gives, and {layer.sublayer}: "
             'edges="effective", "gradient", "attention-gradient" and "value-zeroing" do without'
         )

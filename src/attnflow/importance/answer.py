@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnflow.capture import encode
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, piece, writes_next
-from attnflow.errors import InputError
-from attnflow.model import running
+from attnflow.capture.runner import running
+from attnflow.errors import AttentionWarning, InputError, ModelError
 from attnflow.result import TokenAttention
+from attnflow.version import __version__
 
 if TYPE_CHECKING:
-    from attnflow.model import Model
+    from attnflow.capture.runner import Runner
 
 Tensors = dict[str, Tensor]
 
@@ -29,7 +30,10 @@ LOGITS = 1 << 25
 TOKENS = {"cpu": 4096, "cuda": 1 << 17}
 """Largest number of tokens of one batch, where the logits are few."""
 
-OF = ("probability", "logit", "difference")
+OF = ("probability", "logit", "log-odds", "difference")
+
+SATURATED = 1e-4
+"""A probability so near to 0 or 1 hardly moves, whatever happens to the text."""
 
 
 @dataclass(frozen=True)
@@ -58,39 +62,38 @@ class Question:
         return int(self.tensors["input_ids"].shape[1])
 
 
-def questions(model: Model, texts: Sequence[Any], labels: Sequence[Any], truncate: bool) -> list[Question]:
+def questions(model: Runner, texts: Sequence[Any], labels: Sequence[Any], truncate: bool) -> list[Question]:
     """Runs the model once on every text; labels: the class or token to explain, None for the model's own answer."""
-    if model.model.training:
-        raise InputError("the model is in training mode, where dropout changes the answer: call model.eval() first")
-    encoded = [encode.encode(model, text, None, truncate, None) for text in texts]
+    model.check_evaluating()
+    encoded = [model.encode(text, truncate=truncate) for text in texts]
     for e in encoded:
         if "input_ids" not in e.tensors or e.target is not None:
             raise InputError(
                 f"importance of a token for {model!r}: expected a model that reads one text and answers with a class, a "
                 "masked token or the next token"
             )
-    found: list[Question | None] = [None] * len(texts)
+    answers: list[Question | None] = [None] * len(texts)
     for at, logits in outputs(model, [e.tensors for e in encoded]):
         for number, row in zip(at, logits, strict=True):
-            found[number] = question_of(model, encoded[number], row, labels[number])
-    return [q for q in found if q is not None]
+            answers[number] = question_of(model, encoded[number], row, labels[number])
+    return [question for question in answers if question is not None]
 
 
-def question_of(model: Model, encoded: Encoded, row: Tensor, label: Any) -> Question:
+def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any) -> Question:
     """The question behind the logits of one text."""
     kind, place = answered(model, row[None], encoded.tensors["input_ids"][0])
-    said = said_at(row, place)
-    chosen = int(said.argmax()) if label is None else _chosen(model, kind, label, len(said))
+    logits = logits_at(row, place)
+    chosen = int(logits.argmax()) if label is None else _chosen(model, kind, label, len(logits))
     against = None
-    if len(said) > 1:
-        others = said.clone()
+    if len(logits) > 1:
+        others = logits.clone()
         others[chosen] = -torch.inf
         against = int(others.argmax())
-    chance = float(score(model, kind, said[None].double(), chosen, against, "probability")[0])
+    chance = float(score(model, kind, logits[None], chosen, against, "probability")[0])
     return Question(encoded, kind, place, chosen, against, _name(model, kind, chosen), chance)
 
 
-def outputs(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensor]]:
+def outputs(model: Runner, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensor]]:
     """The logits of every row, in batches of one length: which rows, and ``[row, …]``. So nothing is ever padded."""
     for at, batch in batches(model, rows):
         try:
@@ -105,12 +108,12 @@ def outputs(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], 
             yield at, logits
 
 
-def batches(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensors]]:
+def batches(model: Runner, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensors]]:
     """Which rows, and their tensors together."""
     groups: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault((row["input_ids"].shape[1], *row), []).append(number)
-    wide = max(model._vocabulary() if writes_words(model) else 1, 1)
+    wide = max(model.vocabulary() if writes_words(model) else 1, 1)
     tokens = TOKENS.get(model.device.type, TOKENS["cpu"])
     for (n, *names), members in groups.items():
         size = max(1, min(tokens // n, LOGITS // (wide if _last_only(model) else wide * n)))
@@ -119,40 +122,81 @@ def batches(model: Model, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], 
             yield at, {name: torch.cat([rows[i][name] for i in at]) for name in names}
 
 
-def logits_of(model: Model, batch: Tensors, grad: bool = False) -> Tensor:
+def logits_of(model: Runner, batch: Tensors, grad: bool = False) -> Tensor:
     """``[row, class]``, or ``[row, position, token]``: of a model that writes the next token, at the last position only."""
     with running():
-        out = model._forward(batch, grad=grad, **({"logits_to_keep": 1} if _last_only(model) else {}))
+        out = model.forward(batch, grad=grad, **({"logits_to_keep": 1} if _last_only(model) else {}))
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
-        raise InputError(
+        raise ModelError(
             f"{model!r} has no head, so it answers nothing: expected a classifier or a language model, for example one "
             "loaded from a folder whose configuration names such a class"
         )
     return logits
 
 
-def said_at(row: Tensor, place: int | None) -> Tensor:
-    """What the logits of one text say at the place that answers: its own row, also where only the last was computed."""
+def logits_at(row: Tensor, place: int | None) -> Tensor:
+    """The logits of one text at the place that answers: its own row, also where only the last was computed."""
     return row if place is None else row[min(place, len(row) - 1)]
 
 
-def _last_only(model: Model) -> bool:
-    return model._accepts("logits_to_keep") and writes_next(model)
+def _last_only(model: Runner) -> bool:
+    return model.accepts("logits_to_keep") and writes_next(model)
 
 
-def score(model: Model, kind: str, logits: Tensor, chosen: Any, against: Any, of: str) -> Tensor:
-    """The number that is explained, of logits ``[row, class]``: a probability, a logit, a difference of probabilities."""
-    at = torch.as_tensor(chosen, device=logits.device).expand(len(logits))[:, None]
+def score(model: Runner, kind: str, logits: Tensor, chosen: Any, against: Any, of: str) -> Tensor:
+    """The number that is explained, in double precision, of logits ``[row, class]``.
+
+    "logit" z; "log-odds" ``log p/(1-p)``; "probability" p; "difference" ``p - p'`` of the chosen and the other answer. The
+    probability is computed from the log-odds, by the smaller of p and 1-p, so that neither it nor its gradient loses its
+    digits where the model is sure.
+    """
+    logits = logits.double()
     if of == "logit" or kind == "score":
-        return logits.gather(1, at)[:, 0]
-    apart = getattr(model.config, "problem_type", None) == "multi_label_classification"
-    chances = torch.sigmoid(logits) if apart else torch.softmax(logits, -1)
-    own = chances.gather(1, at)[:, 0]
+        return _column(logits, chosen)
+    odds = _log_odds(model, logits, chosen)
+    if of == "log-odds":
+        return odds
     if of == "probability":
+        return _probability(odds)
+    return _probability(odds) - _probability(_log_odds(model, logits, against))
+
+
+def _column(rows: Tensor, chosen: Any) -> Tensor:
+    places = torch.as_tensor(chosen, device=rows.device).expand(len(rows))[:, None]
+    return rows.gather(1, places)[:, 0]
+
+
+def _log_odds(model: Runner, logits: Tensor, chosen: Any) -> Tensor:
+    """``z_y - log Σ_{c≠y} exp z_c``, or z_y itself where labels are independent or there is one only."""
+    own = _column(logits, chosen)
+    if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return own
-    other = torch.as_tensor(against, device=logits.device).expand(len(logits))[:, None]
-    return own - chances.gather(1, other)[:, 0]
+    places = torch.as_tensor(chosen, device=logits.device).expand(len(logits))[:, None]
+    return own - logits.scatter(1, places, -torch.inf).logsumexp(-1)
+
+
+def _probability(odds: Tensor) -> Tensor:
+    return torch.where(odds > 0, 1 - torch.sigmoid(-odds), torch.sigmoid(odds))
+
+
+def is_saturated(question: Question, of: str) -> bool:
+    """Whether the probability that is measured can hardly move."""
+    sure = min(question.chance, 1 - question.chance) < SATURATED
+    return of in ("probability", "difference") and question.kind != "score" and sure
+
+
+def warn_saturated(questions: Sequence[Question], stacklevel: int) -> None:
+    """Says once that probabilities are saturated, if any of these are."""
+    if questions:
+        name, chance = questions[0].name, questions[0].chance
+        warnings.warn(
+            f"the probability of {name!r} is {chance:.6g}, so that it hardly changes whatever happens to the text"
+            + (f" (and {len(questions) - 1} texts more)" if len(questions) > 1 else "")
+            + ": of='log-odds' or of='logit' measures the answer on a scale that does not saturate",
+            AttentionWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def check_of(of: str) -> None:
@@ -160,12 +204,17 @@ def check_of(of: str) -> None:
         raise InputError(f"of={of!r}: expected one of {', '.join(map(repr, OF))}")
 
 
-def result(model: Model, question: Question, values: Any, method: str, **told: Any) -> TokenAttention:
-    """One number a token, labelled as token attention is: the last layer, the position that answers."""
-    import attnflow
+def check_difference(questions: Sequence[Question], of: str) -> None:
+    if of == "difference" and any(question.against is None for question in questions):
+        raise InputError(
+            "of='difference': this model answers with one number, so there is no other answer; give 'logit'"
+        )
 
+
+def result(model: Runner, question: Question, values: Any, method: str, **options: Any) -> TokenAttention:
+    """One number a token, labelled as token attention is: the last layer, the position that answers."""
     e = question.encoded
-    layers = getattr(getattr(model.config, "text_config", None) or model.config, "num_hidden_layers", None) or 1
+    layers = getattr(model.text_config, "num_hidden_layers", None) or 1
     place = question.place if question.place is not None else 0
     return TokenAttention(
         values=np.asarray(values, np.float64)[None, None],
@@ -179,15 +228,12 @@ def result(model: Model, question: Question, values: Any, method: str, **told: A
         special=e.special,
         text=e.text,
         provenance={
-            "model": model.name,
-            "revision": model.revision,
-            "class": type(model.model).__name__,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "device": model.device.type,
+            **model.identity(),
             "answer": {"kind": question.kind, "name": question.name, "probability": question.chance},
-            **told,
-            **({"unknown": strange} if (strange := unknown(model.tokenizer, e)) else {}),
-            "attnflow": attnflow.__version__,
+            **options,
+            **({"saturated": True} if is_saturated(question, str(options.get("of"))) else {}),
+            **({"unknown": positions} if (positions := unknown(model.tokenizer, e)) else {}),
+            "attnflow": __version__,
         },
     )
 
@@ -203,18 +249,18 @@ def many(texts: Any, labels: Any) -> tuple[list[Any], list[Any]]:
     return texts, list(labels)
 
 
-def writes_words(model: Model) -> bool:
+def writes_words(model: Runner) -> bool:
     """Whether it answers with a token: a masked or causal language model."""
     return re.search(r"For(Masked|Causal)LM|LMHead|ForPreTraining", type(model.model).__name__) is not None
 
 
-def _name(model: Model, kind: str, chosen: int) -> str:
+def _name(model: Runner, kind: str, chosen: int) -> str:
     if kind in ("class", "score"):
         return str((getattr(model.config, "id2label", None) or {}).get(chosen, chosen))
     return piece(model, chosen)
 
 
-def _chosen(model: Model, kind: str, label: Any, count: int) -> int:
+def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
     """The class or the token that a user names, by its number or its text."""
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         if 0 <= label < count:

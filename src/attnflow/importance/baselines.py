@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
 from attnflow.errors import InputError
-from attnflow.importance.answer import Question, check_of, logits_of, many, questions, result, said_at, score
+from attnflow.importance.answer import (
+    Question,
+    check_difference,
+    check_of,
+    is_saturated,
+    logits_at,
+    logits_of,
+    many,
+    questions,
+    result,
+    score,
+    warn_saturated,
+)  # fmt: skip
 from attnflow.importance.blank import blank_id
-from attnflow.importance.gradients import check_difference, embedding_layer, embeddings
+from attnflow.importance.gradients import embedding_layer, embeddings
+from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
-    from attnflow.model import Model
+    from attnflow.capture.runner import Runner
 
 BATCH = 64
 
 
+@overload
 def integrated_gradients(
-    model: Model,
+    model: Runner, text: list[Any], answer: Any = None, *, of: str = "probability", by: str | int | None = None,
+    steps: int = 50, truncate: bool = False,
+) -> list[TokenAttention]: ...  # fmt: skip
+@overload
+def integrated_gradients(
+    model: Runner, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None,
+    steps: int = 50, truncate: bool = False,
+) -> TokenAttention: ...  # fmt: skip
+def integrated_gradients(
+    model: Runner,
     text: Any,
     answer: Any = None,
     *,
@@ -28,7 +52,7 @@ def integrated_gradients(
     by: str | int | None = None,
     steps: int = 50,
     truncate: bool = False,
-) -> Any:
+) -> TokenAttention | list[TokenAttention]:
     """``Σ_d (x_d - x'_d) · ∫₀¹ ∂f(x' + a(x - x')) / ∂x_d da``, f the answer, x' the embeddings of a text of blanks.
 
     text, answer, truncate: as in `blank_out`; of: as in `gradient`; by: the blank, but not "remove". Special tokens are
@@ -37,8 +61,8 @@ def integrated_gradients(
     """
     _count(steps, "steps")
     captum, token = _captum(), _token(model, by)
-    found = []
-    for q in _asked(model, text, answer, of, truncate):
+    results = []
+    for q in _questions(model, text, answer, of, truncate):
         with embeddings(model, q.tensors["input_ids"]) as read:
             logits_of(model, q.tensors)
         if read.calls != 1 or len(read.leaves) != 1:
@@ -49,17 +73,27 @@ def integrated_gradients(
         method = captum.LayerIntegratedGradients(_explained(model, q, of), embedding_layer(model))
         with torch.enable_grad():
             values, delta = method.attribute(
-                model._placed(q.tensors)["input_ids"], baselines=_blank(model, q, token), n_steps=steps,
+                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, token), n_steps=steps,
                 internal_batch_size=BATCH, return_convergence_delta=True,
             )  # fmt: skip
         summed = values[0].detach().double().sum(-1).cpu().numpy()
-        told = {"of": of, "by": _named(model, token), "integral_steps": steps, "delta": float(delta[0])}
-        found.append(result(model, q, summed, "integrated gradients", **told))
-    return found if isinstance(text, list) else found[0]
+        options = {"of": of, "by": _named(model, token), "integral_steps": steps, "delta": float(delta[0])}
+        results.append(result(model, q, summed, "integrated gradients", **options))
+    return results if isinstance(text, list) else results[0]
 
 
+@overload
 def shapley(
-    model: Model,
+    model: Runner, text: list[Any], answer: Any = None, *, of: str = "probability", by: str | int | None = None,
+    samples: int = 25, seed: int = 0, truncate: bool = False,
+) -> list[TokenAttention]: ...  # fmt: skip
+@overload
+def shapley(
+    model: Runner, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None,
+    samples: int = 25, seed: int = 0, truncate: bool = False,
+) -> TokenAttention: ...  # fmt: skip
+def shapley(
+    model: Runner,
     text: Any,
     answer: Any = None,
     *,
@@ -68,7 +102,7 @@ def shapley(
     samples: int = 25,
     seed: int = 0,
     truncate: bool = False,
-) -> Any:
+) -> TokenAttention | list[TokenAttention]:
     """Each token's mean gain when tokens are put in place of blanks one by one, over random orders: sampled Shapley values.
 
     Arguments as in `integrated_gradients`; samples: how many orders; seed: of the orders. The values sum to f(x) - f(x').
@@ -76,32 +110,33 @@ def shapley(
     _count(samples, "samples")
     _count(seed, "seed", least=0)
     captum, token = _captum(), _token(model, by)
-    found = []
-    for q in _asked(model, text, answer, of, truncate):
+    results = []
+    for q in _questions(model, text, answer, of, truncate):
         method = captum.ShapleyValueSampling(_explained(model, q, of))
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             values = method.attribute(
-                model._placed(q.tensors)["input_ids"], baselines=_blank(model, q, token),
+                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, token),
                 feature_mask=_features(model, q), n_samples=samples, perturbations_per_eval=BATCH,
             )  # fmt: skip
-        told = {"of": of, "by": _named(model, token), "samples": samples, "seed": seed}
+        options = {"of": of, "by": _named(model, token), "samples": samples, "seed": seed}
         numbers = values[0].double().cpu().numpy()
         numbers[list(q.encoded.special)] = 0
-        found.append(result(model, q, numbers, "shapley", **told))
-    return found if isinstance(text, list) else found[0]
+        results.append(result(model, q, numbers, "shapley", **options))
+    return results if isinstance(text, list) else results[0]
 
 
-def _asked(model: Model, text: Any, answer: Any, of: str, truncate: bool) -> list[Question]:
+def _questions(model: Runner, text: Any, answer: Any, of: str, truncate: bool) -> list[Question]:
     check_of(of)
-    asked = questions(model, *many(text, answer), truncate)
-    check_difference(asked, of)
-    return asked
+    about = questions(model, *many(text, answer), truncate)
+    check_difference(about, of)
+    warn_saturated([question for question in about if is_saturated(question, of)], stacklevel=3)
+    return about
 
 
-def _count(given: int, name: str, least: int = 1) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or not least <= given < 2**31:
-        raise InputError(f"{name}={given!r}: expected a whole number of at least {least}")
+def _count(number: int, name: str, least: int = 1) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number < 2**31:
+        raise InputError(f"{name}={number!r}: expected a whole number of at least {least}")
 
 
 def _captum() -> Any:
@@ -114,7 +149,7 @@ def _captum() -> Any:
     return captum.attr
 
 
-def _token(model: Model, by: str | int | None) -> int:
+def _token(model: Runner, by: str | int | None) -> int:
     token = blank_id(model, by)
     if token is None:
         raise InputError(
@@ -124,18 +159,18 @@ def _token(model: Model, by: str | int | None) -> int:
     return token
 
 
-def _named(model: Model, token: int) -> str:
+def _named(model: Runner, token: int) -> str:
     return str(model.tokenizer.convert_ids_to_tokens(token)) if model.tokenizer is not None else str(token)
 
 
-def _blank(model: Model, question: Question, token: int) -> Tensor:
+def _blank(model: Runner, question: Question, token: int) -> Tensor:
     """The text with a blank for every token but the special ones, which belong to every text."""
-    ids = model._placed(question.tensors)["input_ids"].clone()
+    ids = model.placed(question.tensors)["input_ids"].clone()
     ids[0, ~torch.tensor(question.encoded.special)] = token
     return ids
 
 
-def _features(model: Model, question: Question) -> Tensor:
+def _features(model: Runner, question: Question) -> Tensor:
     """Special tokens are one feature, which changes nothing; every other token is one of its own."""
     special = torch.tensor(question.encoded.special)
     numbers = torch.where(special, 0, torch.cumsum(~special, 0))
@@ -144,13 +179,13 @@ def _features(model: Model, question: Question) -> Tensor:
     return numbers[None].to(model.device)
 
 
-def _explained(model: Model, question: Question, of: str) -> Any:
+def _explained(model: Runner, question: Question, of: str) -> Callable[[Tensor], Tensor]:
     """The answer as a function of token ids ``[row, token]``."""
 
     def run(ids: Tensor) -> Tensor:
         rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != "input_ids"}
         logits = logits_of(model, {"input_ids": ids, **rest}, grad=torch.is_grad_enabled())
-        said = torch.stack([said_at(row, question.place) for row in logits])
-        return score(model, question.kind, said.float(), question.chosen, question.against or 0, of)
+        rows = torch.stack([logits_at(row, question.place) for row in logits])
+        return score(model, question.kind, rows, question.chosen, question.against or 0, of)
 
     return run

@@ -3,36 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 
 from attnflow.errors import InputError
-from attnflow.importance.answer import Tensors, many, outputs, questions, result, said_at, score
+from attnflow.importance.answer import (
+    SATURATED,
+    Tensors,
+    check_difference,
+    check_of,
+    is_saturated,
+    logits_at,
+    many,
+    outputs,
+    questions,
+    result,
+    score,
+    warn_saturated,
+)  # fmt: skip
+from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
-    from attnflow.model import Model
+    from attnflow.capture.runner import Runner
 
 BLANKS = ("unk", "mask", "pad", "remove")
 
 
+@overload
 def blank_out(
-    model: Model,
+    model: Runner, text: list[Any], answer: Any = None, *, by: str | int | None = None, of: str = "probability",
+    signed: bool = False, truncate: bool = False, progress: Callable[[int, int], None] | None = None,
+) -> list[TokenAttention]: ...  # fmt: skip
+@overload
+def blank_out(
+    model: Runner, text: Any, answer: Any = None, *, by: str | int | None = None, of: str = "probability",
+    signed: bool = False, truncate: bool = False, progress: Callable[[int, int], None] | None = None,
+) -> TokenAttention: ...  # fmt: skip
+def blank_out(
+    model: Runner,
     text: Any,
     answer: Any = None,
     *,
     by: str | int | None = None,
+    of: str = "probability",
     signed: bool = False,
     truncate: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Any:
-    """How much of the answer's probability hangs on each token: ``|p(y | x) - p(y | x without token i)|``.
+) -> TokenAttention | list[TokenAttention]:
+    """How much of the answer's probability depends on each token: ``|p(y | x) - p(y | x without token i)|``.
 
     text: a text, a pair, a dict of tensors; or a list of these, for a list of results.
     answer: y, the class or the token by name or number; the model's own answer by default. For a list, a list.
     by: what stands in the token's place: "unk", "mask", "pad", "remove" for nothing, or the id of a token. By default the
         first of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which.
+    of: what is measured: the "probability", "logit", "log-odds" or "difference" of the answer, as in `gradient`. Where a
+        sure model stays sure whatever is blanked, a warning says that the probability ranks next to nothing.
     signed: keep the sign: positive where the token speaks for the answer.
     truncate: cut texts that are longer than the model takes.
     progress: called after every batch with how many texts with a blank are done and how many there are; what it raises
@@ -41,64 +68,74 @@ def blank_out(
     All tokens are blanked in turn, special ones too. Only the mask, or the one position that the class is read at, cannot
     be removed; it gets 0. For a model that answers with one number, the number takes the place of the probability.
     """
+    check_of(of)
     texts, labels = many(text, answer)
     token = blank_id(model, by)
-    asked = questions(model, texts, labels, truncate)
+    about = questions(model, texts, labels, truncate)
+    check_difference(about, of)
     rows: list[Tensors] = []
-    of: list[tuple[int, int]] = []  # question and position of each row
-    for number, question in enumerate(asked):
+    sources: list[tuple[int, int]] = []  # question and blanked position of each row; -1 for the text as it is
+    for number, question in enumerate(about):
+        if of != "probability":
+            rows.append(question.tensors)
+            sources.append((number, -1))
         for i in range(question.length):
-            asks = i == question.place and question.kind != "next token"
-            if token is None and (question.length == 1 or asks):
+            answers = i == question.place and question.kind != "next token"
+            if token is None and (question.length == 1 or answers):
                 continue
             rows.append(_without(question.tensors, i, token))
-            of.append((number, i))
-    values = [np.zeros(question.length) for question in asked]
-    done = 0
+            sources.append((number, i))
+    whole = [question.chance for question in about]
+    left = [np.full(question.length, np.nan) for question in about]
     if progress is not None:
         progress(0, len(rows))
+    count = 0
     for at, logits in outputs(model, rows):
-        done += len(at)
+        count += len(at)
         if progress is not None:
-            progress(done, len(rows))
-        pairs = [of[r] for r in at]
-        said = [said_at(logits[k], _place(asked[number].place, i, token)) for k, (number, i) in enumerate(pairs)]
-        kinds = asked[pairs[0][0]].kind
-        chosen = torch.tensor([asked[number].chosen for number, _ in pairs])
-        left = score(model, kinds, torch.stack(said).double().cpu(), chosen, None, "probability").numpy()
-        for (number, i), p in zip(pairs, left, strict=True):
-            values[number][i] = asked[number].chance - p
-    name = by if by is not None else _default(model)
-    told = {"by": name, "signed": signed}
-    found = [
-        result(model, question, v if signed else np.abs(v), "blank-out", **told)
-        for question, v in zip(asked, values, strict=True)
+            progress(count, len(rows))
+        pairs = [sources[r] for r in at]
+        at_place = [logits_at(logits[k], _place(about[n].place, i, token)) for k, (n, i) in enumerate(pairs)]
+        own, other = (torch.tensor([getattr(about[n], name) or 0 for n, _ in pairs]) for name in ("chosen", "against"))
+        scores = score(model, about[pairs[0][0]].kind, torch.stack(at_place).cpu(), own, other, of).tolist()
+        for (number, i), y in zip(pairs, scores, strict=True):
+            if i < 0:
+                whole[number] = y
+            else:
+                left[number][i] = y
+    values = [np.where(np.isnan(y), 0.0, w - y) for w, y in zip(whole, left, strict=True)]
+    still = [q for q, v in zip(about, values, strict=True) if is_saturated(q, of) and np.abs(v).max() < SATURATED]
+    warn_saturated(still, stacklevel=2)
+    options = {"by": by if by is not None else _default(model), "signed": signed, "of": of}
+    results = [
+        result(model, question, v if signed else np.abs(v), "blank-out", **options)
+        for question, v in zip(about, values, strict=True)
     ]
-    return found if isinstance(text, list) else found[0]
+    return results if isinstance(text, list) else results[0]
 
 
-def blank_id(model: Model, by: str | int | None) -> int | None:
+def blank_id(model: Runner, by: str | int | None) -> int | None:
     """The id of the token that replaces another; None for removing it."""
     if isinstance(by, int) and not isinstance(by, bool):
-        if 0 <= by < model._vocabulary():
+        if 0 <= by < model.vocabulary():
             return by
-        raise InputError(f"by={by}: expected the id of a token, from 0 to {model._vocabulary() - 1}")
+        raise InputError(f"by={by}: expected the id of a token, from 0 to {model.vocabulary() - 1}")
     name = _default(model) if by is None else by
     if name not in BLANKS:
         raise InputError(f"by={by!r}: expected one of {', '.join(map(repr, BLANKS))}, or the id of a token")
     if name == "remove":
         return None
-    found = getattr(model.tokenizer, f"{name}_token_id", None)
-    if found is None:
+    number = getattr(model.tokenizer, f"{name}_token_id", None)
+    if number is None:
         has = [n for n in BLANKS if n == "remove" or getattr(model.tokenizer, f"{n}_token_id", None) is not None]
         raise InputError(
             f"by={name!r}: the tokenizer of this model has no {name} token; expected one of "
             f"{', '.join(map(repr, has))}, or the id of a token"
         )
-    return int(found)
+    return int(number)
 
 
-def _default(model: Model) -> str:
+def _default(model: Runner) -> str:
     for name in BLANKS[:-1]:
         if getattr(model.tokenizer, f"{name}_token_id", None) is not None:
             return name

@@ -6,28 +6,32 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
-from attnflow.errors import AttentionWarning, InputError
+from attnflow.capture.runner import running
+from attnflow.errors import AttentionWarning, InputError, ModelError
 from attnflow.importance.answer import (
     Question,
     Tensors,
     batches,
+    check_difference,
     check_of,
+    is_saturated,
+    logits_at,
     logits_of,
     many,
     questions,
     result,
-    said_at,
     score,
+    warn_saturated,
 )  # fmt: skip
-from attnflow.model import running
+from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
-    from attnflow.model import Model
+    from attnflow.capture.runner import Runner
 
 REDUCE = {
     "l2": lambda g, x: g.norm(dim=-1),
@@ -41,45 +45,56 @@ ROUNDING = 1e-4
 """A sum over dimensions that is so small beside the sum of absolute values is taken for rounding."""
 
 
+@overload
 def gradient(
-    model: Model,
+    model: Runner, text: list[Any], answer: Any = None, *, reduce: str = "l2", of: str = "probability",
+    truncate: bool = False,
+) -> list[TokenAttention]: ...  # fmt: skip
+@overload
+def gradient(
+    model: Runner, text: Any, answer: Any = None, *, reduce: str = "l2", of: str = "probability", truncate: bool = False,
+) -> TokenAttention: ...  # fmt: skip
+def gradient(
+    model: Runner,
     text: Any,
     answer: Any = None,
     *,
     reduce: str = "l2",
     of: str = "probability",
     truncate: bool = False,
-) -> Any:
+) -> TokenAttention | list[TokenAttention]:
     """The gradient g of the answer with respect to each token's embedding x, reduced to one number a token.
 
     text, answer, truncate: as in `blank_out`.
     reduce: "l2" is ``√Σ_d g_d²``; "l1" ``Σ_d |g_d|``; "times-input" ``Σ_d g_d·x_d``; "abs-sum" ``|Σ_d g_d|``, what the
         authors' code took; "sum" the same with its sign. The last two are 0 up to rounding wherever every path from the
         embedding passes a LayerNorm, which takes away the mean (BERT, GPT-2): a warning says so.
-    of: "probability" of the answer, its "logit", or the "difference" between its probability and that of the likeliest
-        other answer (the authors' ``p0 - p1``, up to its sign).
+    of: "probability" of the answer, its "logit", its "log-odds" ``log p/(1-p)``, or the "difference" between its
+        probability and that of the likeliest other answer (the authors' ``p0 - p1``, up to its sign). A probability near
+        0 or 1 is saturated, which a warning says: its gradient is exact and tiny; logit and log-odds do not saturate.
     """
     if reduce not in REDUCE:
         raise InputError(f"reduce={reduce!r}: expected one of {', '.join(map(repr, REDUCE))}")
     check_of(of)
     texts, labels = many(text, answer)
-    asked = questions(model, texts, labels, truncate)
-    check_difference(asked, of)
-    values: list[Any] = [None] * len(asked)
+    about = questions(model, texts, labels, truncate)
+    check_difference(about, of)
+    warn_saturated([question for question in about if is_saturated(question, of)], stacklevel=2)
+    values: list[Any] = [None] * len(about)
     left = whole = 0.0
-    for at, batch in batches(model, [q.tensors for q in asked]):
-        parts: list[tuple[list[int], Tensors]] = [(at, batch)]
+    for at, batch in batches(model, [question.tensors for question in about]):
+        groups: list[tuple[list[int], Tensors]] = [(at, batch)]
         try:
-            found = [_gradients(model, asked, at, batch, of)]
+            gradients = [_gradients(model, about, at, batch, of)]
         except InputError:
             if len(at) == 1:
                 raise
-            parts = [([i], dict(asked[i].tensors)) for i in at]  # some classifiers refuse batches
-            found = [_gradients(model, asked, one, alone, of) for one, alone in parts]
-        for (part, _), (g, x) in zip(parts, found, strict=True):
+            groups = [([i], dict(about[i].tensors)) for i in at]  # some classifiers refuse batches
+            gradients = [_gradients(model, about, one, alone, of) for one, alone in groups]
+        for (group, _), (g, x) in zip(groups, gradients, strict=True):
             reduced = REDUCE[reduce](g, x).cpu().numpy()
             left, whole = max(left, float(g.sum(-1).abs().max())), max(whole, float(g.abs().sum(-1).max()))
-            for k, number in enumerate(part):
+            for k, number in enumerate(group):
                 values[number] = reduced[k]
     if "sum" in reduce and left < ROUNDING * whole:
         warnings.warn(
@@ -87,34 +102,44 @@ def gradient(
             f"the model takes the mean away from what it reads, so reduce={reduce!r} ranks rounding errors; "
             "reduce='l2' does not",
             AttentionWarning,
-            stacklevel=4,
+            stacklevel=2,
         )
-    told = {"reduce": reduce, "of": of}
-    results = [result(model, q, v, "gradient", **told) for q, v in zip(asked, values, strict=True)]
+    results = [
+        result(model, question, v, "gradient", reduce=reduce, of=of) for question, v in zip(about, values, strict=True)
+    ]
     return results if isinstance(text, list) else results[0]
 
 
-def forward_and_backward(model: Model, question: Question) -> tuple[Tensor, Tensor]:
+def forward_and_backward(model: Runner, question: Question) -> tuple[Tensor, Tensor]:
     """The gradient of the answer's probability at the embeddings, and these: ``[token, dimension]``."""
     g, x = _gradients(model, [question], [0], dict(question.tensors), "probability")
     return g[0], x[0]
 
 
-def _gradients(model: Model, asked: list[Question], at: list[int], batch: Tensors, of: str) -> tuple[Tensor, Tensor]:
-    """The gradient with respect to the embeddings, and these: ``[row, token, dimension]`` of one batch."""
+def _gradients(model: Runner, about: list[Question], at: list[int], batch: Tensors, of: str) -> tuple[Tensor, Tensor]:
+    """The gradient with respect to the embeddings, and these: ``[row, token, dimension]`` of one batch.
+
+    ``∂p = p·(1-p)·∂(log-odds)``: what comes back through the network is the gradient of the log-odds, which is never
+    small because the model is sure, so that also half precision keeps its digits.
+    """
     with torch.enable_grad(), embeddings(model, batch["input_ids"]) as read:
         logits = logits_of(model, batch, grad=True)
         if len(read.leaves) != 1:
-            raise InputError(
+            raise ModelError(
                 f"gradients need the embeddings of the tokens, each read once, and {type(model.model).__name__} reads them "
                 f"{len(read.leaves)} times in this form: it pads, transposes or shares them"
             )
-        said = torch.stack([said_at(logits[k], asked[i].place) for k, i in enumerate(at)])
-        own, other = ([getattr(asked[i], name) or 0 for i in at] for name in ("chosen", "against"))
-        explained = score(model, asked[at[0]].kind, said.float(), torch.tensor(own), torch.tensor(other), of)
+        rows = torch.stack([logits_at(logits[k], about[i].place) for k, i in enumerate(at)])
+        own, other = (torch.tensor([getattr(about[i], name) or 0 for i in at]) for name in ("chosen", "against"))
+        kind = about[at[0]].kind
+        through_odds = of == "probability" and kind != "score"
+        y = score(model, kind, rows, own, other, "log-odds" if through_odds else of)  # [row]
         with running():
-            (g,) = torch.autograd.grad(explained.sum(), read.leaves[0])
-    return g.double(), read.leaves[0].detach().double()
+            (g,) = torch.autograd.grad(y.sum(), read.leaves[0])
+    g = g.double()
+    if through_odds:
+        g = g * (torch.sigmoid(y.detach()) * torch.sigmoid(-y.detach()))[:, None, None].to(g.device)
+    return g, read.leaves[0].detach().double()
 
 
 class Read:
@@ -126,20 +151,20 @@ class Read:
 
 
 @contextmanager
-def embeddings(model: Model, ids: Tensor) -> Iterator[Read]:
+def embeddings(model: Runner, ids: Tensor) -> Iterator[Read]:
     """While it lasts, what the embedding layer gives for `ids` is a leaf that gradients reach.
 
     Some models send the types of tokens through the same layer: that is not touched.
     """
     read = Read()
-    wanted, own = ids.to(model.device), threading.get_ident()
+    tokens, own = ids.to(model.device), threading.get_ident()
 
-    def leaf(module: Any, given: Any, out: Any) -> Any:
+    def leaf(module: Any, args: Any, out: Any) -> Any:
         if threading.get_ident() != own:  # a hook sees the passes of all threads
             return None
         read.calls += 1
-        same = bool(given) and isinstance(given[0], Tensor) and given[0].shape == wanted.shape
-        if not (same and torch.equal(given[0], wanted) and isinstance(out, Tensor) and out.shape[:2] == wanted.shape):
+        same = bool(args) and isinstance(args[0], Tensor) and args[0].shape == tokens.shape
+        if not (same and torch.equal(args[0], tokens) and isinstance(out, Tensor) and out.shape[:2] == tokens.shape):
             return None
         read.leaves.append(out.detach().requires_grad_())
         return read.leaves[-1]
@@ -151,21 +176,14 @@ def embeddings(model: Model, ids: Tensor) -> Iterator[Read]:
         handle.remove()
 
 
-def embedding_layer(model: Model) -> Any:
+def embedding_layer(model: Runner) -> torch.nn.Module:
     try:
         layer = model.model.get_input_embeddings()
     except (AttributeError, NotImplementedError):
         layer = None
     if layer is None:
-        raise InputError(
+        raise ModelError(
             f"gradients need the embedding layer, and {type(model.model).__name__} does not name one: give it a method "
             "get_input_embeddings()"
         )
-    return layer
-
-
-def check_difference(asked: list[Question], of: str) -> None:
-    if of == "difference" and any(q.against is None for q in asked):
-        raise InputError(
-            "of='difference': this model answers with one number, so there is no other answer; give 'logit'"
-        )
+    return layer  # type: ignore[no-any-return]

@@ -6,27 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnflow.capture import encode, routes
-from attnflow.capture.assemble import assemble
+from attnflow.capture import routes
 from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, collecting, is_collecting
-from attnflow.capture.predict import prediction
+from attnflow.capture.inputs import Encoded
+from attnflow.capture.passes import Pass
+from attnflow.capture.runner import Batch, Runner, running
+from attnflow.capture.sublayer import FORMS, Sublayer, layer_path, parts_of, sublayer_of, watched
 from attnflow.capture.windows import is_windowed
-from attnflow.edges.sublayer import FORMS, Sublayer, layer_path, parts_of, sublayer_of, watched
-from attnflow.errors import InputError
-from attnflow.importance.answer import check_of, question_of, said_at, score
-from attnflow.importance.gradients import check_difference
-from attnflow.model import running
-
-if TYPE_CHECKING:
-    from attnflow.capture.inputs import Encoded
-    from attnflow.model import Model
-    from attnflow.trace import Trace
+from attnflow.errors import ModelError
 
 COPIES = 4096
 """So many positions, over all copies of a text, run through a layer at once when values are zeroed one by one."""
@@ -72,61 +65,54 @@ class Seen:
     outputs: list[Tensor] = field(default_factory=list)
 
 
-def trace_inside(
-    model: Model, text: Any, *, answer: Any, of: str, gradient: bool, missing: str, truncate: bool
-) -> Trace:
-    """`Model.trace` of one text, with `Inside`.
+def run_inside(model: Runner, encoded: Encoded, gradient: bool) -> tuple[Batch, Inside]:
+    """One forward pass of one input, with what happened inside its layers.
 
-    answer, of: what gradients are of, as in `Model.gradient`. gradient: whether there is a backward pass.
+    gradient: keep the graph of autograd, in which the weights are ``batch.calls[i].heads``.
     """
-    check_of(of)
-    if missing != "keep":
-        raise InputError(
-            f"missing={missing!r} does not go with edges: normalize= says what becomes of rows that sum to less than one"
-        )
-    if model.model.training:
-        raise InputError("the model is in training mode, where dropout changes the weights: call model.eval() first")
-    encoded = encode.encode(model, text, None, truncate, None)
     checked = model.verify(encoded)
     _check(model, checked)
     collector = Collector("inside")
-    lengths = [int(encoded.tensors["input_ids"].shape[1])] if "input_ids" in encoded.tensors else []
     paths = [checked.paths[i] for i in checked.stack.main]
     with _watching(model.model, paths, collector, gradient) as seen:
-        out = model._run(encoded.tensors, collector, checked, last=lengths, grad=gradient)
-    calls = [collector.calls[i] for i in checked.stack.main]
+        batch = model.run_batch([encoded], checked, collector=collector, grad=gradient)
+    calls = main_calls(batch)
     if is_windowed(model.model, calls[0]):
-        raise InputError(
+        raise ModelError(
             f"{type(model.model).__name__} attends within windows, and edges are for models that attend to all positions: "
             "trace it without edges"
         )
-    gradients: Sequence[Tensor | None] = [None] * len(calls)
-    told, why = None, 'this trace made no backward pass: trace the text with edges="gradient"'
-    if gradient:
-        gradients, told, why = _gradients(model, encoded, out, calls, answer, of)
-    layers = tuple(_layer(model, *given) for given in zip(calls, _in_order(seen, paths), gradients, strict=True))
-    plain = [replace(call, heads=call.heads.detach().float(), value=None) for call in collector.calls]  # type: ignore[union-attr]
-    provenance = {**model._provenance(checked, "whole", "mean", missing), **({"answer": told} if told else {})}
-    said = prediction(model, out, encoded, 0, lengths)
-    trace = assemble(model, plain, encoded, 0, checked, missing, provenance, said)
-    return replace(trace, inside=Inside(layers, told, why))
+    layers = tuple(_layer(model, call, one) for call, one in zip(calls, _in_order(seen, paths), strict=True))
+    return batch, Inside(layers, None, 'this trace made no backward pass: trace the text with edges="gradient"')
 
 
-def _check(model: Model, checked: Checked) -> None:
+def main_calls(batch: Batch) -> list[Call]:
+    return [batch.calls[i] for i in batch.checked.stack.main]
+
+
+def pass_with(batch: Batch, inside: Inside) -> Pass:
+    """What the pass left, without the graph of autograd."""
+    plain = [replace(c, heads=None if c.heads is None else c.heads.detach().float(), value=None) for c in batch.calls]
+    passed = replace(batch, calls=plain).passed(0)
+    about = {"answer": dict(inside.answer)} if inside.answer else {}
+    return replace(passed, inside=inside, provenance={**passed.provenance, **about})
+
+
+def _check(model: Runner, checked: Checked) -> None:
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
-        raise InputError(
+        raise ModelError(
             f"the attention of {name} was captured as {checked.route}, and edges need the attention interface of "
             "transformers, through which they see inside a layer: trace it without edges, by its weights alone"
         )
     if checked.stack.cross:
-        raise InputError(f"{name} has two stacks of layers, and edges are for models with one: trace it without edges")
+        raise ModelError(f"{name} has two stacks of layers, and edges are for models with one: trace it without edges")
 
 
 @contextmanager
 def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: bool) -> Iterator[dict[str, Seen]]:
     """While it lasts, what layers get and what their attention sublayers give is kept, by the path of the layer."""
-    found: dict[str, Seen] = {}
+    layers: dict[str, Seen] = {}
 
     def listening() -> bool:
         return is_collecting(collector)  # hooks see the passes of all threads
@@ -145,25 +131,25 @@ def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: 
         for path in paths:
             layer = layer_path(path)
             if not layer:
-                raise InputError(
+                raise ModelError(
                     f"the attention at {path!r} is in no numbered layer, and edges are about layers: trace this model "
                     "without edges"
                 )
-            if layer in found:
+            if layer in layers:
                 continue
-            found[layer] = Seen(model.get_submodule(layer))
-            hook = getting(found[layer])
-            stack.callback(found[layer].module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            layers[layer] = Seen(model.get_submodule(layer))
+            hook = getting(layers[layer])
+            stack.callback(layers[layer].module.register_forward_pre_hook(hook, with_kwargs=True).remove)
             parts = parts_of(model, path)
             if parts is not None:
-                stack.enter_context(watched(parts, found[layer].outputs, listening))
-        yield found
+                stack.enter_context(watched(parts, layers[layer].outputs, listening))
+        yield layers
 
 
 def _states(args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     states = args[0] if args else named.get("hidden_states")
     if not isinstance(states, Tensor) or states.dim() != 3:
-        raise InputError(
+        raise ModelError(
             "a layer of this model does not get its states [text, position, width] first, and edges are about them: "
             "trace it without edges"
         )
@@ -178,36 +164,35 @@ def _in_order(seen: Mapping[str, Seen], paths: Sequence[str]) -> Iterator[tuple[
         one, k = seen[layer], times[layer]
         times[layer] += 1
         if k >= len(one.calls):
-            raise InputError(
+            raise ModelError(
                 f"{layer!r} has more than one attention, and edges are for layers with one: trace this model without edges"
             )
         yield one.module, path, *one.calls[k], one.outputs[k] if k < len(one.outputs) else None
 
 
-def _layer(model: Model, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None], gradient: Tensor | None) -> Layer:
+def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None]) -> Layer:
     module, path, args, named, y = seen
     assert call.heads is not None and call.value is not None
-    weights, value = _wide(call.heads[0]), _wide(call.value[0])
+    weights, value = wide(call.heads[0]), wide(call.value[0])
     values = value.repeat_interleave(len(weights) // len(value), 0)
-    states = _wide(_states(args, named)[0])
+    states = wide(_states(args, named)[0])
     slack = 0.03 if half(model.dtype) else 1e-4
 
     def find_sublayer() -> Sublayer | str:
         parts = parts_of(model.model, path)
         if parts is None or y is None:
             return f"the layers of {type(model.model).__name__} are not made as those of {FORMS}"
-        return sublayer_of(parts, weights, values, states, _wide(y[0]), slack)
+        return sublayer_of(parts, weights, values, states, wide(y[0]), slack)
 
     def without(keys: Tensor) -> Tensor:
         routes.prepare(model.model, routes.INTERFACE)  # in case it was unwrapped since
-        if model.model.training:
-            raise InputError("the model was put into training mode since it was traced: call model.eval() first")
+        model.check_evaluating()
         return _without(module, args, named, keys)
 
-    return Layer(weights, values, states, None if gradient is None else _wide(gradient[0]), find_sublayer, without)
+    return Layer(weights, values, states, None, find_sublayer, without)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     return x.detach() if x.dtype == torch.float64 else x.detach().float()
 
 
@@ -215,33 +200,14 @@ def _without(module: Any, args: tuple[Any, ...], named: Mapping[str, Any], keys:
     """Runs the layer again, on as many copies of the text as there are keys."""
     states = _states(args, named).detach()
     n = states.shape[1]
-    found = []
-    for part in keys.to(states.device).split(max(1, COPIES // n)):
-        copies = states.expand(len(part), -1, -1)
+    outputs = []
+    for some in keys.to(states.device).split(max(1, COPIES // n)):
+        copies = states.expand(len(some), -1, -1)
         rest, more = (args[1:], dict(named)) if args else ((), {**named, "hidden_states": copies})
-        collector = Collector("without", without=part)
+        collector = Collector("without", without=some)
         with torch.no_grad(), collecting(collector), running():
             out = module(*((copies, *rest) if args else ()), **more)
         if not collector.seen:
-            raise InputError("the attention of this layer was not seen when it ran again: trace the text once more")
-        found.append(_wide(out[0] if isinstance(out, tuple) else out))
-    return torch.cat(found)
-
-
-def _gradients(
-    model: Model, encoded: Encoded, out: Any, calls: Sequence[Call], answer: Any, of: str
-) -> tuple[Sequence[Tensor | None], dict[str, Any] | None, str]:
-    """∂y/∂W of every call, what y is; or why there is none."""
-    logits = out.get("logits") if hasattr(out, "get") else None
-    if not isinstance(logits, Tensor) or "input_ids" not in encoded.tensors:
-        told = f"{model!r} has no head, or reads no text, so it answers nothing"
-        return [None] * len(calls), None, f"{told}: expected a classifier or a language model of text"
-    question = question_of(model, encoded, logits[0].detach(), answer)
-    check_difference([question], of)
-    with torch.enable_grad(), running():  # also where the caller has turned gradients off
-        said = said_at(logits[0], question.place)[None]
-        y = score(model, question.kind, said.float(), question.chosen, question.against or 0, of)[0]
-        found = torch.autograd.grad(y, [call.heads for call in calls], allow_unused=True)
-    gradients = [torch.zeros_like(call.heads) if g is None else g for g, call in zip(found, calls, strict=True)]
-    about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
-    return gradients, about, ""
+            raise ModelError("the attention of this layer was not seen when it ran again: trace the text once more")
+        outputs.append(wide(out[0] if isinstance(out, tuple) else out))
+    return torch.cat(outputs)

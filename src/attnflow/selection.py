@@ -1,0 +1,72 @@
+"""Which layers and which positions a user means: by number, by a token's text, or as the paper counts layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from attnflow._arrays import indices
+from attnflow.errors import InputError
+
+Query = int | str | Iterable[int | str] | None
+
+
+def select_layers(layers: int | Iterable[int] | None, depth: int, lowest: int = 0) -> list[int]:
+    """Layers as numbers from 0, at least one of them and none below ``lowest``; None for all.
+
+    >>> select_layers(-1, 6), select_layers(None, 3, lowest=1)
+    ([5], [1, 2])
+    """
+    numbers = list(range(lowest, depth)) if layers is None else indices(layers, depth, "layer")
+    if not numbers or min(numbers) < lowest:
+        raise InputError(f"layers={layers!r}: expected at least one, from {lowest} to {depth - 1}")
+    return numbers
+
+
+def select_positions(query: Query, labels: Sequence[str], default: int | None) -> list[int]:
+    """Positions among the labels: an int, a token's text, several of them, "all", or None for the natural one.
+
+    >>> select_positions("cat", ["the", "cat"], default=0), select_positions(None, ["the", "cat"], default=0)
+    ([1], [0])
+    """
+    if query is None and default is not None:
+        return [default]
+    if query is None or query == "all":
+        return list(range(len(labels)))
+    if isinstance(query, str):
+        places = [i for i, token in enumerate(labels) if token == query]
+        if not places:
+            choices = ", ".join(map(repr, dict.fromkeys(labels[:40]))) + (", …" if len(labels) > 40 else "")
+            raise InputError(
+                f'query {query!r} is not a token of this text: expected a position, "all", or one of {choices}'
+            )
+        if len(places) > 1:
+            raise InputError(f"query {query!r} stands at positions {', '.join(map(str, places))}: give one of these")
+        return places
+    if isinstance(query, Iterable):
+        return [i for one in query for i in select_positions(one, labels, default)]
+    return indices(query, len(labels), "query")
+
+
+def read_layer(text: str, depth: int, others: str = "or last") -> int:
+    """The paper's L1…LL as a number from 0.
+
+    >>> read_layer("L2", 6), read_layer("last", 6)
+    (1, 5)
+    """
+    if text == "last":
+        return depth - 1
+    digits = text.upper().removeprefix("L")
+    if not re.fullmatch("[0-9]+", digits) or not 1 <= int(digits) <= depth:
+        raise InputError(f"layer {text!r}: expected L1 to L{depth}, {others}")
+    return int(digits) - 1
+
+
+def read_query(text: str | None, length: int) -> int | str | None:
+    """A position, or a token, which may be a number such as 2020: one that is no position of so many is a token.
+
+    >>> read_query("3", 10), read_query("2020", 10), read_query("cat", 10)
+    (3, '2020', 'cat')
+    """
+    position = int(text) if text is not None and re.fullmatch("-?[0-9]+", text) else None
+    return text if position is None or abs(position) > length else position
