@@ -110,7 +110,7 @@ def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
         encoded = [e for e in encode_texts(model, texts[start : start + size]) if not isinstance(e, InputError)]
         sizes = [(i, len(e.tokens)) for i, e in enumerate(encoded)]
         for members in explain.batches(sizes, _budget(model)):
-            batch = inputs.batched([encoded[i].tensors for i in members], model._pad_id())
+            batch = inputs.batched([encoded[i].tensors for i in members], model.pad_id())
             found.append({name: x.to(model.device) for name, x in batch.items()})
     return found
 

@@ -56,10 +56,11 @@ def check_residual(residual: float) -> None:
 
 
 def with_residual(weights: ArrayT, residual: float) -> ArrayT:
-    """``(1 - residual) · W + residual · I`` of square weights ``[…, query, key]``, any number of layers or texts at once."""
+    """``(1 - residual) · W + residual · I`` of square weights ``[…, query, key]``, of many layers or texts at once."""
     if residual == 0:
         return weights
-    return (1 - residual) * weights + residual * eye_like(weights, int(weights.shape[-1]))
+    graph: ArrayT = (1 - residual) * weights + residual * eye_like(weights, int(weights.shape[-1]))
+    return graph
 
 
 def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Any:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
-from attnflow import edges as edges_room
-from attnflow import importance as importance_room
 from attnflow._arrays import indices, positions
 from attnflow.capture import hub
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.runner import Runner
+from attnflow.edges import traced
 from attnflow.errors import InputError
+from attnflow.importance import blank_out, gradient, integrated_gradients, shapley
 from attnflow.importance.answer import many
+from attnflow.importance.baselines import IntegralOptions, ShapleyOptions
+from attnflow.importance.blank import BlankOptions
+from attnflow.importance.gradients import GradientOptions
 from attnflow.long import LinearTrace, trace_linear
 from attnflow.result import TokenAttention
 from attnflow.selection import Query
@@ -83,15 +86,35 @@ def wrap(model: torch.nn.Module, processor: Any = None, *, name: str | None = No
     return Model(model, processor, name)
 
 
+class TraceOptions(TypedDict, total=False):
+    """The options of `Model.trace` that do not change what kind of thing it returns."""
+
+    target: str | None
+    heads: str | Iterable[int]
+    keep_heads: bool | Iterable[int]
+    missing: str
+    truncate: bool
+    queries: Sequence[int] | None
+    layers: Sequence[int] | None
+    offload: bool
+    sampling_rate: int | None
+    edges: str | None
+    normalize: str | None
+    answer: Any
+    of: str
+
+
 class Model(Runner):
     """A wrapped model. `trace` runs it once and returns what attention did; several threads may do so at a time."""
 
     @overload
-    def trace(self, text: list[Any], *, memory: Literal["graph"] = "graph", **options: Any) -> list[Trace]: ...
+    def trace(
+        self, text: list[Any], *, memory: Literal["graph"] = "graph", **options: Unpack[TraceOptions]
+    ) -> list[Trace]: ...
     @overload
-    def trace(self, text: Any, *, memory: Literal["linear"], **options: Any) -> LinearTrace: ...
+    def trace(self, text: Any, *, memory: Literal["linear"], **options: Unpack[TraceOptions]) -> LinearTrace: ...
     @overload
-    def trace(self, text: Any, *, memory: Literal["graph"] = "graph", **options: Any) -> Trace: ...
+    def trace(self, text: Any, *, memory: Literal["graph"] = "graph", **options: Unpack[TraceOptions]) -> Trace: ...
     def trace(
         self,
         text: Any,
@@ -141,7 +164,7 @@ class Model(Runner):
                     raise InputError(f"{name} does not go with edges={edges!r}: leave one of them out")
             options: dict[str, Any] = {"of": of, "missing": missing, "truncate": truncate}
             traces = [
-                Trace.of(edges_room.traced(self, item, edges, normalize, answer=label, **options))
+                Trace.of(traced(self, item, edges, normalize, answer=label, **options))
                 for item, label in zip(*many(text, answer), strict=True)
             ]
             return traces if isinstance(text, list) else traces[0]
@@ -191,49 +214,58 @@ class Model(Runner):
         return [Trace.of(batch.passed(number, missing)) for number in range(len(encoded))]
 
     @overload
-    def blank_out(self, text: list[Any], answer: Any = None, **options: Any) -> list[TokenAttention]: ...
-    @overload
-    def blank_out(self, text: Any, answer: Any = None, **options: Any) -> TokenAttention: ...
     def blank_out(
-        self, text: Any, answer: Any = None, *, by: str | int | None = None, of: str = "probability", signed: bool = False,
-        truncate: bool = False, progress: Callable[[int, int], None] | None = None,
-    ) -> TokenAttention | list[TokenAttention]:  # fmt: skip
+        self, text: list[Any], answer: Any = None, **options: Unpack[BlankOptions]
+    ) -> list[TokenAttention]: ...
+    @overload
+    def blank_out(self, text: Any, answer: Any = None, **options: Unpack[BlankOptions]) -> TokenAttention: ...
+    def blank_out(
+        self, text: Any, answer: Any = None, **options: Unpack[BlankOptions]
+    ) -> TokenAttention | list[TokenAttention]:
         """What each token is worth to the answer, by blanking it: see `attnflow.importance.blank_out`."""
-        return importance_room.blank_out(
-            self, text, answer, by=by, of=of, signed=signed, truncate=truncate, progress=progress
-        )
+        results: TokenAttention | list[TokenAttention] = blank_out(self, text, answer, **options)
+        return results
 
     @overload
-    def gradient(self, text: list[Any], answer: Any = None, **options: Any) -> list[TokenAttention]: ...
-    @overload
-    def gradient(self, text: Any, answer: Any = None, **options: Any) -> TokenAttention: ...
     def gradient(
-        self, text: Any, answer: Any = None, *, reduce: str = "l2", of: str = "probability", truncate: bool = False
+        self, text: list[Any], answer: Any = None, **options: Unpack[GradientOptions]
+    ) -> list[TokenAttention]: ...
+    @overload
+    def gradient(self, text: Any, answer: Any = None, **options: Unpack[GradientOptions]) -> TokenAttention: ...
+    def gradient(
+        self, text: Any, answer: Any = None, **options: Unpack[GradientOptions]
     ) -> TokenAttention | list[TokenAttention]:
         """What each token is worth to the answer, by the gradient: see `attnflow.importance.gradient`."""
-        return importance_room.gradient(self, text, answer, reduce=reduce, of=of, truncate=truncate)
+        results: TokenAttention | list[TokenAttention] = gradient(self, text, answer, **options)
+        return results
 
     @overload
-    def integrated_gradients(self, text: list[Any], answer: Any = None, **options: Any) -> list[TokenAttention]: ...
-    @overload
-    def integrated_gradients(self, text: Any, answer: Any = None, **options: Any) -> TokenAttention: ...
     def integrated_gradients(
-        self, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None, steps: int = 50,
-        truncate: bool = False,
-    ) -> TokenAttention | list[TokenAttention]:  # fmt: skip
+        self, text: list[Any], answer: Any = None, **options: Unpack[IntegralOptions]
+    ) -> list[TokenAttention]: ...
+    @overload
+    def integrated_gradients(
+        self, text: Any, answer: Any = None, **options: Unpack[IntegralOptions]
+    ) -> TokenAttention: ...
+    def integrated_gradients(
+        self, text: Any, answer: Any = None, **options: Unpack[IntegralOptions]
+    ) -> TokenAttention | list[TokenAttention]:
         """The gradient along the way from a blank text, through captum: see `attnflow.importance.integrated_gradients`."""
-        return importance_room.integrated_gradients(self, text, answer, of=of, by=by, steps=steps, truncate=truncate)
+        results: TokenAttention | list[TokenAttention] = integrated_gradients(self, text, answer, **options)
+        return results
 
     @overload
-    def shapley(self, text: list[Any], answer: Any = None, **options: Any) -> list[TokenAttention]: ...
-    @overload
-    def shapley(self, text: Any, answer: Any = None, **options: Any) -> TokenAttention: ...
     def shapley(
-        self, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None, samples: int = 25,
-        seed: int = 0, truncate: bool = False,
-    ) -> TokenAttention | list[TokenAttention]:  # fmt: skip
+        self, text: list[Any], answer: Any = None, **options: Unpack[ShapleyOptions]
+    ) -> list[TokenAttention]: ...
+    @overload
+    def shapley(self, text: Any, answer: Any = None, **options: Unpack[ShapleyOptions]) -> TokenAttention: ...
+    def shapley(
+        self, text: Any, answer: Any = None, **options: Unpack[ShapleyOptions]
+    ) -> TokenAttention | list[TokenAttention]:
         """The mean gain over random orders of adding tokens, through captum: see `attnflow.importance.shapley`."""
-        return importance_room.shapley(self, text, answer, of=of, by=by, samples=samples, seed=seed, truncate=truncate)
+        results: TokenAttention | list[TokenAttention] = shapley(self, text, answer, **options)
+        return results
 
     def explain(
         self, text: Any, *, target: str | None = None, query: Query = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from attnflow._arrays import ArrayT, is_tensor
+from attnflow._arrays import Array, ArrayT, is_tensor
 from attnflow.errors import InputError
 
 ResultT = TypeVar("ResultT", bound=Any)
@@ -31,9 +31,11 @@ def uniform(layer: ArrayT) -> ArrayT:
     >>> uniform(np.array([[1.0, 0.0], [0.9, 0.1]])).tolist()
     [[1.0, 0.0], [0.5, 0.5]]
     """
-    seen = (layer > 0).to(layer.dtype) if is_tensor(layer) else (layer > 0).astype(layer.dtype)
+    weights: Array = layer
+    seen = (weights > 0).to(weights.dtype) if is_tensor(layer) else (weights > 0).astype(weights.dtype)
     count = seen.sum(-1)[..., None]
-    return seen / (count + (count == 0))
+    shares: ArrayT = seen / (count + (count == 0))
+    return shares
 
 
 def layerwise(layer: ArrayT) -> ArrayT:
@@ -48,7 +50,8 @@ def layerwise(layer: ArrayT) -> ArrayT:
     received = uniform(layer).sum(-2)[..., None, :]
     scaled = layer / (received + (received == 0))
     total = scaled.sum(-1)[..., None]
-    return scaled * (layer.sum(-1)[..., None] / (total + (total == 0)))
+    corrected: ArrayT = scaled * (layer.sum(-1)[..., None] / (total + (total == 0)))
+    return corrected
 
 
 def relative(method: Callable[[Sequence[ArrayT]], ResultT], layers: Sequence[ArrayT], mode: str | None) -> ResultT:
@@ -72,4 +75,5 @@ def relative(method: Callable[[Sequence[ArrayT]], ResultT], layers: Sequence[Arr
 
 def compared(values: ArrayT, field: ArrayT, mode: str) -> ArrayT:
     """``T - U`` for "difference", else ``T / U``, 0 where U is 0."""
-    return values - field if mode == "difference" else values / (field + (field == 0)) * (field > 0)
+    gain: ArrayT = values - field if mode == "difference" else values / (field + (field == 0)) * (field > 0)
+    return gain

@@ -80,11 +80,12 @@ def roll_rows(matrices: Sequence[ArrayT], rows: Mapping[int, Any], start: int = 
     """
 
     def through(l: int, state: ArrayT | None) -> ArrayT:
-        parts = [] if state is None else [state @ matrices[l]]
+        parts: list[Array] = [] if state is None else [state @ matrices[l]]
         if l in rows:
             chosen = rows[l]
             parts.append(matrices[l][chosen][:, None] if isinstance(chosen, tuple) else matrices[l][..., chosen, :])
-        return parts[0] if len(parts) == 1 else concatenate(parts, axis=parts[0].ndim - 2)
+        both: ArrayT = parts[0] if len(parts) == 1 else concatenate(parts, axis=parts[0].ndim - 2)
+        return both
 
     return roll_down(rows, start, through)
 
@@ -103,5 +104,5 @@ def roll_down(layers: Iterable[int], start: int, through: Callable[[int, ArrayT 
         state = through(l, state)
         if l in remaining:
             sizes[l] = before, int(state.shape[-2])
-    assert state is not None
-    return {l: state[..., first:last, :] for l, (first, last) in sizes.items()}
+    rows: Array = state
+    return {l: rows[..., first:last, :] for l, (first, last) in sizes.items()}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import attnflow as af
-from attnflow import model as model_module
+from attnflow.capture import runner as runner_module
 from attnflow.capture.check import float_outputs, largest_difference
 from attnflow.capture.routes import EAGER, FUSED, INTERFACE
 from helpers.architectures import (
@@ -103,7 +103,7 @@ def test_blocks_equal_whole(a: Architecture, monkeypatch: pytest.MonkeyPatch) ->
     whole = wrapped.trace(a.inputs(), keep_heads=True)
     (checked,) = wrapped.checked.values()
     assert checked.blocks and whole.steps
-    monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(runner_module, "WHOLE_BYTES", 0)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
     blocks = wrapped.trace(a.inputs(), keep_heads=True)
@@ -398,7 +398,7 @@ def test_blocks_never_hold_a_layer_of_heads(monkeypatch: pytest.MonkeyPatch) -> 
     """Of 4 heads and 300 tokens no tensor as large as heads × n × n, nor even two of n × n, is made."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    monkeypatch.setattr(model_module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(runner_module, "WHOLE_BYTES", 0)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 100_000)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 100_000)
     n, largest = 300, 0
@@ -738,7 +738,7 @@ def test_training_mode_is_refused() -> None:
     model.train()
     with pytest.raises(
         af.InputError,
-        match=r"the model is in training mode, where dropout changes the weights: call model\.eval\(\) first",
+        match=r"the model is in training mode, where dropout changes what it computes: call model\.eval\(\) first",
     ):
         wrapped.trace(text())
 

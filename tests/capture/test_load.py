@@ -492,7 +492,7 @@ def test_names_do_not_tell_where_a_model_lies(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(path)
     assert af.load(".").name == af.load("../m").name == "m"
     (tmp_path / "m" / "q8.gguf").touch()
-    monkeypatch.setattr(hub, "_fetch", lambda *options: (model, None, model.config))
+    monkeypatch.setattr(hub, "_from_pretrained", lambda *options: (model, None, model.config))
     assert {af.load(source).name for source in ("q8.gguf", "./q8.gguf", Path("q8.gguf").resolve())} == {"q8.gguf"}
     assert af.load(path, gguf_file="q8.gguf").name == af.load(".", gguf_file="q8.gguf").name == "q8.gguf"
     assert af.load("org/model", gguf_file="q8.gguf").name == af.load("org/model").name == "org/model"

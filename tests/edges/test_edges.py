@@ -173,7 +173,7 @@ def test_vectors_some_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) ->
     trace = traced("bert")
     whole = {edges: EDGES[edges].function(trace) for edges in ("value-norm", "block-norm", "alti", "value-zeroing")}
     monkeypatch.setattr(weights, "VECTORS", 12 * 32 * 5)
-    monkeypatch.setattr("attnflow.edges.inside.COPIES", 12 * 2)
+    monkeypatch.setattr("attnflow.capture.inside.COPIES", 12 * 2)
     for edges, expected in whole.items():
         torch.testing.assert_close(EDGES[edges].function(trace), expected, rtol=1e-12, atol=1e-12)
 
@@ -575,7 +575,10 @@ ALL = (
             {"edges": "alti", "missing": "self"},
             "missing='self' does not go with edges: normalize= says what becomes of rows that sum to less than one",
         ),
-        ({"edges": "gradient", "of": "odds"}, "of='odds': expected one of 'probability', 'logit', 'difference'"),
+        (
+            {"edges": "gradient", "of": "odds"},
+            "of='odds': expected one of 'probability', 'logit', 'log-odds', 'difference'",
+        ),
         (
             {"edges": "gradient", "answer": "perhaps"},
             "answer='perhaps' is no class of this model: expected one of 'LABEL_0', 'LABEL_1'",
@@ -680,7 +683,7 @@ def test_models_without_edges(name: str, edges: str, sentence: str) -> None:
 def test_training_mode() -> None:
     m = af.wrap(hf("BertForSequenceClassification", **POSITIONS)())
     m.model.train()
-    sentence = "the model is in training mode, where dropout changes the weights: call model.eval() first"
+    sentence = "the model is in training mode, where dropout changes what it computes: call model.eval() first"
     refuses(lambda: m.trace(some_ids(), edges="gradient"), sentence)
 
 
@@ -696,7 +699,10 @@ def test_values_are_zeroed_whatever_became_of_the_model_since() -> None:
             weights.value_zeroing(trace)
     finally:
         model.model.eval()
-    assert str(told.value) == "the model was put into training mode since it was traced: call model.eval() first"
+    assert (
+        str(told.value)
+        == "the model is in training mode, where dropout changes what it computes: call model.eval() first"
+    )
 
 
 def test_what_differs_by_rounding_alone_has_no_angle() -> None:

@@ -294,7 +294,7 @@ def test_a_model_with_one_number() -> None:
         (lambda m: m.blank_out([TEXT], "yes"), "answer='yes' for 1 texts: expected a list with one for each, or None"),
         (lambda m: m.blank_out(""), "the text '' is empty: expected at least one word"),
         (lambda m: m.gradient(TEXT, reduce="max"), "reduce='max': expected one of 'l2', 'l1', 'times-input', 'abs-sum', 'sum'"),
-        (lambda m: m.gradient(TEXT, of="loss"), "of='loss': expected one of 'probability', 'logit', 'difference'"),
+        (lambda m: m.gradient(TEXT, of="loss"), "of='loss': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
         (lambda m: m.blank_out(TEXT, ["yes"]), r"answer=\['yes'\] is no class of this model"),
         (lambda m: m.integrated_gradients(TEXT, steps=0), "steps=0: expected a whole number of at least 1"),
         (lambda m: m.shapley(TEXT, samples=1.5), "samples=1.5: expected a whole number of at least 1"),

@@ -21,8 +21,8 @@ import transformers
 from PIL import Image
 
 import attnflow as af
-from attnflow.capture.hub import embedded_folder
 from attnflow.cli import serve as commands
+from attnflow.model import embedded_folder
 from attnflow.server import service
 from attnflow.server.app import Server
 from attnflow.server.limits import Limits

@@ -13,9 +13,10 @@ import torch
 
 import attnflow as af
 from attnflow import receptive
+from attnflow.capture.passes import Step
 from attnflow.evaluate import statistics
 from attnflow.flow import CutEdge
-from attnflow.trace import Step, Trace
+from attnflow.trace import Trace
 from helpers.families import FAMILIES, attention, dyadic, widths
 from helpers.validator import check_certificate
 

@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 
 import attnflow as af
 from attnflow import cli
-from attnflow.trace import Step
+from attnflow.capture.passes import Step
 from attnflow.view import document, page
 from attnflow.view.explain import explain, traced
 from helpers.small_tokenizers import wordpiece

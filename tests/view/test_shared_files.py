@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import attnflow as af
-from attnflow.capture.hub import embedded_folder
 from attnflow.corpus import corpus_report, explain_corpus
+from attnflow.model import embedded_folder
 from attnflow.view.comparison import compare
 from attnflow.view.explain import explain
 

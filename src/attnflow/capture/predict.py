@@ -70,9 +70,8 @@ def answered(model: Runner, logits: Tensor, ids: Tensor) -> tuple[str, int | Non
         return "next token", len(ids) - 1
     places = (ids == mask).nonzero().flatten().tolist()
     if not places:
-        raise InputError(
-            f"the text has no {model.tokenizer.mask_token}, so the masked language model answers nothing: put one into it"
-        )
+        mark = getattr(model.tokenizer, "mask_token", "mask")
+        raise InputError(f"the text has no {mark}, so the masked language model answers nothing: put one into it")
     return "masked token", int(places[0])
 
 

@@ -153,7 +153,7 @@ class Runner:
         checked: Checked | None = None,
         reduce: str | list[int] = "mean",
         keep: bool | frozenset[int] = False,
-        whole_bytes: int = WHOLE_BYTES,
+        whole_bytes: int | None = None,
         *,
         collector: Collector | None = None,
         grad: bool = False,
@@ -172,7 +172,11 @@ class Runner:
         lengths = [int(e.tensors["input_ids"].shape[1]) for e in encoded] if "input_ids" in tensors else []
         if collector is None:
             layer_bytes = verify.layer_bytes(tensors, checked)
-            mode = "blocks" if checked.blocks and layer_bytes > whole_bytes else "whole"
+            mode = (
+                "blocks"
+                if checked.blocks and layer_bytes > (WHOLE_BYTES if whole_bytes is None else whole_bytes)
+                else "whole"
+            )
             collector = Collector(mode, reduce, keep if isinstance(keep, bool) else checked.stack.calls_of(keep))
         out = self.run(tensors, collector, checked, last=[] if checked.stack.cross else lengths, grad=grad)
         return Batch(self, checked, encoded, out, collector.calls, lengths, collector.mode, reduce)

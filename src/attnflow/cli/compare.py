@@ -19,13 +19,12 @@ from attnflow.cli.options import (
     Target,
     Truncate,
     Words,
-    layer_given,
     progress,
-    query_given,
     quiet,
     text_given,
 )
 from attnflow.errors import InputError
+from attnflow.selection import read_layer, read_query
 
 METHODS = ("raw", "rollout", "flow", "gradient", "blank-out")
 
@@ -68,7 +67,7 @@ def compare(
     loaded = attnflow.load(model, device=device, dtype=dtype)
     trace = loaded.trace(given, target=target, truncate=truncate)
     found = comparison.compare(
-        loaded, given, query=query_given(query, len(trace.tokens)), layer=layer_given(layer, trace.layer_count),
+        loaded, given, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
         words=words, special=special, residual=residual, truncate=truncate, trace=trace,
     )  # fmt: skip
     if output is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -63,19 +62,3 @@ def text_given(text: str) -> str:
         return sys.stdin.read() if text == "-" else text
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
-
-
-def layer_given(given: str, count: int, others: str = "or last") -> int:
-    """The paper's L1…LL, counted from 0."""
-    if given == "last":
-        return count - 1
-    digits = given.upper().removeprefix("L")
-    if not re.fullmatch("[0-9]+", digits) or not 1 <= int(digits) <= count:
-        raise InputError(f"layer {given!r}: expected L1 to L{count}, {others}")
-    return int(digits) - 1
-
-
-def query_given(query: str | None, tokens: int) -> Any:
-    """A position, or a token, which may be a number such as 2020."""
-    place = int(query) if query is not None and re.fullmatch("-?[0-9]+", query) else None
-    return query if place is None or abs(place) > tokens else place

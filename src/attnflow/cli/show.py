@@ -21,13 +21,12 @@ from attnflow.cli.options import (
     Truncate,
     TrustRemoteCode,
     Words,
-    layer_given,
     progress,
-    query_given,
     quiet,
     text_given,
 )  # fmt: skip
 from attnflow.errors import InputError
+from attnflow.selection import read_layer, read_query
 
 
 def show(
@@ -141,8 +140,8 @@ def show(
         from attnflow.view.explain import explain, traced
 
         trace = traced(loaded, given, target, truncate)
-        chosen = query_given(query, len(trace.tokens))
-        number = None if layer == "all" else layer_given(layer, trace.layer_count, "last or all")
+        chosen = read_query(query, len(trace.tokens))
+        number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
         state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
         page = explain(
             loaded, given, query=None if chosen == "all" else chosen, truncate=truncate, residual=share, trace=trace,
@@ -170,8 +169,8 @@ def show(
         )
         if words:
             trace = trace.words()
-        chosen = query_given(query, len(trace.tokens))
-        number = None if layer == "all" else layer_given(layer, trace.layer_count, "last or all")
+        chosen = read_query(query, len(trace.tokens))
+        number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
         if number is None and not as_json and output is None:
             raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
         if chosen == "all" and not as_json and output is None:

@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 
 from attnflow._arrays import to_numpy
-from attnflow.capture.assemble import assemble, natural_query
+from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.predict import prediction
-from attnflow.cli.options import query_given
+from attnflow.capture.runner import Batch
 from attnflow.corpus.schema import Explained, score_columns
 from attnflow.corpus.sources import Text
 from attnflow.errors import InputError, TextError
 from attnflow.flow import cores, flow
-from attnflow.model import Batch, Model
-from attnflow.rollout import rollout
-from attnflow.trace import Trace, positions_of
+from attnflow.graph import with_residual
+from attnflow.model import Model
+from attnflow.rollout import roll_rows, rollout
+from attnflow.selection import read_query, select_positions
+from attnflow.trace import Trace
 
 PROBE = "the key to the cabinets"
 """What the model is checked on, whatever the first text is: what a job finds must not depend on where it begins."""
@@ -166,8 +167,8 @@ class Explainer:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
         work = self._stacked if self.stacked else self._traced
         try:
-            done = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES)
-            return list(work(members, encoded, done))
+            batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES)
+            return list(work(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:
@@ -177,19 +178,18 @@ class Explainer:
             failure.set_result((members, [_failed(e)]))
             return [failure]
 
-    def _told(self, done: Batch) -> dict[str, Any]:
-        told = self.model._provenance(self.checked, done.mode, "mean", "keep")
-        told |= {"residual": self.wanted.residual}
+    def _provenance(self, batch: Batch) -> dict[str, Any]:
+        record = {**batch.provenance(), "residual": self.wanted.residual}
         if self.wanted.receptive_field is not None:
-            told["receptive_field"] = self.wanted.receptive_field
-        return told
+            record["receptive_field"] = self.wanted.receptive_field
+        return record
 
-    def _stacked(self, members: list[int], encoded: list[Encoded], done: Batch) -> Iterator[Future[Solved]]:
+    def _stacked(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
         """All texts of a batch at once: what is raw or rolled out on the model's device, flows from a copy in memory."""
         wanted = self.wanted
-        means = [done.calls[i].mean for i in self.checked.stack.main[: wanted.layers[-1] + 1]]
+        means = [batch.calls[i].mean for i in self.checked.stack.main[: wanted.layers[-1] + 1]]
         weights = [mean for mean in means if mean is not None]
-        provenance = json.dumps(self._told(done))
+        provenance = json.dumps(self._provenance(batch))
         rows = [[0]] * len(encoded)
         failed: dict[int, Explained] = {}
         for number, one in enumerate(encoded):
@@ -197,8 +197,8 @@ class Explainer:
                 rows[number] = _places(wanted.query, one.tokens, natural_query(self.checked, one.special))
             except InputError as e:
                 failed[number] = _failed(e, "query")
-        said = [prediction(self.model, done.out, one, number, done.lengths) for number, one in enumerate(encoded)]
-        graphs = [_with_residual(w, wanted.residual) for w in weights] if set(wanted.methods) - {"raw"} else []
+        predictions = [batch.prediction(number) for number in range(len(encoded))]
+        graphs = [with_residual(w, wanted.residual) for w in weights] if set(wanted.methods) - {"raw"} else []
         whole = any(len(r) > 1 for r in rows)
         at = None if whole else torch.tensor([r[0] for r in rows], device=weights[0].device)
         values: dict[str, Any] = {}
@@ -229,7 +229,7 @@ class Explainer:
                 scores |= zip(score_columns(["flow"], wanted.layers), solved, strict=True)
             return Explained(
                 one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
-                one.cut is not None, rows[number], said[number], scores, provenance=provenance,
+                one.cut is not None, rows[number], predictions[number], scores, provenance=provenance,
             )  # fmt: skip
 
         yield from self._solved(members, scored, CHUNK if capacities else len(members))
@@ -251,16 +251,11 @@ class Explainer:
 
             yield self.pool.submit(work)
 
-    def _traced(self, members: list[int], encoded: list[Encoded], done: Batch) -> Iterator[Future[Solved]]:
+    def _traced(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
         """Text by text, by way of traces: words, receptive fields, encoder-decoders."""
         wanted = self.wanted
-        traces = [
-            assemble(
-                self.model, done.calls, one, number, self.checked, "keep", self._told(done),
-                prediction(self.model, done.out, one, number, done.lengths),
-            )
-            for number, one in enumerate(encoded)
-        ]  # fmt: skip
+        provenance = self._provenance(batch)
+        traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]
 
         def scored(number: int) -> Explained:
             one, trace = encoded[number], traces[number]
@@ -291,18 +286,11 @@ def _explained(trace: Trace, encoded: Encoded, wanted: Wanted) -> Explained:
 
 def _places(query: str | None, labels: Sequence[str], natural: int | None) -> list[int]:
     """The positions that are explained of a text; a token that stands there several times, wherever it does."""
-    asked = query_given(query, len(labels))
-    found = [i for i, token in enumerate(labels) if token == asked]
-    return found or positions_of(asked, labels, len(labels), natural)
+    one = read_query(query, len(labels))
+    return [i for i, token in enumerate(labels) if token == one] or select_positions(one, labels, natural)
 
 
 _NONE = torch.empty(1, 0, dtype=torch.int64)
-
-
-def _with_residual(weights: Tensor, residual: float) -> Tensor:
-    """[text, query, key], as `Step.graph` makes it of one."""
-    n = weights.shape[-1]
-    return weights if residual == 0 else (1 - residual) * weights + residual * torch.eye(n, device=weights.device)
 
 
 def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
@@ -311,13 +299,11 @@ def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
 
 
 def _rolled(graphs: list[Tensor], layers: Sequence[int], at: Tensor | None) -> list[Tensor]:
-    """Rollout at each layer, [text, query, input]. One row a text goes down as a vector, from all layers together."""
+    """Rollout at each layer, [text, query, input]: of the row of each text at its own place, or of all of them."""
     if at is None:
-        found = rollout(graphs, layers=layers)  # [text, layer, query, input]
-        return [found[:, i] for i in range(len(layers))]
-    state = graphs[0][:, :0]
-    for l in range(layers[-1], -1, -1):
-        state = state @ graphs[l]
-        if l in layers:
-            state = torch.cat([_rows(graphs[l], at), state], 1)  # lower layers first
-    return [state[:, i : i + 1] for i in range(len(layers))]
+        rolled = rollout(graphs, layers=layers)  # [text, layer, query, input]
+        assert isinstance(rolled, Tensor)
+        return [rolled[:, i] for i in range(len(layers))]
+    rows = torch.arange(len(at), device=at.device), at
+    down = roll_rows(graphs, dict.fromkeys(layers, rows))
+    return [down[l] for l in layers]

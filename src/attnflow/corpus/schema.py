@@ -13,7 +13,7 @@ from attnflow.corpus.sources import Text
 from attnflow.jobs.store import arrow
 
 if TYPE_CHECKING:
-    from attnflow.trace import Prediction
+    from attnflow.capture.passes import Prediction
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,8 @@ def remove_others(folder: Path, pages: Mapping[int, Path]) -> None:
 def _model(summary: Mapping[str, Any], name: str | None) -> Any:
     """The model of the rows, as it was loaded for them; or the one named."""
     import attnflow
-    from attnflow.capture.hub import DTYPES, EMBEDDED
+    from attnflow.capture.hub import DTYPES
+    from attnflow.model import EMBEDDED
 
     provenance, gguf = summary["provenance"], summary["gguf_file"]
     told, revision = provenance.get("model"), provenance.get("revision")

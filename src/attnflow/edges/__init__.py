@@ -87,16 +87,25 @@ def traced(
     model: Runner, text: Any, name: str, normalize: str | None, *, answer: Any, of: str, missing: str, truncate: bool
 ) -> Pass:
     """One text with these edges: `Model.trace` with edges=."""
-    check_of(of)
     kind = edges_of(name)
     if missing != "keep":
         raise InputError(
             f"missing={missing!r} does not go with edges: normalize= says what becomes of rows that sum to less than one"
         )
-    batch, inside = run_inside(model, model.encode(text, truncate=truncate), kind.gradient)
-    if kind.gradient:
-        inside = _with_gradients(batch, inside, answer, of)
-    return reweighed(pass_with(batch, inside), name, normalize)
+    seen = look_inside(model, text, gradient=kind.gradient, answer=answer, of=of, truncate=truncate)
+    return reweighed(seen, name, normalize)
+
+
+def look_inside(
+    model: Runner, text: Any, *, gradient: bool, answer: Any = None, of: str = "logit", truncate: bool = False
+) -> Pass:
+    """One pass that all kinds of edges can be made of, with `reweighed`; those by gradients if ``gradient``.
+
+    answer, of: what gradients are of, as in `Model.gradient`.
+    """
+    check_of(of)
+    batch, inside = run_inside(model, model.encode(text, truncate=truncate), gradient)
+    return pass_with(batch, _with_gradients(batch, inside, answer, of) if gradient else inside)
 
 
 def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:

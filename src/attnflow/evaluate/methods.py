@@ -11,19 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attnflow.capture import encode
-from attnflow.edges import EDGES, edges_of, reweighed
-from attnflow.edges.inside import trace_inside
+from attnflow.edges import EDGES, edges_of, look_inside, reweighed
 from attnflow.errors import InputError
 from attnflow.evaluate.deletion import content
 from attnflow.evaluate.importances import query_of
 from attnflow.importance import blank_out, integrated_gradients
 from attnflow.importance.answer import Question, questions
 from attnflow.importance.gradients import REDUCE, forward_and_backward
+from attnflow.trace import Trace
 
 if TYPE_CHECKING:
     from attnflow.model import Model
-    from attnflow.trace import Trace
 
 Floats = NDArray[np.float64]
 Found = TypeVar("Found")
@@ -87,7 +85,7 @@ def methods_of(
 
 def lacking(model: Model) -> dict[str, str]:
     """Edges that this model cannot give, and why not, as a short text of it shows."""
-    trace = trace_inside(model, _probe(model), answer=None, of=ANSWER_OF, gradient=False, missing="keep", truncate=True)
+    trace = look_inside(model, _probe(model), gradient=False, truncate=True)
     found = {}
     for name in EDGES:
         if not edges_of(name).gradient:  # those need an answer, which any model of the grid has
@@ -99,13 +97,13 @@ def lacking(model: Model) -> dict[str, str]:
 
 
 def looks_back(model: Model) -> bool:
-    return model.verify(encode.encode(model, _probe(model), None, True, None)).causal
+    return model.verify(model.encode(_probe(model), truncate=True)).causal
 
 
 def _probe(model: Model) -> Any:
     if model.tokenizer is not None:
         return "the key to the old cabinets is on the table near the door"
-    return {"input_ids": torch.arange(2, 14)[None] % model._vocabulary()}
+    return {"input_ids": torch.arange(2, 14)[None] % model.vocabulary()}
 
 
 def _methods(edges: Sequence[str], importances: Sequence[str], causal: bool) -> Iterator[Method]:
@@ -223,10 +221,10 @@ class _Scorers:
         return values, took[f"captured {gradient}"] + took[f"weighed {key}"] + took[method.name]
 
     def _capture(self, gradient: bool) -> Trace:
-        return trace_inside(
-            self.model, self.text, answer=self.question.chosen, of=ANSWER_OF, gradient=gradient, missing="keep",
-            truncate=self.truncate,
-        )  # fmt: skip
+        chosen = self.question.chosen
+        return Trace.of(
+            look_inside(self.model, self.text, gradient=gradient, answer=chosen, of=ANSWER_OF, truncate=self.truncate)
+        )
 
     def _propagate(self, trace: Trace, method: Method) -> Any:
         if method.propagation in GATHERS:

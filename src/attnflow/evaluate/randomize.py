@@ -115,7 +115,7 @@ def _head(model: Model, stack: Any) -> set[int]:
     handles = [module.register_forward_pre_hook(reads) for module in model.model.modules()]
     handles.append(stack[-1].register_forward_hook(ends))
     try:
-        model._forward({"input_ids": torch.arange(1, 5)[None] % model._vocabulary()})
+        model.forward({"input_ids": torch.arange(1, 5)[None] % model.vocabulary()})
     finally:
         for handle in handles:
             handle.remove()

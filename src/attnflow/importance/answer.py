@@ -182,7 +182,7 @@ def _probability(odds: Tensor) -> Tensor:
 
 def is_saturated(question: Question, of: str) -> bool:
     """Whether the probability that is measured can hardly move."""
-    sure = min(question.chance, 1 - question.chance) < SATURATED
+    sure = 1 - question.chance < SATURATED or (question.kind == "class" and question.chance < SATURATED)
     return of in ("probability", "difference") and question.kind != "score" and sure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -33,16 +33,23 @@ if TYPE_CHECKING:
 BATCH = 64
 
 
+class IntegralOptions(TypedDict, total=False):
+    """The options of `integrated_gradients`."""
+
+    of: str
+    by: str | int | None
+    steps: int
+    truncate: bool
+
+
 @overload
 def integrated_gradients(
-    model: Runner, text: list[Any], answer: Any = None, *, of: str = "probability", by: str | int | None = None,
-    steps: int = 50, truncate: bool = False,
-) -> list[TokenAttention]: ...  # fmt: skip
+    model: Runner, text: list[Any], answer: Any = None, **options: Unpack[IntegralOptions]
+) -> list[TokenAttention]: ...
 @overload
 def integrated_gradients(
-    model: Runner, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None,
-    steps: int = 50, truncate: bool = False,
-) -> TokenAttention: ...  # fmt: skip
+    model: Runner, text: Any, answer: Any = None, **options: Unpack[IntegralOptions]
+) -> TokenAttention: ...
 def integrated_gradients(
     model: Runner,
     text: Any,
@@ -82,16 +89,22 @@ def integrated_gradients(
     return results if isinstance(text, list) else results[0]
 
 
+class ShapleyOptions(TypedDict, total=False):
+    """The options of `shapley`."""
+
+    of: str
+    by: str | int | None
+    samples: int
+    seed: int
+    truncate: bool
+
+
 @overload
 def shapley(
-    model: Runner, text: list[Any], answer: Any = None, *, of: str = "probability", by: str | int | None = None,
-    samples: int = 25, seed: int = 0, truncate: bool = False,
-) -> list[TokenAttention]: ...  # fmt: skip
+    model: Runner, text: list[Any], answer: Any = None, **options: Unpack[ShapleyOptions]
+) -> list[TokenAttention]: ...
 @overload
-def shapley(
-    model: Runner, text: Any, answer: Any = None, *, of: str = "probability", by: str | int | None = None,
-    samples: int = 25, seed: int = 0, truncate: bool = False,
-) -> TokenAttention: ...  # fmt: skip
+def shapley(model: Runner, text: Any, answer: Any = None, **options: Unpack[ShapleyOptions]) -> TokenAttention: ...
 def shapley(
     model: Runner,
     text: Any,

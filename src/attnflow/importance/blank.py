@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -31,16 +31,22 @@ if TYPE_CHECKING:
 BLANKS = ("unk", "mask", "pad", "remove")
 
 
+class BlankOptions(TypedDict, total=False):
+    """The options of `blank_out`."""
+
+    by: str | int | None
+    of: str
+    signed: bool
+    truncate: bool
+    progress: Callable[[int, int], None] | None
+
+
 @overload
 def blank_out(
-    model: Runner, text: list[Any], answer: Any = None, *, by: str | int | None = None, of: str = "probability",
-    signed: bool = False, truncate: bool = False, progress: Callable[[int, int], None] | None = None,
-) -> list[TokenAttention]: ...  # fmt: skip
+    model: Runner, text: list[Any], answer: Any = None, **options: Unpack[BlankOptions]
+) -> list[TokenAttention]: ...
 @overload
-def blank_out(
-    model: Runner, text: Any, answer: Any = None, *, by: str | int | None = None, of: str = "probability",
-    signed: bool = False, truncate: bool = False, progress: Callable[[int, int], None] | None = None,
-) -> TokenAttention: ...  # fmt: skip
+def blank_out(model: Runner, text: Any, answer: Any = None, **options: Unpack[BlankOptions]) -> TokenAttention: ...
 def blank_out(
     model: Runner,
     text: Any,

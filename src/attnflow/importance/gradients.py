@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -45,15 +45,20 @@ ROUNDING = 1e-4
 """A sum over dimensions that is so small beside the sum of absolute values is taken for rounding."""
 
 
+class GradientOptions(TypedDict, total=False):
+    """The options of `gradient`."""
+
+    reduce: str
+    of: str
+    truncate: bool
+
+
 @overload
 def gradient(
-    model: Runner, text: list[Any], answer: Any = None, *, reduce: str = "l2", of: str = "probability",
-    truncate: bool = False,
-) -> list[TokenAttention]: ...  # fmt: skip
+    model: Runner, text: list[Any], answer: Any = None, **options: Unpack[GradientOptions]
+) -> list[TokenAttention]: ...
 @overload
-def gradient(
-    model: Runner, text: Any, answer: Any = None, *, reduce: str = "l2", of: str = "probability", truncate: bool = False,
-) -> TokenAttention: ...  # fmt: skip
+def gradient(model: Runner, text: Any, answer: Any = None, **options: Unpack[GradientOptions]) -> TokenAttention: ...
 def gradient(
     model: Runner,
     text: Any,
@@ -186,4 +191,4 @@ def embedding_layer(model: Runner) -> torch.nn.Module:
             f"gradients need the embedding layer, and {type(model.model).__name__} does not name one: give it a method "
             "get_input_embeddings()"
         )
-    return layer  # type: ignore[no-any-return]
+    return layer

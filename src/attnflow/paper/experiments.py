@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnflow
-from attnflow.capture.hub import embedded_folder
 from attnflow.errors import InputError
 from attnflow.files import make_folder, write_whole
+from attnflow.model import embedded_folder
 from attnflow.paper import agreement, figures, paper_tables, sst2, verb_number
 from attnflow.paper.data_files import agreement_file, data_file, file_hash, find, folder_in, folder_of
 from attnflow.paper.result_text import section

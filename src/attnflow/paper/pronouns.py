@@ -330,7 +330,7 @@ def _prepared(model: Model, example: PronounExample) -> _Prepared | str:
         return (
             f"one of {', '.join(map(repr, (w for side in FORMS[example.kind] for w in side)))} is unknown to the model"
         )
-    names = [n for n in tokenizer.model_input_names if n in found and model._accepts(n)]
+    names = [n for n in tokenizer.model_input_names if n in found and model.accepts(n)]
     tensors = {name: torch.tensor([found[name]]) for name in dict.fromkeys(["input_ids", *names])}
     return _Prepared(text, tensors, mask, (first, second), forms[0], forms[1])
 

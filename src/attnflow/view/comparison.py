@@ -29,9 +29,10 @@ from attnflow.view.sheet import save
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from attnflow.capture.passes import Prediction
     from attnflow.model import Model
     from attnflow.result import FloatArray, TokenAttention
-    from attnflow.trace import Prediction, Trace
+    from attnflow.trace import Trace
 
 FORMAT = "attnflow.Comparison"
 VERSION = 2  # 1 called patches grid

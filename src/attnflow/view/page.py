@@ -106,8 +106,9 @@ def of_weights(
     except ImportError:
         raise InputError("the page of arrays needs torch: pip install 'attnflow[models]'") from None
     from attnflow._arrays import to_numpy
+    from attnflow.capture.passes import Step
     from attnflow.graph import weight_layers
-    from attnflow.trace import Step, Trace
+    from attnflow.trace import Trace
 
     layers = [to_numpy(layer) for layer in weight_layers(weights)]
     sizes = {layer.shape[-2:] for layer in layers}
