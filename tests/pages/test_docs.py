@@ -115,7 +115,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
 
     names = [*af.__all__, *evaluate.__all__, *importance.__all__]
     assert [name for name in names if name not in {place.rsplit(".", 1)[-1] for place in places}] == []
-    assert {"result.TokenAttention.save", "capture.model.Model.explain", "capture.trace.Trace.words"} <= places
+    assert {"result.TokenAttention.save", "model.Model.explain", "trace.Trace.words"} <= places
     # "name: meaning" lines are a list, with the line that goes on in the same item; examples are code
     assert re.search(r"<li>\s*(<p>)?<strong>queries</strong>: which positions to explain; None for all\.", html)
     assert "&gt;&gt;&gt;" in html and "<p>&gt;&gt;&gt;" not in html

@@ -227,9 +227,7 @@ def label_positions(model: Runner, encoded: Encoded, n: int) -> Encoded:
 
 def _windowed(model: torch.nn.Module, calls: Sequence[Call], encoded: Encoded) -> tuple[list[Step], list[int]]:
     if encoded.patches is None:
-        raise ModelError(
-            "the patches of this windowed model are unknown: its configuration names no patch_size"
-        )
+        raise ModelError("the patches of this windowed model are unknown: its configuration names no patch_size")
     patches, stage = encoded.patches, None
     steps: list[Step] = []
     ends: list[int] = []

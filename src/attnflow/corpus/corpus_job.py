@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow._arrays import indices, positions
-from attnflow.cli.options import layer_given
 from attnflow.corpus.plan import Shard, plan
 from attnflow.corpus.sources import Corpus, open_corpus
 from attnflow.errors import InputError
@@ -20,6 +19,7 @@ from attnflow.graph import check_residual
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
 from attnflow.receptive import check_mode
+from attnflow.selection import read_layer
 
 if TYPE_CHECKING:
     from attnflow.corpus.explainer import Wanted
@@ -164,7 +164,7 @@ def _layers(layers: str | int | Iterable[int], count: int) -> tuple[int, ...]:
     if layers == "all":
         return tuple(range(count))
     if isinstance(layers, str):
-        return tuple(sorted({layer_given(one.strip(), count, "last or all") for one in layers.split(",")}))
+        return tuple(sorted({read_layer(one.strip(), count, "last or all") for one in layers.split(",")}))
     return tuple(sorted(set(indices(positions(layers, "layer"), count, "layer"))))
 
 
