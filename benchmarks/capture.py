@@ -78,8 +78,8 @@ def _prepared(n: int, route: str) -> Callable[[], Any]:
     """What runs the model by this route, warmed up on a few tokens."""
     import torch
 
-    from attnflow import model as capture
     from attnflow import wrap
+    from attnflow.capture import runner as capture
 
     ids = torch.randint(5, 30000, (1, n), generator=torch.Generator().manual_seed(0))
     if route in ("output_attentions", "eager", "forward"):
@@ -109,7 +109,7 @@ def peak(n: int, route: str) -> float:
 def times(n: int, rounds: int) -> dict[str, float]:
     import time
 
-    from attnflow import model as capture
+    from attnflow.capture import runner as capture
 
     tasks = {"eager": _prepared(n, "eager"), "blocks": _prepared(n, "blocks")}
     tasks["whole"] = tasks["blocks"]

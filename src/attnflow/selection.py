@@ -19,9 +19,8 @@ def select_layers(layers: int | Iterable[int] | None, depth: int, lowest: int = 
     """
     numbers = list(range(lowest, depth)) if layers is None else indices(layers, depth, "layer")
     if not numbers or min(numbers) < lowest:
-        raise InputError(
-            f"layers={layers!r}: expected at least one, from {f'start={lowest}' if lowest else 0} to {depth - 1}"
-        )
+        first = f"start={lowest}" if lowest else "0"
+        raise InputError(f"layers={layers!r}: expected at least one, from {first} to {depth - 1}")
     return numbers
 
 

@@ -27,6 +27,7 @@ from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from attnflow import files  # noqa: E402
+from attnflow.capture import runner  # noqa: E402
 from attnflow.cli import app  # noqa: E402
 from attnflow.corpus import corpus_job, explain_corpus, worker  # noqa: E402
 from attnflow.corpus import explainer as explain  # noqa: E402
@@ -209,7 +210,8 @@ def test_a_tokenizer_that_panics_on_a_text_harms_no_other(panic: Any, tmp_path: 
 @pytest.mark.parametrize("where", ["flow", "prediction"])
 def test_whatever_a_text_throws_is_a_row(where: str, tmp_path: Path, monkeypatch: Any) -> None:
     model = bert()
-    real = getattr(explain, where)
+    module = explain if where == "flow" else runner
+    real = getattr(module, where)
     ids = model.tokenizer("the book")["input_ids"]
 
     def thrown(*args: Any, **options: Any) -> Any:
@@ -217,7 +219,7 @@ def test_whatever_a_text_throws_is_a_row(where: str, tmp_path: Path, monkeypatch
             raise Panic("in Rust")
         return real(*args, **options)
 
-    monkeypatch.setattr(explain, where, thrown)
+    monkeypatch.setattr(module, where, thrown)
     explain_corpus(write(tmp_path / "t.txt", TEXTS[:3]), tmp_path / "out", model, methods=["flow"])
     assert [(row["error"], row["message"]) for row in rows(tmp_path / "out")] == [
         (None, None), (None, None), ("model", "Panic: in Rust"),
