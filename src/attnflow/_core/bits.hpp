@@ -1,4 +1,4 @@
-// Sets of nodes as machine words, and one such set per row of a layer.
+// Sets of nodes as machine words.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,8 @@
 #include <intrin.h>
 #endif
 
+#include "rows.hpp"
+
 namespace attnflow {
 
 using Word = std::uint64_t;
@@ -16,6 +18,9 @@ inline int words_for(int n) { return (n + 63) / 64; }
 inline bool has(const Word* set, int j) { return set[j >> 6] >> (j & 63) & 1; }
 inline void add(Word* set, int j) { set[j >> 6] |= Word{1} << (j & 63); }
 inline void drop(Word* set, int j) { set[j >> 6] &= ~(Word{1} << (j & 63)); }
+inline void put(Word* set, int j, bool member) {
+    set[j >> 6] = (set[j >> 6] & ~(Word{1} << (j & 63))) | Word{member} << (j & 63);
+}
 
 inline int lowest(Word w) {
 #ifdef _MSC_VER
@@ -40,6 +45,10 @@ inline int first_common(const Word* a, const Word* b, int words) {
     return -1;
 }
 
+// One set after the other, all of the same size.
+using Sets = Rows<Word>;
+
+// One set per row of every layer.
 class BitMatrices {
 public:
     BitMatrices() = default;
@@ -57,6 +66,9 @@ public:
         BitMatrices other = *this;
         other.data_.assign(data_.size(), 0);
         return other;
+    }
+    bool all_empty() const {
+        return std::all_of(data_.begin(), data_.end(), [](Word word) { return word == 0; });
     }
     Word* at(int k) { return data_.data() + offset_[static_cast<std::size_t>(k - 1)]; }
     const Word* at(int k) const { return data_.data() + offset_[static_cast<std::size_t>(k - 1)]; }

@@ -5,10 +5,16 @@
 
 namespace attnflow {
 
-namespace portable { extern const Kernels table; }
+namespace portable {
+extern const Kernels table;
+}
 #ifdef ATTNFLOW_X86_KERNELS
-namespace avx2 { extern const Kernels table; }
-namespace avx512 { extern const Kernels table; }
+namespace avx2 {
+extern const Kernels table;
+}
+namespace avx512 {
+extern const Kernels table;
+}
 #endif
 
 // The best that this machine has, or a lesser one if ATTNFLOW_KERNELS names it (the tests compare their results).

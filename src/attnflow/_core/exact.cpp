@@ -52,7 +52,9 @@ public:
     }
 
 private:
-    struct Step { int level, node; };
+    struct Step {
+        int level, node;
+    };
 
     double residual_down(int k, int i, int j) const { return g_.cap.row(k, i)[j] - f_.row(k, i)[j]; }
 
@@ -180,8 +182,7 @@ private:
 
 Certificate exact_flow(const Graph& graph, int layer, int query, int token, Matrices& flow,
                        const std::function<bool()>& stop) {
-    for (int k = 1; k <= layer; ++k)
-        std::fill(flow.row(k, 0), flow.row(k, 0) + static_cast<std::ptrdiff_t>(flow.rows(k)) * flow.stride(k), 0.0);
+    for (int k = 1; k <= layer; ++k) std::fill_n(flow.at(k), flow.size(k), 0.0);
     Dinic dinic(graph, layer, query, token, flow, stop);
     const double value = dinic.run();
     if (dinic.stopped() || std::isinf(value)) {

@@ -78,9 +78,12 @@ Graph::Graph(const std::vector<const double*>& matrices, const std::vector<int>&
     }
     if (!square) return;
     const int n = width[0];
+    diagonal.assign(depth + 1, std::vector<double>(padded(n), 0.0));
+    for (int k = 1; k <= depth; ++k)
+        for (int j = 0; j < n; ++j) diagonal[k][j] = cap.row(k, j)[j];
     column.assign(depth + 1, std::vector<double>(padded(n), std::numeric_limits<double>::max()));
     for (int l = 3; l <= depth; ++l)
-        for (int j = 0; j < n; ++j) column[l][j] = std::min(column[l - 1][j], cap.row(l - 1, j)[j]);
+        for (int j = 0; j < n; ++j) column[l][j] = std::min(column[l - 1][j], diagonal[l - 1][j]);
 }
 
 }  // namespace attnflow

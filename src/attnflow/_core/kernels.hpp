@@ -25,6 +25,8 @@ struct Kernels {
     void (*copy_where)(double* to, const double* from, const std::uint64_t* set, int n);
     // sum of a[j] over the j in the set
     double (*sum_where)(const double* a, const std::uint64_t* set, int n);
+    // The set of the j with a[j] > least; writes all words of the set.
+    void (*above)(const double* a, double least, int n, std::uint64_t* set);
 };
 
 const Kernels& kernels();

@@ -24,7 +24,7 @@ bool many_flows(const Graph& graph, const std::vector<int>& layers, const std::v
 
     const auto work = [&] {
         try {
-            FastSolver solver(graph);
+            Solver solver(graph);
             for (;;) {
                 const std::size_t begin = next.fetch_add(kChunk);
                 if (begin >= total) break;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "fast.hpp"
+#include "solver.hpp"
 
 namespace attnflow {
 

@@ -1,0 +1,45 @@
+// What the edges between the first layer and the last can still carry, for steps 2 and 3. Every change is noted, so
+// that `restore` can take it back: between pairs every edge can carry its capacity.
+#pragma once
+
+#include <vector>
+
+#include "pair.hpp"
+
+namespace attnflow {
+
+class Residual {
+public:
+    Residual(const Graph& graph, const Pair& pair);
+
+    struct Change {
+        int layer, from, to;  // the edge (layer, from) -> (layer - 1, to), as the pair sees it
+        double before, sent;
+    };
+
+    // What the edges from (k, i) can carry, 1 < k < depth of the pair. To be changed by the functions below alone.
+    double* row(int k, int i) { return (pair_.flipped ? flipped_ : upright_).row(pair_.layer_of_graph(k), i); }
+    // Puts `amount` on an edge, whose place is `left`; an edge wider than the bound counts as that wide.
+    void send(double& left, int k, int i, int j, double amount) {
+        changes_.push_back(Change{k, i, j, left, amount});
+        left = pair_.within_bound(left) - amount;
+    }
+    // Replaces what an edge can carry.
+    void set(double& left, int k, int i, int j, double value) {
+        changes_.push_back(Change{k, i, j, left, 0});
+        left = value;
+    }
+    const std::vector<Change>& changes() const { return changes_; }
+
+    void restore();
+    // Whether every edge is as it was at first. For assertions: it looks at all of them.
+    bool is_restored() const;
+
+private:
+    const Graph& graph_;
+    const Pair& pair_;
+    Matrices upright_, flipped_;   // the capacities of the inner layers, and the same transposed
+    std::vector<Change> changes_;  // oldest first
+};
+
+}  // namespace attnflow
