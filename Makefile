@@ -52,6 +52,7 @@ web: web/node_modules/.stamp
 lint: $(VENV)/lint.stamp web/node_modules/.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror src/attnflow/_core/*.?pp src/attnflow/_core/*.inl
 	$(BIN)/mypy
 	npm run --silent --prefix web lint
 
@@ -126,7 +127,7 @@ $(VENV)/checkpoints.stamp: $(VENV)/tools.stamp
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/tools.stamp
-	$(PIP) numpy typer rich fastapi uvicorn ruff mypy import-linter
+	$(PIP) numpy typer rich fastapi uvicorn ruff mypy import-linter clang-format
 	@touch $@
 
 $(VENV)/bench.stamp: $(VENV)/package.stamp $(VENV)/checkpoints.stamp
