@@ -53,27 +53,13 @@ class Job:
     methods: tuple[Method, ...]
     deletions: tuple[str, ...]
     steps: int
-    truncate: bool
     seed: int
-
-    def rows(self, stage: str) -> int:
-        """Of one text."""
-        return {"scores": 1, "curves": len(self.deletions), "sanity": len(LEVELS)}[stage]
-
-    def settings(self) -> Row:
-        """As the manifest holds them."""
-        return {
-            "methods": [asdict(method) for method in self.methods],
-            "deletions": list(self.deletions),
-            "steps": self.steps,
-            "seed": self.seed,
-            "truncate": self.truncate,
-        }
+    truncate: bool
 
 
 @dataclass(frozen=True)
 class Task:
-    """One shard: the numbers of its texts, these, and what the stage of the scores found for them."""
+    """One shard: the numbers of its texts, these, and their rows of scores, where there are any."""
 
     numbers: tuple[int, ...]
     texts: tuple[Any, ...]
@@ -98,21 +84,20 @@ def run(
     data: str | None = None,
     say: Say = lambda line: None,
 ) -> Evaluation:
-    """Measures what is not yet in the folder, and returns all that is there. What is explained is the model's own answer.
+    """Measures what is not yet in the folder, and returns all that is there. The model's own answers are explained.
 
     source: arguments of `attnflow.load`, because every worker loads the model itself; {} is the embedded model.
-    texts: as `Model.trace` takes them; those that cannot be used are left out, and counted in ``provenance["excluded"]``.
+    texts: as `Model.trace` takes them; `Evaluation.excluded` counts those that cannot be used.
     folder: holds shards of 16 texts, each a parquet file in scores/, curves/ or sanity/. The same call resumes a run that
         was stopped, in whatever way.
     edges, importances: as `methods_of` takes them. deletions: some of "mask", "unk", "remove"; by default those that the
         tokenizer has. steps: of the deletion curves. sanity: so many of the texts are also scored with shuffled weights.
     truncate: cut long texts. seed: of ties, of the random baseline and of shuffled weights.
-    workers: processes; by default one for each core, or one if there is a GPU, which several can share. With one,
-        everything is done in this process. A script that asks for more must do so below ``if __name__ == "__main__":``,
-        because each of them imports it.
-    stages: some of "scores", "curves" and "sanity", the last two of which need the first. The folder may be copied to a
+    workers: processes; by default one for each core, or one if there is a GPU, which several can share. One works in this
+        process. A script that asks for more must do so below ``if __name__ == "__main__":``, because each imports it.
+    stages: some of "scores", "curves" and "sanity", the last two of which need the first. You may copy the folder to a
         machine with a GPU for one of them.
-    data: how the texts are called in what is written. say: is told of progress.
+    data: the name of the texts in what is written. say: receives lines about progress.
     """
     folder = Path(folder)
     some_of(stages, STAGES, "stages")
@@ -123,16 +108,16 @@ def run(
     arrow()  # before anything is measured in vain
     source = {**source, **({} if device is None else {"device": device})}
     model = attnflow.load(**source)
-    chosen = (
-        [by for by in deletion.DELETIONS if _has(model, by)] if deletions is None else list(dict.fromkeys(deletions))
-    )
-    some_of(chosen, deletion.DELETIONS, "deletions")
-    for by in chosen:
+    if deletions is None:
+        own = {by: getattr(model.tokenizer, f"{by}_token_id", None) for by in ("mask", "unk")}
+        deletions = [by for by in deletion.DELETIONS if by == "remove" or own[by] is not None]
+    some_of(deletions, deletion.DELETIONS, "deletions")
+    for by in deletions:
         blank_id(model, by)
-    wanted = {name: value for name, value in (("edges", edges), ("importances", importances)) if value is not None}
     with _few_threads(model):
-        job = Job(methods_of(model, **wanted), tuple(chosen), steps, truncate, seed)
+        methods = methods_of(model, edges=edges, importances=importances)
         without = {} if edges is not None else lacking(model)
+    job = Job(methods, tuple(dict.fromkeys(deletions)), steps, seed, truncate)
     if "sanity" in stages and sanity:
         layers_of(model)
     used, ids, excluded = deletion.rankable(model, texts, truncate)
@@ -150,7 +135,7 @@ def run(
     plans = {
         name: {"shard": name, "samples": list(numbers)} for stage in STAGES for name, numbers in shards[stage].items()
     }
-    found: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = {}  # of each stage that is complete
     size = workers or (cores() if model.device.type == "cpu" else 1)
     load = partial(_loaded, {**source, "device": str(model.device)}, max(1, cores() // size))
     with (
@@ -163,7 +148,7 @@ def run(
                 if name in shards[stage]:
                     say(f"{name.replace('/', ': ')} is damaged or of another run, and is done again")
             if stage in stages:
-                scored = found.get("scores") or [{}] * len(used)
+                scored = rows.get("scores") or [{}] * len(used)
                 tasks = {
                     place: Task(shard, tuple(used[k] for k in shard), tuple(scored[k] for k in shard))
                     for place, (name, shard) in enumerate(shards[stage].items())
@@ -171,30 +156,32 @@ def run(
                 }
                 names = list(shards[stage])
                 results = do(partial(WORK[stage], job), tasks)
-                for place, rows in _with_progress(stage, counts[stage], tasks, results, say):
-                    store.write(names[place], _arrow_table([{**row, "device": model.device.type} for row in rows]))
+                for place, own_rows in _with_progress(stage, counts[stage], tasks, results, say):
+                    on_device = [{**row, "device": model.device.type} for row in own_rows]
+                    store.write(names[place], arrow()[0].Table.from_pylist(on_device))
             if shards[stage].keys() <= store.records.keys():
-                found[stage] = [row for name in shards[stage] for row in read_shard(folder / name)]
+                rows[stage] = [row for name in shards[stage] for row in read_shard(folder / name)]
             elif stage == "scores":
                 raise InputError(
                     f"{str(folder)!r} does not hold the scores of all {len(used)} texts, and curves and sanity need them: "
                     "run the stage 'scores' first"
                 )
-    told = {
+    sanity_rows = rows.get("sanity", [])
+    provenance = {
         **{name: value for name, value in settings.items() if name not in ("texts", "tokens", "methods")},
         "revision": model.revision,
         "data": data,
         "explained": "the model's own answer",
-        "answers": dict(Counter(json.loads(row["answer"])["kind"] for row in found["scores"])),
+        "answers": dict(Counter(json.loads(row["answer"])["kind"] for row in rows["scores"])),
         "texts": len(texts),
         "samples": len(used),
         "excluded": dict(excluded),
         "without edges": without,
-        "sanity": len(found.get("sanity", ())) // len(LEVELS),
-        "without sanity": dict(Counter(row["why"] for row in found.get("sanity", ()) if row["why"])),
-        "devices": {stage: sorted({row["device"] for row in rows}) for stage, rows in found.items()},
+        "sanity": len(sanity_rows) // len(LEVELS),
+        "without sanity": dict(Counter(row["why"] for row in sanity_rows if row["why"])),
+        "devices": {stage: sorted({row["device"] for row in own_rows}) for stage, own_rows in rows.items()},
     }
-    return _evaluation(job, found, told)
+    return _evaluation(job, rows, provenance)
 
 
 def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[int]]) -> Row:
@@ -207,48 +194,38 @@ def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[i
         "weights": weights_hash(model),
         "texts": digest(plain),
         "tokens": digest(list(ids)),
-        **job.settings(),
+        **json.loads(json.dumps(asdict(job))),
         "attnflow": attnflow.__version__,
         "configuration": fingerprint(model),
     }
-
-
-def _arrow_table(rows: list[Row]) -> Any:
-    return arrow()[0].Table.from_pylist(rows)
 
 
 def _scores(job: Job, model: Model, task: Task) -> list[Row]:
     rows = []
     for number, text in zip(task.numbers, task.texts, strict=True):
         with _about(text):
-            found = score_text(model, text, job.methods, truncate=job.truncate, seed=job.seed + number)
-        rows.append(
-            {
-                "sample": number,
-                "content": [int(i) for i in found.content],
-                "tokens": [table_text(token) for token in found.tokens],
-                "scores": np.asarray(found.scores, np.float64).ravel().tolist(),
-                "seconds": np.asarray(found.seconds, np.float64).tolist(),
-                "pass_seconds": float(found.pass_seconds),
-                "answer": json.dumps(dict(found.answer)),
-            }
-        )
+            scored = score_text(model, text, job.methods, truncate=job.truncate, seed=job.seed + number)
+        rows.append({
+            "sample": number, "content": list(scored.content), "tokens": list(map(table_text, scored.tokens)),
+            "scores": scored.scores.ravel().tolist(), "seconds": scored.seconds.tolist(),
+            "pass_seconds": scored.pass_seconds, "answer": json.dumps(dict(scored.answer)),
+        })  # fmt: skip
     return rows
 
 
 def _curves(job: Job, model: Model, task: Task) -> list[Row]:
     # the answer by its number: on another machine rounding may turn a tie the other way
     answers = [json.loads(row["answer"])["number"] for row in task.scored]
-    asked, places, rankings = [], [], []
+    explained, places, rankings = [], [], []
     for number, text, answer, row in zip(task.numbers, task.texts, answers, task.scored, strict=True):
         with _about(text):
             (question,) = questions(model, [text], [answer], job.truncate)
-        asked.append(question)
+        explained.append(question)
         places.append(np.array(row["content"], np.intp))
         rankings.append(deletion.orders(_table(row, len(job.methods)), job.seed + number))
-    found = {by: deletion.curves(model, asked, rankings, by, job.steps, places=places) for by in job.deletions}
+    curves = {by: deletion.curves(model, explained, rankings, by, job.steps, places=places) for by in job.deletions}
     return [
-        {"sample": number, "deletion": by, "curve": found[by][k].ravel().tolist()}
+        {"sample": number, "deletion": by, "curve": curves[by][k].ravel().tolist()}
         for k, number in enumerate(task.numbers)
         for by in job.deletions
     ]
@@ -258,9 +235,9 @@ def _sanity(job: Job, model: Model, task: Task) -> list[Row]:
     scores = [_table(row, len(job.methods)) for row in task.scored]
     answers = [json.loads(row["answer"])["number"] for row in task.scored]
     seeds = [job.seed + number for number in task.numbers]
-    found = agreement(model, task.texts, job.methods, scores, answers, seeds, job.seed, job.truncate)
+    by_level = agreement(model, task.texts, job.methods, scores, answers, seeds, job.seed, job.truncate)
     return [
-        {"sample": number, "level": level, "correlation": found[level][k][0].tolist(), "why": found[level][k][1]}
+        {"sample": number, "level": level, "correlation": by_level[level][k][0].tolist(), "why": by_level[level][k][1]}
         for k, number in enumerate(task.numbers)
         for level in LEVELS
     ]
@@ -278,7 +255,7 @@ def _loaded(source: Source, threads: int) -> Model:
 
 @contextmanager
 def _few_threads(model: Model) -> Iterator[None]:
-    """While it lasts, torch runs a small model on the CPU in one thread, as each of many workers does."""
+    """Inside it, torch runs a small model on the CPU in one thread, as each of many workers does."""
     before = torch.get_num_threads()
     small = model.device.type == "cpu" and sum(p.numel() for p in model.model.parameters()) < SMALL
     torch.set_num_threads(1 if small else before)
@@ -308,8 +285,8 @@ def _with_progress(
     meter = Meter(count, count - sum(len(task.numbers) for task in tasks.values()))
     if tasks and meter.before:
         say(f"{stage}: {meter.before} of {count} texts are there already")
-    for place, rows in results:
-        yield place, rows
+    for place, own_rows in results:
+        yield place, own_rows
         meter.count += len(tasks[place].numbers)
         left = f", about {duration(meter.seconds_left or 0)} left" if meter.finished < count else ""
         say(f"{stage}: {meter.finished} of {count} texts, {meter.rate:.3g} texts/s{left}")
@@ -353,7 +330,3 @@ def _evaluation(job: Job, rows: Mapping[str, list[Row]], provenance: Mapping[str
         provenance=provenance,
         seed=job.seed,
     )
-
-
-def _has(model: Model, by: str) -> bool:
-    return by == "remove" or getattr(model.tokenizer, f"{by}_token_id", None) is not None

@@ -65,13 +65,14 @@ class Scored:
 
 
 def methods_of(
-    model: Model, *, edges: Sequence[str] | None = None, importances: Sequence[str] = IMPORTANCES
+    model: Model, *, edges: Sequence[str] | None = None, importances: Sequence[str] | None = None
 ) -> tuple[Method, ...]:
     """All combinations for this model; the paper's three methods and the baselines are always among them.
 
-    edges: some of `attnflow.edges.EDGES`; all by default. Edges by gradients also come normalised, and gathered.
-    A model that looks back only gets the readings of the receptive field too.
+    edges: some of `attnflow.edges.EDGES`; importances: some of `IMPORTANCES`; all by default. Edges by gradients also come
+    normalised, and gathered. A model that looks back only gets the readings of the receptive field too.
     """
+    importances = IMPORTANCES if importances is None else importances
     for name in importances:
         if name not in IMPORTANCES:
             raise InputError(f"importances {name!r}: expected some of {', '.join(map(repr, IMPORTANCES))}")
