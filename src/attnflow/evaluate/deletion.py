@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attnflow.capture import encode
 from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError
 from attnflow.evaluate.arguments import ONE_TOKEN, readable, whole_number
@@ -70,7 +69,7 @@ def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[A
     place = getattr(model.config, "prediction_position", None)
     fills_masks = writes_words(model) and not writes_next(model) and mask is not None
     if not isinstance(place, int):
-        first = None if fills_masks or not numbers else encode.encode(model, texts[numbers[0]], None, True, None)
+        first = None if fills_masks or not numbers else model.encode(texts[numbers[0]], truncate=True)
         place = -1 if first is not None and model.verify(first).causal else None
     used, ids = [], []
     for number, own in zip(numbers, all_ids, strict=True):
