@@ -21,9 +21,9 @@ from attnflow.capture.silence import silence
 from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.corpus import explain_corpus
 from attnflow.corpus.plan import Reader, plan
-from attnflow.corpus.sources import open_corpus
 from attnflow.errors import InputError
 from attnflow.jobs.progress import Progress
+from attnflow.texts.sources import open_corpus
 from benchmarks.command import run_command
 from benchmarks.memory import in_process
 
@@ -163,9 +163,9 @@ def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
     """What one text takes of each stage, all layers: milliseconds of one core, or of the model's device, and bytes."""
     from attnflow.corpus import explainer as explain
     from attnflow.corpus.schema import table
-    from attnflow.corpus.sources import Text
     from attnflow.flow import flow
     from attnflow.jobs.store import write_shard
+    from attnflow.texts.sources import Text
 
     given = [Text(str(i), text) for i, text in enumerate(texts)]
     layers = tuple(range(explain.layer_count(explain.checked(model))))

@@ -9,7 +9,6 @@ within each sentence. ``python -m benchmarks.receptive_fields`` runs it; docs/de
 from __future__ import annotations
 
 import json
-import lzma
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from attnflow.evaluate.statistics import Interval, intervals, spearman
 from attnflow.graph import attention_graph
 from attnflow.receptive import MODES, check_mode, relative
 from attnflow.rollout import rollout
+from attnflow.texts.strict import read_lines
 from benchmarks.command import run_command
 
 if TYPE_CHECKING:
@@ -90,19 +90,6 @@ def partial(xy: float, xz: float, yz: float) -> float:
     """The correlation of x and y given z: ``(xy - xz·yz) / √((1-xz²)(1-yz²))``; 0 where z says all about one of them."""
     rest = (1 - xz * xz) * (1 - yz * yz)
     return (xy - xz * yz) / rest**0.5 if rest > 1e-12 else 0.0
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a .txt or .txt.xz file that are not empty, each once."""
-    try:
-        data = path.read_bytes()
-        text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8")
-    except (OSError, lzma.LZMAError, UnicodeDecodeError) as e:
-        why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
-        raise InputError(
-            f"text {str(path)!r}: {why}; expected UTF-8 text with one sentence a line, .txt or .txt.xz"
-        ) from None
-    return list(dict.fromkeys(line.strip() for line in text.split("\n") if line.strip()))
 
 
 def sample(
@@ -315,7 +302,7 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Which receptive-field normalisation ranks a decoder's tokens as blank-out of the next token does?"""
-    lines = read_lines(text)
+    lines = list(dict.fromkeys(line for _, line in read_lines(text)))
     silence()
     loaded = attnflow.load(model, gguf_file=gguf, dtype="float32")
     chosen = sample(loaded, lines, sentences, cut=cut, seed=seed)

@@ -13,6 +13,7 @@ import os
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -226,17 +227,16 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
     return fields, _placed(fields, dtype, cells)
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def arrow(kind: str = "parquet") -> tuple[ModuleType, ModuleType]:
+    """pyarrow and pyarrow.parquet. kind: what needs them."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise InputError(
-            ".parquet needs pyarrow, which is not installed: pip install 'attnflow[corpus]', or use .json, .npz or .csv"
-        ) from None
+        raise InputError(f"{kind} needs pyarrow: pip install 'attnflow[corpus]'") from None
 
 
 def _write_parquet(result: TokenAttention, path: Path) -> None:
-    pa, parquet = _pyarrow()
+    pa, parquet = arrow(".parquet")
     places = np.indices(result.values.shape).reshape(3, -1)
     # a text without any word would leave its column without a type
     kinds = {"word": pa.int64()}
@@ -257,7 +257,7 @@ def _digest(meta: bytes, values: FloatArray) -> bytes:
 
 
 def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    _, parquet = _pyarrow()
+    _, parquet = arrow(".parquet")
     with path.open("rb") as file:
         table = parquet.ParquetFile(file, page_checksum_verification=True).read()
     meta = table.schema.metadata[b"attnflow"]

@@ -19,7 +19,6 @@ from benchmarks.receptive_fields import (
     measure,
     neutral,
     partial,
-    read_lines,
     run,
     sample,
     scores,
@@ -31,6 +30,7 @@ from scipy import stats
 
 import attnflow as af
 from attnflow.importance import answer
+from attnflow.texts.strict import read_lines
 from benchmarks import receptive_fields as experiment
 from helpers.architectures import LLAMA, POSITIONS, hf, ids
 
@@ -175,15 +175,21 @@ def test_cut_ends_inside() -> None:
 def test_texts(tmp_path: Path, name: str) -> None:
     data = b"one sentence\n\n two \r\none sentence\n"
     (tmp_path / name).write_bytes(lzma.compress(data) if name.endswith("xz") else data)
-    assert read_lines(tmp_path / name) == ["one sentence", "two"]
+    assert list(read_lines(tmp_path / name)) == [(1, "one sentence"), (3, "two"), (4, "one sentence")]
 
 
 def test_mistakes(tmp_path: Path) -> None:
     (tmp_path / "b.txt.xz").write_bytes(b"not xz")
     (tmp_path / "c.txt").write_bytes(b"\xff\xfe")
-    for name, why in (("a.txt", "there is no such file"), ("b.txt.xz", "it cannot be read"), ("c.txt", "it cannot be")):
-        with pytest.raises(af.InputError, match=rf"{name}': {why}.*expected UTF-8 text with one sentence a line"):
-            read_lines(tmp_path / name)
+    (tmp_path / "d.txt").write_bytes(b"caf\xe9")
+    for name, why in (
+        ("a.txt", r"there is no file .*a.txt': expected UTF-8 text, plain or packed as .gz, .xz, .bz2"),
+        ("b.txt.xz", "b.txt.xz' cannot be read as txt.xz: Input format not supported by decoder"),
+        ("c.txt", "c.txt' is UTF-16: expected UTF-8; convert it first"),
+        ("d.txt", "d.txt, line 1 is not UTF-8: convert the file first"),
+    ):
+        with pytest.raises(af.InputError, match=why):
+            list(read_lines(tmp_path / name))
     model = decoder(Words())
     with pytest.raises(af.InputError, match="the text has 1 sentences of 8 to 40 tokens, and 5 were asked for"):
         sample(model, ["a b c", "a b c d e f g h"], 5)
@@ -221,7 +227,7 @@ def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         return left.value.code, capsys.readouterr()
 
     code, told = attnflow("--text", str(tmp_path / "no.txt"))
-    assert code == 2 and "no.txt': there is no such file" in told.err
+    assert code == 2 and "there is no file" in told.err and "no.txt" in told.err
     (tmp_path / "a.txt").write_text("\n".join(" ".join(f"{i}w{j}" for j in range(9)) for i in range(4)))
     monkeypatch.setattr(af, "load", lambda *_, **__: decoder(Words()), raising=False)
     code, told = attnflow("--text", str(tmp_path / "a.txt"), "--sentences", "3")

@@ -32,9 +32,9 @@ from attnflow.cli import app  # noqa: E402
 from attnflow.corpus import corpus_job, explain_corpus, worker  # noqa: E402
 from attnflow.corpus import explainer as explain  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
-from attnflow.corpus.sources import Text, open_corpus  # noqa: E402
 from attnflow.jobs.progress import Progress, duration  # noqa: E402
 from attnflow.jobs.store import read_manifest  # noqa: E402
+from attnflow.texts.sources import Text, open_corpus  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
 from helpers.small_tokenizers import sentencepiece  # noqa: E402

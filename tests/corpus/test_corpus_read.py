@@ -22,14 +22,14 @@ from typing import Any
 
 import pytest
 
-from attnflow.corpus import columnar as tables
 from attnflow.corpus import plan as read
-from attnflow.corpus import sources as inputs
-from attnflow.corpus import text_files as lines
 from attnflow.corpus.plan import Piece, Reader, Shard, plan
-from attnflow.corpus.sources import Corpus, Text, open_corpus
 from attnflow.errors import InputError
-from attnflow.evaluate.dataset import read_rows
+from attnflow.texts import columnar as tables
+from attnflow.texts import sources as inputs
+from attnflow.texts import text_files as lines
+from attnflow.texts.sources import Corpus, Text, open_corpus
+from attnflow.texts.strict import read_rows
 
 pa = pytest.importorskip("pyarrow", reason="tables of a corpus need pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="tables of a corpus need pyarrow")
@@ -182,7 +182,7 @@ def test_every_format_in_parts_of_any_size_and_order(
 def test_csv_is_read_as_evaluate_reads_it(tmp_path: Path) -> None:
     data = 'id,text,"a ""b"""\r\n1,"two\nlines, and ""quotes""",x\n\n\n2, spaces ,"y\r\nz"\r3,old ends,\r4,half "quoted" cell,w'
     write(tmp_path / "a.csv", data.encode())
-    _, rows = read_rows(tmp_path / "a.csv")
+    rows = [row for _, row in read_rows(tmp_path / "a.csv")]
     assert [(t.id, t.text, t.pair) for t in texts_of(tmp_path / "a.csv", pair='a "b"')] == [
         (row["id"], row["text"], row['a "b"']) for row in rows
     ]
@@ -486,9 +486,9 @@ def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert texts("train") == [("train[0]", "one"), ("train[1]", "two")] and texts("test") == [("test[0]", "three")]
     for split, message in {
-        None: "'hf://datasets/a/b' has 2 splits: choose one with --split, of 'train', 'test'",
+        None: "'hf://datasets/a/b' has 2 splits: choose one with split=, of 'train', 'test'",
         "dev": "'hf://datasets/a/b' cannot be loaded: Unknown split \"dev\". Should be one of ['train', 'test'].",
-        "train[:1]": "'hf://datasets/a/b' with the split 'train[:1]' has 1 of the 2 rows in its files: expected a whole split; for its first texts use --samples",
+        "train[:1]": "'hf://datasets/a/b' with the split 'train[:1]' has 1 of the 2 rows in its files: expected a whole split; for its first texts use samples=",
     }.items():
         with pytest.raises(InputError) as e:
             texts(split)
@@ -553,15 +553,15 @@ GARBLED = "mend it, or take it out of the input"
         ("a.txt", b"", {}, "{path} has no texts: expected at least one in a.txt"),
         ("a.csv", b"text\n\n", {}, "{path} has no texts: expected at least one in a.csv"),
         ("a.csv", b"\n\n", {}, "{path} is empty: expected the names of its columns in the first line"),
-        ("a.csv", b"body,n\nx,1\n", {}, "a.csv has no column 'text' or 'sentence' or 'words': name the column of the text with --text, one of 'body', 'n'"),
+        ("a.csv", b"body,n\nx,1\n", {}, "a.csv has no column 'text' or 'sentence' or 'words': name the column of the text with text=, one of 'body', 'n'"),
         ("a.csv", b"text\nx\n", {"text": "body"}, "a.csv has no column 'body': expected one of 'text'"),
         ("a.tsv", b"text\nx\n", {"pair": "b"}, "a.tsv has no column 'b': expected one of 'text'"),
-        ("a.jsonl", b'{"body": "x"}\n', {}, "a.jsonl has no column 'text' or 'sentence' or 'words': name the column of the text with --text, one of 'body'"),
+        ("a.jsonl", b'{"body": "x"}\n', {}, "a.jsonl has no column 'text' or 'sentence' or 'words': name the column of the text with text=, one of 'body'"),
         ("a.jsonl", b'{"text": "x"}\n{"n": 1}', {"id": "key"}, "a.jsonl has no column 'key': expected one of 'text', 'n'"),
-        ("a.txt", b"x\n", {"text": "body"}, "--text 'body' names a column, and a.txt has none: leave it out, or give tables alone"),
-        ("a.txt", b"x\n", {"pair": "b"}, "--pair 'b' names a column, and a.txt has none: leave it out, or give tables alone"),
-        ("a.csv", b"text\nx\n", {"whole_files": True}, "--whole-files is about .txt files, and there are none in {path}: leave it out"),
-        ("a.csv", b"text\nx\n", {"split": "train"}, "--split 'train' chooses a split of a Hugging Face dataset, and {path} is none: leave it out"),
+        ("a.txt", b"x\n", {"text": "body"}, "text='body' names a column, and a.txt has none: leave it out, or give tables alone"),
+        ("a.txt", b"x\n", {"pair": "b"}, "pair='b' names a column, and a.txt has none: leave it out, or give tables alone"),
+        ("a.csv", b"text\nx\n", {"whole_files": True}, "whole_files=True is about .txt files, and there are none in {path}: leave it out"),
+        ("a.csv", b"text\nx\n", {"split": "train"}, "split='train' chooses a split of a Hugging Face dataset, and {path} is none: leave it out"),
         ("a.md", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
         ("a.parquet.gz", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
         ("a.parquet", b"nonsense", {}, f"{{path}} cannot be read as parquet: Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.; {GARBLED}"),
@@ -619,10 +619,10 @@ def test_garbled_tables(tmp_path: Path) -> None:
 def test_the_type_of_a_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": [1, 2], "other": ["a", "b"]}), tmp_path / "a.parquet")
     for options, message in (
-        ({}, "a.parquet: the column 'text' holds int64; expected text, so name another with --text"),
+        ({}, "a.parquet: the column 'text' holds int64; expected text, so name another with text="),
         (
             {"text": "other", "pair": "text"},
-            "a.parquet: the column 'text' holds int64; expected text, so name another with --pair",
+            "a.parquet: the column 'text' holds int64; expected text, so name another with pair=",
         ),
     ):
         with pytest.raises(InputError) as e:
@@ -717,7 +717,7 @@ def test_refusals_of_saved_datasets(tmp_path: Path) -> None:
         (tmp_path / "e" / name).write_text("{}")
     d, e = tmp_path / "d", tmp_path / "e"
     for path, split, message in (
-        (d, None, f"{str(d)!r} has 2 splits: choose one with --split, of 'train', 'test'"),
+        (d, None, f"{str(d)!r} has 2 splits: choose one with split=, of 'train', 'test'"),
         (d, "dev", f"{str(d)!r} has no split 'dev': expected one of 'train', 'test'"),
         (
             d,

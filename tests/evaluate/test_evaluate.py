@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import attnflow as af
-from attnflow.evaluate.dataset import known_labels, read_rows, texts_and_labels
+from attnflow.evaluate.dataset import known_labels, texts_and_labels
 from attnflow.evaluate.statistics import Interval, holm, intervals, ranks, spearman, wilcoxon, wilson
+from attnflow.texts.strict import read_rows
 
 torch = pytest.importorskip("torch", reason="evaluation needs torch")
 transformers = pytest.importorskip("transformers", reason="evaluation needs transformers")
@@ -242,7 +243,7 @@ def write(path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet", "a.csv.gz", "a.tsv.xz"])
 def test_every_format_reads_the_same(tmp_path: Path, name: str) -> None:
-    assert read_rows(write(tmp_path / name)) == (["text", "label"], ROWS)
+    assert [row for _, row in read_rows(write(tmp_path / name))] == ROWS
     assert texts_and_labels(tmp_path / name) == (['the "key"', "the book, to"], ["yes", "no"])
 
 
@@ -260,12 +261,12 @@ def test_labels_by_name_or_number() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "x", r"a.txt': expected a file that ends in .csv, .tsv, .jsonl, .parquet"),
+        ("a.md", "x", r"a.md': expected a file that ends in .txt, .csv, .tsv, .jsonl"),
         ("a.csv", "text,label\n", "has no rows: expected at least one"),
         (
             "a.csv",
             "body,label\nx,1\n",
-            "a.csv has no column 'text' or 'sentence' or 'words': name the column of the text with --text, one of 'body', 'label'",
+            "a.csv has no column 'text' or 'sentence' or 'words': name the column of the text with text=, one of 'body', 'label'",
         ),
         ("a.csv", "text,label\nx\n", "a.csv, line 2: fewer cells than the 2 columns of the first line"),
         ("a.tsv", "text\tlabel\nx\t1\t2\n", "a.tsv, line 2: more cells than the 2 columns of the first line"),

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow._arrays import indices, positions
 from attnflow.corpus.plan import Shard, plan
-from attnflow.corpus.sources import Corpus, open_corpus
 from attnflow.errors import InputError
 from attnflow.graph import check_residual
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
 from attnflow.receptive import check_mode
 from attnflow.selection import read_layer
+from attnflow.texts.sources import Corpus, open_corpus
 
 if TYPE_CHECKING:
     from attnflow.corpus.explainer import Wanted

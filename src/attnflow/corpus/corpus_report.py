@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.corpus.lists import numbers, told_agreement, told_labels, told_lengths, told_positions, told_tokens
-from attnflow.corpus.sources import first_line
 from attnflow.corpus.tally import (
     Agreement,
     Batch,
@@ -32,8 +31,9 @@ from attnflow.corpus.tally import (
 )
 from attnflow.corpus.text_pages import SHOWN, Say, now_and_then, remove_others, text_pages
 from attnflow.errors import InputError
-from attnflow.files import make_folder, write_whole
-from attnflow.jobs.store import MANIFEST, arrow, read_manifest
+from attnflow.files import arrow, make_folder, write_whole
+from attnflow.jobs.store import MANIFEST, read_manifest
+from attnflow.texts.sources import first_line
 
 REPORT = "_report"
 VIEWS = ("raw", "rollout", "flow")

@@ -19,13 +19,13 @@ from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.runner import Batch
 from attnflow.corpus.schema import Explained, score_columns
-from attnflow.corpus.sources import Text
 from attnflow.errors import InputError, TextError
 from attnflow.flow import cores, flow
 from attnflow.graph import with_residual
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
 from attnflow.selection import read_query, select_positions
+from attnflow.texts.sources import Text
 from attnflow.trace import Trace
 
 PROBE = "the key to the cabinets"

@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 
-from attnflow.corpus.columnar import Table
-from attnflow.corpus.sources import TABLES, Corpus, File, Text, some
-from attnflow.corpus.text_files import Lines
 from attnflow.errors import InputError
+from attnflow.texts.columnar import Table
+from attnflow.texts.sources import TABLES, Corpus, File, Text, some
+from attnflow.texts.text_files import Lines
 
 SHARD_BYTES = 1 << 26
 """Of the texts of a shard, at most, whatever they cost: a shard is held in memory."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.corpus.sources import Text
-from attnflow.jobs.store import arrow
+from attnflow.files import arrow
+from attnflow.texts.sources import Text
 
 if TYPE_CHECKING:
     from attnflow.capture.passes import Prediction

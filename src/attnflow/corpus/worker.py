@@ -14,9 +14,9 @@ import attnflow
 from attnflow.corpus.explainer import Explainer, Wanted, prepared
 from attnflow.corpus.plan import Reader, Shard
 from attnflow.corpus.schema import Explained, table
-from attnflow.corpus.sources import Corpus, Text
 from attnflow.jobs.store import Record, write_shard
 from attnflow.model import Model
+from attnflow.texts.sources import Corpus, Text
 
 AHEAD = 2
 """Shards that are begun before the oldest is written."""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.files import make_folder, of_extension, write_whole
-from attnflow.jobs.store import arrow
+from attnflow.files import arrow, make_folder, of_extension, write_whole
 
 if TYPE_CHECKING:
     import pyarrow

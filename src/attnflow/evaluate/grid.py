@@ -23,13 +23,13 @@ from attnflow.evaluate.evaluation import Evaluation, correlated
 from attnflow.evaluate.methods import Method, lacking, methods_of, score_text
 from attnflow.evaluate.randomize import LEVELS, agreement, layers_of
 from attnflow.evaluate.statistics import Floats
-from attnflow.files import table_text
+from attnflow.files import arrow, table_text
 from attnflow.flow import cores
 from attnflow.importance.answer import questions
 from attnflow.importance.blank import blank_id
 from attnflow.jobs.identity import digest, fingerprint, weights_hash
 from attnflow.jobs.progress import Meter, duration
-from attnflow.jobs.store import Store, arrow, read_shard
+from attnflow.jobs.store import Store, read_shard
 from attnflow.jobs.workers import crew
 from attnflow.model import Model
 

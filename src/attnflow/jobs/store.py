@@ -11,11 +11,11 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError, JobError
-from attnflow.files import BESIDE, make_folder, replace_whole
+from attnflow.files import BESIDE, arrow, make_folder, replace_whole
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,16 +29,6 @@ HASHES = ("weights", "configuration", "texts", "tokens")
 
 Record = dict[str, Any]
 """A line of the manifest. Of a shard: what it holds, and the size and hash of its file."""
-
-
-def arrow() -> tuple[ModuleType, ModuleType]:
-    """pyarrow and pyarrow.parquet."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError("parquet needs pyarrow: pip install 'attnflow[corpus]'") from None
-    return pyarrow, parquet
 
 
 def write_shard(path: Path, table: pyarrow.Table) -> Record:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnflow.errors import AttentionWarning, InputError
-from attnflow.paper.data_files import opened, rows_of
+from attnflow.paper.data_files import rows_of
+from attnflow.texts.strict import read_rows
 
 NUMBERS = ("singular", "plural")
 UNKNOWN = "[UNK]"
@@ -49,7 +50,7 @@ def read(path: str | Path) -> list[Example]:
     path = Path(path)
     if path.is_dir():
         return read_linzen_subset(path)
-    header = opened(path).readline().rstrip("\r\n").split("\t")
+    header = next((row["text"] for _, row in read_rows(path, "txt")), "").split("\t")
     if set(AGREEMENT) <= set(header):
         return read_agreement(path)
     if set(LINZEN) <= set(header):
@@ -113,7 +114,7 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
         raise InputError(
             f"the folder {str(folder)!r} has {len(texts)} .text and {len(golds)} .gold files: expected one of each"
         )
-    sentences, answers = (opened(file).read().splitlines() for file in (texts[0], golds[0]))
+    sentences, answers = ([row["text"] for _, row in read_rows(file, "txt")] for file in (texts[0], golds[0]))
     if len(sentences) != len(answers):
         raise InputError(
             f"{texts[0].name} has {len(sentences)} lines and {golds[0].name} has {len(answers)}: expected the same number"

@@ -5,18 +5,14 @@ A data folder has the files of `FILES`, each plain, .xz or .gz, in itself or in 
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
-import lzma
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from attnflow.errors import InputError
 from attnflow.files import make_folder, write_whole
+from attnflow.texts.strict import read_rows
 
 FILES = {
     "agreement": ("agreement.tsv", "agr_50_mostcommon_10K.tsv"),
@@ -93,48 +89,16 @@ def file_hash(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def opened(path: str | Path) -> io.StringIO:
-    """The text of a plain, .gz or .xz file."""
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".xz":
-            data = lzma.decompress(data)
-        elif path.suffix == ".gz":
-            data = gzip.decompress(data)
-        return io.StringIO(data.decode("utf-8-sig"), newline="")
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as e:
-        why = "there is no such file" if isinstance(e, FileNotFoundError) else f"it cannot be read ({e})"
-        raise InputError(f"{str(path)!r}: {why}; expected UTF-8 text, plain, .gz or .xz") from None
-
-
-def lines_of(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers from 1."""
-    for number, line in enumerate(opened(path).getvalue().split("\n"), 1):
-        if line.strip():
-            yield number, line.strip()
-
-
-def rows_of(
-    path: Path, columns: Sequence[str], quoting: Literal[0, 3] = csv.QUOTE_NONE
-) -> Iterator[tuple[str, dict[str, str]]]:
+def rows_of(path: Path, columns: Sequence[str], quoting: int | None = None) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The rows of a tab-separated file that has these columns, each with the place where it stands."""
-    table = csv.reader(opened(path), delimiter="\t", quoting=quoting)
-    try:
-        header = next(table, [])
-        missing = [name for name in columns if name not in header]
+    for where, row in read_rows(path, "tsv", quoting):
+        missing = [name for name in columns if name not in row]
         if missing:
             raise InputError(
-                f"{str(path)!r} has no column {', '.join(map(repr, missing))}: it has {', '.join(map(repr, header))}; "
+                f"{str(path)!r} has no column {', '.join(map(repr, missing))}: it has {', '.join(map(repr, row))}; "
                 "expected tab-separated columns with their names in the first line"
             )
-        for row in table:
-            where = f"{path.name}, line {table.line_num}"
-            if len(row) != len(header):
-                raise InputError(f"{where}: it has {len(row)} columns; expected {len(header)}, as in the first line")
-            yield where, dict(zip(header, row, strict=True))
-    except csv.Error as e:
-        raise InputError(f"{path.name}, line {table.line_num}: it cannot be read ({e}); expected columns") from None
+        yield where, row
 
 
 def download_linzen(

@@ -10,7 +10,8 @@ import numpy as np
 
 from attnflow.errors import InputError
 from attnflow.paper import training
-from attnflow.paper.data_files import data_file, lines_of
+from attnflow.paper.data_files import data_file
+from attnflow.texts.strict import read_lines
 
 if TYPE_CHECKING:
     import torch
@@ -176,7 +177,7 @@ def scores(model: Any, head: Head, masking: Masking, texts: training.Texts) -> d
 
 def read(path: str | Path) -> list[str]:
     """The lines of a text that are not empty."""
-    lines = [line for _, line in lines_of(path)]
+    lines = [line for _, line in read_lines(path)]
     if not lines:
         raise InputError(f"{str(path)!r} has no text: expected one sentence a line")
     return lines

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnflow.errors import InputError
-from attnflow.paper.data_files import lines_of
+from attnflow.texts.strict import read_lines
 
 Span = tuple[int, int]
 Genders = tuple[str | None, str | None]
@@ -154,7 +154,7 @@ def read_winobias(path: str | Path) -> Examples:
 def _winobias(file: Path) -> Iterator[PronounExample | Excluded]:
     named = _WINOBIAS_FILE.fullmatch(file.name)
     source = f"WinoBias type {named[2]}" if named else "WinoBias"
-    for number, line in lines_of(file):
+    for number, line in read_lines(file):
         where = f"{file.name}:{number}"
         parts = re.fullmatch(r"\d+\s+(\S.*)", line)
         marked = list(_MARKED.finditer(parts[1])) if parts else []
@@ -225,7 +225,7 @@ def read_winogender(path: str | Path) -> Examples:
 
 
 def _winogender(file: Path) -> Iterator[PronounExample | Excluded]:
-    lines = lines_of(file)
+    lines = read_lines(file)
     number, header = next(lines, (1, ""))
     if header.split("\t") != ["sentid", "sentence"]:
         raise InputError(f"{str(file)!r}, line {number}: {header[:80]!r}: expected the columns sentid and sentence")

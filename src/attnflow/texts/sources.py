@@ -1,4 +1,4 @@
-"""Which files a corpus has: a file, a folder, or a dataset of Hugging Face; and what all that read them share."""
+"""Which files an input has: a file, a folder, or a dataset of Hugging Face; and what all readers share."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple, cast
 
 from attnflow.errors import InputError
-from attnflow.evaluate.dataset import TEXT, column
+from attnflow.files import arrow
 
 LINES = {".txt": "txt", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 TABLES = {".parquet": "parquet", ".arrow": "arrow"}
 PACKED: Mapping[str, Callable[[str], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+TEXT = ("text", "sentence", "words")
+"""The usual names of a column of texts."""
 KNOWN = f"{', '.join(LINES)} (each also {', '.join(PACKED)}), {', '.join(TABLES)}"
 
 SAVED = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
@@ -31,7 +33,7 @@ SAVED = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
 class Text(NamedTuple):
     """One text of the input. Bytes that are no UTF-8 stand in it as lone surrogates.
 
-    text: None where the row has none. pair: the second text, "" where the row has none; None where none was asked for.
+    text: None where the row has none. pair: the second text, "" where the row has none; None where no column was named.
     problem: why the row cannot be read, in a sentence.
     """
 
@@ -94,22 +96,22 @@ def open_corpus(
         files = _saved(Path(path), split)
     elif split is not None:
         raise InputError(
-            f"--split {split!r} chooses a split of a Hugging Face dataset, and {path!r} is none: leave it out"
+            f"split={split!r} chooses a split of a Hugging Face dataset, and {path!r} is none: leave it out"
         )
     else:
-        files = _found(Path(path))
+        files = _files(Path(path))
     lines = next((file for file in files if file.kind == "txt"), None)
     if whole_files and lines is None:
-        raise InputError(f"--whole-files is about .txt files, and there are none in {path!r}: leave it out")
-    for option, given in (("text", text), ("id", id), ("pair", pair)):
-        if given is not None and lines is not None:
+        raise InputError(f"whole_files=True is about .txt files, and there are none in {path!r}: leave it out")
+    for argument, name in (("text", text), ("id", id), ("pair", pair)):
+        if name is not None and lines is not None:
             raise InputError(
-                f"--{option} {given!r} names a column, and {lines.name} has none: leave it out, or give tables alone"
+                f"{argument}={name!r} names a column, and {lines.name} has none: leave it out, or give tables alone"
             )
     return Corpus(path, files, text, id, pair, whole_files)
 
 
-def _file(path: Path, name: str) -> File | None:
+def file_of(path: Path, name: str) -> File | None:
     """None where the ending is not known."""
     *_, last, end = "", "", *(suffix.lower() for suffix in PurePath(name).suffixes)
     if end in PACKED:
@@ -118,10 +120,10 @@ def _file(path: Path, name: str) -> File | None:
     return None if kind is None else File(str(path.absolute()), plain(name), kind)
 
 
-def _found(path: Path) -> tuple[File, ...]:
+def _files(path: Path) -> tuple[File, ...]:
     if path.is_dir():
         below = sorted(_below(path))
-        files = tuple(file for name in below if (file := _file(path / name, name)) is not None)
+        files = tuple(file for name in below if (file := file_of(path / name, name)) is not None)
         if not files:
             raise InputError(f"there is no file to read in the folder {str(path)!r}: expected some that end in {KNOWN}")
         return files
@@ -129,7 +131,7 @@ def _found(path: Path) -> tuple[File, ...]:
         raise InputError(
             f"there is no file or folder {str(path)!r}: expected texts in a file that ends in {KNOWN}, or a folder of them"
         )
-    file = _file(path, path.name)
+    file = file_of(path, path.name)
     if file is None:
         raise InputError(f"{str(path)!r}: expected a file that ends in {KNOWN}")
     return (file,)
@@ -146,11 +148,11 @@ def _below(folder: Path) -> Iterator[str]:
     seen = set()
     for at, folders, names in os.walk(folder, onerror=stop, followlinks=True):
         here = Path(at)
-        told = here.stat()
-        if (told.st_dev, told.st_ino) in seen:
+        stats = here.stat()
+        if (stats.st_dev, stats.st_ino) in seen:
             folders.clear()
             continue
-        seen.add((told.st_dev, told.st_ino))
+        seen.add((stats.st_dev, stats.st_ino))
         folders[:] = sorted(name for name in folders if name[0] not in "._")
         for name in names:
             if name[0] not in "._":
@@ -174,14 +176,14 @@ def _saved(folder: Path, split: str | None) -> tuple[File, ...]:
             f"{str(folder)!r} is no dataset that can be read ({type(e).__name__}: {first_line(e)}): save it again with "
             "save_to_disk"
         ) from None
-    its = below[:-1] or state.get("_split") or ""
+    own = below[:-1] or state.get("_split") or ""
     if not below and split is not None:
-        _split([its] if its else [], split, str(folder))
+        _split([own] if own else [], split, str(folder))
     if state.get("_indices_data_files"):
         raise InputError(
             f"{str(folder)!r} is a selection of rows, which is kept beside them: call flatten_indices() before save_to_disk"
         )
-    return _numbered([File(str((top / below / name).absolute()), plain(below + name), "arrow") for name in files], its)
+    return _numbered([File(str((top / below / name).absolute()), plain(below + name), "arrow") for name in files], own)
 
 
 def _numbered(files: Sequence[File], split: str) -> tuple[File, ...]:
@@ -197,20 +199,20 @@ def _split(names: Sequence[str], split: str | None, path: str) -> str:
     if split is None:
         if len(names) == 1:
             return names[0]
-        raise InputError(f"{path!r} has {len(names)} splits: choose one with --split, of {listed}")
+        raise InputError(f"{path!r} has {len(names)} splits: choose one with split=, of {listed}")
     if split not in names:
-        told = f"expected one of {listed}" if names else "it has none, so leave it out"
-        raise InputError(f"{path!r} has no split {split!r}: {told}")
+        advice = f"expected one of {listed}" if names else "it has none, so leave it out"
+        raise InputError(f"{path!r} has no split {split!r}: {advice}")
     return split
 
 
 def _of_hub(path: str, split: str | None) -> tuple[File, ...]:
-    found = re.fullmatch(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/([^/]+))?", path)
-    if found is None:
+    match = re.fullmatch(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/([^/]+))?", path)
+    if match is None:
         raise InputError(
             f"{path!r} names no dataset: expected hf://datasets/OWNER/NAME, also with @REVISION or /CONFIG behind it"
         )
-    name, revision, config = found.groups()
+    name, revision, config = match.groups()
     return loaded(path, name, config, revision, split)
 
 
@@ -221,34 +223,31 @@ def loaded(path: str, name: str, config: str | None, revision: str | None, split
     except ImportError:
         raise InputError(f"{path!r} is loaded by Hugging Face datasets: pip install datasets") from None
     try:
-        held: Any = datasets.load_dataset(name, config, revision=revision, split=split)
+        dataset: Any = datasets.load_dataset(name, config, revision=revision, split=split)
     except Exception as e:  # of the hub, the network and every format it knows
         raise InputError(f"{path!r} cannot be loaded: {first_line(e)}") from None
-    if isinstance(held, dict):
-        held = held[_split([str(name) for name in held], None, path)]
-    paths = [Path(entry["filename"]) for entry in held.cache_files]
-    files = _numbered([File(str(path.absolute()), plain(path.name), "arrow") for path in paths], str(held.split or ""))
+    if isinstance(dataset, dict):
+        dataset = dataset[_split([str(name) for name in dataset], None, path)]
+    own = [Path(entry["filename"]) for entry in dataset.cache_files]
+    files = _numbered([File(str(p.absolute()), plain(p.name), "arrow") for p in own], str(dataset.split or ""))
     rows = files[-1].before + _rows_of(files[-1]) if files else 0
-    if rows != len(held):
+    if rows != len(dataset):
         raise InputError(
-            f"{path!r} with the split {split!r} has {len(held):,} of the {rows:,} rows in its files: expected a whole "
-            "split; for its first texts use --samples"
+            f"{path!r} with the split {split!r} has {len(dataset):,} of the {rows:,} rows in its files: expected a whole "
+            "split; for its first texts use samples="
         )
     return files
 
 
 def _rows_of(file: File) -> int:
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise InputError("arrow needs pyarrow: pip install 'attnflow[corpus]'") from None
-    with reading(file), pa.memory_map(checked(file)) as held:
-        return sum(batch.num_rows for batch in pa.ipc.open_stream(held))
+    pa, _ = arrow("arrow")
+    with reading(file), pa.memory_map(checked(file)) as content:
+        return sum(batch.num_rows for batch in pa.ipc.open_stream(content))
 
 
 @contextmanager
 def reading(file: File) -> Iterator[None]:
-    """Whatever goes wrong with a file inside is said in a sentence with its name."""
+    """Turns whatever goes wrong with a file inside the block into a sentence with its name."""
     try:
         yield
     except (InputError, MemoryError):
@@ -276,6 +275,22 @@ def columns(names: Sequence[str], corpus: Corpus, file: File) -> tuple[str, str 
     text = cast("str", column(names, corpus.text, TEXT, file.name, "text", True))
     pair = None if corpus.pair is None else column(names, corpus.pair, (), file.name, "pair", True)
     return text, pair, column(names, corpus.id, ("id",), file.name, "id", False)
+
+
+def column(
+    columns: Sequence[str], name: str | None, usual: Sequence[str], file: str, argument: str, needed: bool
+) -> str | None:
+    """The column that a user names, or the first that has a usual name. file: what the table is called."""
+    listed = ", ".join(map(repr, columns))
+    if name is not None and name not in columns:
+        raise InputError(f"{file} has no column {name!r}: expected one of {listed}")
+    chosen = name or next((one for one in usual if one in columns), None)
+    if chosen is None and needed:
+        raise InputError(
+            f"{file} has no column {' or '.join(map(repr, usual))}: name the column of the {argument} with {argument}=, "
+            f"one of {listed}"
+        )
+    return chosen
 
 
 def plain(text: str) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
-from attnflow.corpus.sources import (
+from attnflow.errors import InputError
+from attnflow.texts.sources import (
     PACKED,
+    TEXT,
     Corpus,
     File,
     Found,
@@ -23,23 +26,42 @@ from attnflow.corpus.sources import (
     plain,
     reading,
 )
-from attnflow.errors import InputError
-from attnflow.evaluate.dataset import LONGEST_CELL, TEXT
 
-LONGEST = LONGEST_CELL
+LONGEST = 1 << 24
 """Bytes of a line, characters of a cell: what is longer becomes a row with a problem, so that memory stays bounded."""
 
 HEAD = 100
 """Objects of a jsonl file in which a column is looked for: one that is null may be left out."""
 
 
-class Lines:
-    """An open file of lines: txt, csv, tsv or jsonl. begin: offset and number of the first line that may be a text."""
+@dataclass(frozen=True)
+class Broken:
+    """A row that cannot be read, and why. id: its own, where that is sure."""
 
-    def __init__(self, file: File, corpus: Corpus) -> None:
+    reason: str
+    id: Any = None
+
+
+Row = Mapping[str, Any]
+"""The cells of a row by their columns."""
+
+
+class Lines:
+    """An open file of lines: txt, csv, tsv or jsonl. begin: offset and number of the first line that may be a text.
+
+    corpus: which columns are texts; None for all columns as they are. quoting: how csv's reader takes quotation marks.
+    """
+
+    def __init__(self, file: File, corpus: Corpus | None = None, quoting: int | None = None) -> None:
         self.file = file
         self.corpus = corpus
-        self.whole = corpus.whole_files and file.kind == "txt"
+        self.whole = corpus is not None and corpus.whole_files and file.kind == "txt"
+        self.text: str = TEXT[0]
+        self.pair: str | None = None
+        self.id: str | None = None
+        if quoting is None:  # in tab-separated files a quotation mark is a character like any other
+            quoting = csv.QUOTE_NONE if file.kind == "tsv" else csv.QUOTE_MINIMAL
+        self.dialect: dict[str, Any] = {"delimiter": "\t" if file.kind == "tsv" else ",", "quoting": quoting}
         with reading(file):
             path = checked(file)
             self.stream: IO[bytes] = PACKED[file.packed](path) if file.packed else Path(path).open("rb")  # noqa: SIM115
@@ -50,8 +72,8 @@ class Lines:
                 self.begin = (3 if start == b"\xef\xbb\xbf" else 0, 1)
                 if file.kind in ("csv", "tsv"):
                     self._head_of_csv()
-                elif file.kind == "jsonl":
-                    self._head_of_jsonl()
+                elif file.kind == "jsonl" and corpus is not None:
+                    self._head_of_jsonl(corpus)
             except BaseException:
                 self.stream.close()
                 raise
@@ -59,55 +81,60 @@ class Lines:
     def close(self) -> None:
         self.stream.close()
 
-    def records(self, offset: int, row: int, line: int) -> Generator[Found]:
-        """Texts from there on, each with its own offset and line. row: of the first, for ids."""
+    def rows(self, offset: int, line: int) -> Generator[tuple[int, int, Row | Broken]]:
+        """Rows from there on, each with its own offset and line."""
         with reading(self.file):
             self.stream.seek(offset)
-            if self.whole:
-                yield from self._whole(offset, row)
-            else:
-                yield from {"txt": self._txt, "jsonl": self._jsonl}.get(self.file.kind, self._csv)(offset, row, line)
+            kind = "whole" if self.whole else self.file.kind
+            read = {"whole": self._whole, "txt": self._txt, "jsonl": self._jsonl}.get(kind, self._csv)
+            yield from read(offset, line)
 
-    def _problem(self, row: int, line: int, told: str, id: Any = None) -> Text:
+    def records(self, offset: int, row: int, line: int) -> Generator[Found]:
+        """Texts from there on, each with its own offset and line. row: of the first, for ids."""
+        for number, (at, line_of_row, cells) in enumerate(self.rows(offset, line), row):
+            yield at, line_of_row, self._text(cells, number, line_of_row)
+
+    def _text(self, cells: Row | Broken, row: int, line: int) -> Text:
+        if isinstance(cells, Mapping):
+            id = None if self.id is None else cells.get(self.id)
+            for name in (self.text, self.pair):
+                value = None if name is None else cells.get(name)
+                if not (value is None or isinstance(value, str)):
+                    cells = Broken(f"the column {name!r} holds {value!r:.40}; expected text", id)
+                    break
+            else:
+                pair = None if self.pair is None else cells.get(self.pair) or ""
+                return Text(self._id(id, row), cells.get(self.text), pair)
         # the number that its id has comes first; in a csv, lines count others
-        where = f"line {line}" if line == row + 1 else f"row {row + 1} (line {line})"
-        return Text(self._id(id, row), None, None, plain(f"{self.file.name}, {where}: {told}"))
+        where = "" if self.whole else f", line {line}" if line == row + 1 else f", row {row + 1} (line {line})"
+        return Text(self._id(cells.id, row), None, None, plain(f"{self.file.name}{where}: {cells.reason}"))
 
-    def _id(self, given: Any, row: int) -> str:
-        if given is None or given == "":
-            return f"{self.file.name}:{row + 1}"
-        return plain(given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
+    def _id(self, id: Any, row: int) -> str:
+        if id is None or id == "":
+            return self.file.name if self.whole else f"{self.file.name}:{row + 1}"
+        return plain(id if isinstance(id, str) else json.dumps(id, ensure_ascii=False))
 
-    def _whole(self, offset: int, row: int) -> Generator[Found]:
-        if row == 0:
-            data = self.stream.read(LONGEST + 1)
-            if len(data) > LONGEST:
-                problem = f"{self.file.name}: longer than {LONGEST:,} bytes; split it"
-                yield offset, 1, Text(self.file.name, None, None, problem)
-            else:
-                yield offset, 1, Text(self.file.name, decoded(_ended(data)))
+    def _whole(self, offset: int, line: int) -> Generator[tuple[int, int, Row | Broken]]:
+        data = self.stream.read(LONGEST + 1)
+        long = Broken(f"{_too_long()}; split it")
+        yield offset, line, long if len(data) > LONGEST else {self.text: decoded(_ended(data))}
 
-    def _txt(self, offset: int, row: int, line: int) -> Generator[Found]:
-        name = self.file.name
+    def _txt(self, offset: int, line: int) -> Generator[tuple[int, int, Row | Broken]]:
         for raw, size in _lines(self.stream):
-            if size == len(raw):
-                text = Text(f"{name}:{row + 1}", decoded(_ended(raw)))
-            else:
-                text = self._problem(row, line, _too_long())
-            yield offset, line, text
-            offset, row, line = offset + size, row + 1, line + 1
+            yield offset, line, {self.text: decoded(_ended(raw))} if size == len(raw) else Broken(_too_long())
+            offset, line = offset + size, line + 1
 
-    def _head_of_jsonl(self) -> None:
+    def _head_of_jsonl(self, corpus: Corpus) -> None:
         """The names of the columns are those of the first object, and of a few more where it lacks what is needed."""
-        self.text, self.pair, self.id = self.corpus.text or TEXT[0], self.corpus.pair, self.corpus.id or "id"
+        self.text, self.pair, self.id = corpus.text or TEXT[0], corpus.pair, corpus.id or "id"
         self.stream.seek(self.begin[0])
         objects = (_object(raw) for raw, size in _lines(self.stream) if size == len(raw))
         names: dict[str, None] = {}
         missing = None
-        for first in islice((found for found in objects if isinstance(found, dict)), HEAD):
+        for first in islice((one for one in objects if isinstance(one, Mapping)), HEAD):
             names |= dict.fromkeys(first)
             try:
-                self.text, self.pair, id = columns(list(names), self.corpus, self.file)
+                self.text, self.pair, id = columns(list(names), corpus, self.file)
                 self.id = id or "id"
                 return
             except InputError as e:
@@ -115,33 +142,16 @@ class Lines:
         if missing is not None:
             raise missing
 
-    def _jsonl(self, offset: int, row: int, line: int) -> Generator[Found]:
+    def _jsonl(self, offset: int, line: int) -> Generator[tuple[int, int, Row | Broken]]:
         for raw, size in _lines(self.stream):
             if size != len(raw):
-                yield offset, line, self._problem(row, line, _too_long())
-                row += 1
+                yield offset, line, Broken(_too_long())
             elif raw.strip():
-                yield offset, line, self._of_object(_object(raw), row, line)
-                row += 1
+                yield offset, line, _object(raw)
             offset, line = offset + size, line + 1
-
-    def _of_object(self, found: Any, row: int, line: int) -> Text:
-        if isinstance(found, ValueError):
-            return self._problem(row, line, f"not JSON ({found}); expected one object a line")
-        if not isinstance(found, dict):
-            return self._problem(row, line, 'expected an object such as {"text": …}')
-        id = found.get(self.id)
-        for name in (self.text, self.pair):
-            value = None if name is None else found.get(name)
-            if not (value is None or isinstance(value, str)):
-                return self._problem(row, line, f"the column {name!r} holds {value!r:.40}; expected text", id)
-        pair = None if self.pair is None else found.get(self.pair) or ""
-        return Text(self._id(id, row), found.get(self.text), pair)
 
     def _head_of_csv(self) -> None:
         csv.field_size_limit(LONGEST)
-        # in tab-separated files a quotation mark is a character like any other
-        self.dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if self.file.kind == "tsv" else {}
         feed = _Feed(self.stream, *self.begin)
         try:
             names = next((cells for cells in csv.reader(feed.lines(), **self.dialect) if cells), None)
@@ -157,48 +167,47 @@ class Lines:
             raise InputError(
                 f"{self.file.path!r}: a quotation mark in the names of the columns is never closed; mend it"
             )
-        found = columns(names, self.corpus, self.file)
-        self.width = len(names)
-        places = {name: place for place, name in enumerate(names)}
-        self.at_text, self.at_pair, self.at_id = (None if name is None else places[name] for name in found)
+        if self.corpus is not None:
+            self.text, self.pair, self.id = columns(names, self.corpus, self.file)
+        self.names = names
         self.begin = (feed.offset, feed.line)
 
-    def _csv(self, offset: int, row: int, line: int) -> Generator[Found]:
+    def _csv(self, offset: int, line: int) -> Generator[tuple[int, int, Row | Broken]]:
         feed = _Feed(self.stream, offset, line)
         rows = csv.reader(feed.lines(), **self.dialect)
-        at_text, at_pair, at_id = cast("int", self.at_text), self.at_pair, self.at_id
-        first = min(at_text, at_text if at_pair is None else at_pair)
         while True:
             offset, line, feed.cut = feed.offset, feed.line, False
-            told = None
+            reason = None
             cells: list[str] = []
             try:
                 cells = next(rows)
             except StopIteration:
                 return
             except csv.Error as e:  # the reader goes on at the next line
-                told = f"not {self.file.kind} ({e})"
+                reason = f"not {self.file.kind} ({e})"
             if feed.cut:
-                told = _too_long()
-            elif told is None and not cells:
+                reason = _too_long()
+            elif reason is None and not cells:
                 continue
-            elif told is None and feed.ended:  # the reader asks for more lines inside of quotation marks alone
-                told = (
+            elif reason is None and feed.ended:  # the reader asks for more lines inside of quotation marks alone
+                reason = (
                     f"a quotation mark is never closed, so that all up to the end of the file, line {feed.line - 1}, is "
                     "this row; close it, or write it twice"
                 )
                 cells = cells[:-1]
-            elif told is None and len(cells) != self.width:
-                more = "more" if len(cells) > self.width else "fewer"
-                told = f"{more} cells than the {self.width} columns of the first line"
-            if told is not None:
-                # a stray comma in a text moves what stands after it, and an id is kept only where it surely is one
-                known = at_id is not None and at_id < len(cells) and (at_id < first or len(cells) < self.width)
-                yield offset, line, self._problem(row, line, told, cells[cast("int", at_id)] if known else None)
-            else:
-                id = self._id(None if at_id is None else cells[at_id], row)
-                yield offset, line, Text(id, cells[at_text], None if at_pair is None else cells[at_pair])
-            row += 1
+            elif reason is None and len(cells) != len(self.names):
+                more = "more" if len(cells) > len(self.names) else "fewer"
+                reason = f"{more} cells than the {len(self.names)} columns of the first line"
+            row = dict(zip(self.names, cells, strict=True)) if reason is None else self._broken(reason, cells)
+            yield offset, line, row
+
+    def _broken(self, reason: str, cells: list[str]) -> Broken:
+        """A stray comma in a text moves what stands after it: an id is kept only where it surely is one."""
+        if self.id is None or self.names.index(self.id) >= len(cells):
+            return Broken(reason)
+        at = self.names.index(self.id)
+        first = min(self.names.index(name) for name in (self.text, self.pair) if name is not None)
+        return Broken(reason, cells[at] if at < first or len(cells) < len(self.names) else None)
 
 
 def _too_long() -> str:
@@ -259,13 +268,16 @@ class _Feed:
         return size
 
 
-def _object(raw: bytes) -> Any:
-    """What a line of JSON says, or the error that tells why it says nothing."""
+def _object(raw: bytes) -> Row | Broken:
+    """What a line of JSON says, or why it says nothing."""
     try:
-        return json.loads(decoded(raw))
+        value = json.loads(decoded(raw))
     except json.JSONDecodeError as e:
-        return ValueError(e.msg)
+        reason = e.msg
     except ValueError as e:  # numbers of thousands of digits
-        return ValueError(first_line(e))
+        reason = first_line(e)
     except RecursionError:
-        return ValueError("nested too deeply")
+        reason = "nested too deeply"
+    else:
+        return value if isinstance(value, dict) else Broken('expected an object such as {"text": …}')
+    return Broken(f"not JSON ({reason}); expected one object a line")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate
+from types import ModuleType
 from typing import Any
 
-from attnflow.corpus.sources import Corpus, File, Found, Text, checked, columns, decoded, plain, reading
 from attnflow.errors import InputError
+from attnflow.files import arrow
+from attnflow.texts.sources import Corpus, File, Found, Text, checked, columns, decoded, plain, reading
 
 ROWS = 256
 """Rows of a table that are made into Python's strings at once."""
@@ -20,29 +22,27 @@ class Table:
     begin = (0, 0)
 
     def __init__(self, file: File, corpus: Corpus) -> None:
-        try:
-            import pyarrow as pa
-        except ImportError:
-            raise InputError(f"{file.kind} needs pyarrow: pip install 'attnflow[corpus]'") from None
-        self.pa: Any = pa
+        pa, _ = arrow(file.kind)
+        self.pa = pa
         self.file = file
         self.groups = [0]  # rows from which reading can begin
         with reading(file):
             path = checked(file)
-            self.held: Any = self._parquet(path) if file.kind == "parquet" else self.pa.memory_map(path)
+            self.content: Any = self._parquet(path) if file.kind == "parquet" else self.pa.memory_map(path)
             try:
-                schema = self.held.schema_arrow if file.kind == "parquet" else self._arrow().schema
+                schema = self.content.schema_arrow if file.kind == "parquet" else _reader(pa, self.content).schema
                 self.names = columns(schema.names, corpus, file)
                 for name in self.names[:2]:
                     kind = None if name is None else schema.types[schema.names.index(name)]
                     if kind is not None and not (self._textual(kind) or pa.types.is_null(kind)):
+                        argument = "text" if name == self.names[0] else "pair"
                         raise InputError(
                             f"{file.name}: the column {name!r} holds {kind}; expected text, so name another with "
-                            f"--{'text' if name == self.names[0] else 'pair'}"
+                            f"{argument}="
                         )
                 self.fields = sorted({schema.names.index(name) for name in self.names if name is not None})
             except BaseException:
-                self.held.close()
+                self.content.close()
                 raise
         self.batches: Iterator[Any] = iter(())
         self.batch: Any = None
@@ -52,7 +52,7 @@ class Table:
 
     def close(self) -> None:
         self.batches, self.batch = iter(()), None
-        self.held.close()
+        self.content.close()
 
     def records(self, offset: int, row: int, line: int) -> Generator[Found]:
         """Texts from that row on; a table has neither offsets nor lines, and its offsets are rows."""
@@ -113,33 +113,44 @@ class Table:
         return bool(types.is_string(kind) or types.is_large_string(kind) or (view is not None and view(kind)))
 
     def _parquet(self, path: str) -> Any:
-        import pyarrow.parquet as pq
-
+        _, pq = arrow()
         # by default whole columns of a row group, which may be all there is, are read at once
-        held = pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False)
-        told = held.metadata
-        counts = [told.row_group(group).num_rows for group in range(told.num_row_groups)]
+        parquet = pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False)
+        counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
         self.groups = list(accumulate(counts[:-1], initial=0))
-        return held
-
-    def _arrow(self, fields: Sequence[int] | None = None) -> Any:
-        """A reader of the file from its beginning; Arrow has a format for streams and one for files."""
-        ipc = self.pa.ipc
-        options = ipc.IpcReadOptions() if fields is None else ipc.IpcReadOptions(included_fields=list(fields))
-        self.held.seek(0)
-        seekable = self.held.read(6) == b"ARROW1"
-        self.held.seek(0)
-        return (ipc.open_file if seekable else ipc.open_stream)(self.held, options=options)
+        return parquet
 
     def _from(self, group: int) -> Iterator[Any]:
         if self.file.kind == "parquet":
             names = [name for name in self.names if name is not None]
-            groups = range(group, self.held.num_row_groups)
-            yield from self.held.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False)
+            groups = range(group, self.content.num_row_groups)
+            yield from self.content.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False)
             return
-        reader = self._arrow(self.fields)
+        reader = _reader(self.pa, self.content, self.fields)
         if hasattr(reader, "num_record_batches"):
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)
         else:
             yield from reader
+
+
+def _reader(pa: ModuleType, content: Any, fields: Sequence[int] | None = None) -> Any:
+    """A reader of an Arrow file from its beginning; there is a format for streams and one for files."""
+    options = pa.ipc.IpcReadOptions(**({} if fields is None else {"included_fields": list(fields)}))
+    content.seek(0)
+    seekable = content.read(6) == b"ARROW1"
+    content.seek(0)
+    return (pa.ipc.open_file if seekable else pa.ipc.open_stream)(content, options=options)
+
+
+def read_table(file: File) -> list[dict[str, Any]]:
+    """All rows of a table, with all of its columns."""
+    pa, parquet = arrow(file.kind)
+    rows: list[dict[str, Any]]
+    with reading(file):
+        if file.kind == "parquet":
+            rows = parquet.read_table(checked(file)).to_pylist()
+        else:
+            with pa.memory_map(checked(file)) as content:
+                rows = _reader(pa, content).read_all().to_pylist()
+    return rows
