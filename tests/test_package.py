@@ -62,3 +62,13 @@ def test_one_version_everywhere() -> None:
     assert declared == attnflow.__version__ == command("--version").stdout.strip()
     assert f"version: {declared}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_help_lists_what_a_user_does_in_order() -> None:
+    from attnflow.cli import COMMANDS
+
+    shown = command("--help").stdout
+    places = [shown.index(f"\n│ {name} ") for name in COMMANDS]
+    assert places == sorted(places) and list(COMMANDS) == [
+        "show", "compare", "evaluate", "corpus", "serve", "reproduce", "train", "env",
+    ]  # fmt: skip

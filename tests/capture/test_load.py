@@ -211,7 +211,7 @@ def test_images(tmp_path: Path) -> None:
     [
         ("", "the text '' is empty: expected at least one word"),
         ("  \n ", "is empty: expected at least one word"),
-        ("key " * 40, "the text has 42 tokens and the model takes 32: shorten it, split it, or give truncate=True .--truncate. to keep the first 32 tokens"),
+        ("key " * 40, "the text has 42 tokens and the model takes 32: shorten it, split it, or give truncate=True to keep the first 32 tokens"),
         (None, r"text is None: expected a string, or a pair of strings \(text, second text\)"),
         (7, "text is a int: expected a string"),
         (("a", "b", "c"), "text is a tuple: expected a string"),
@@ -420,7 +420,11 @@ def test_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> N
         (["--edges", "alti", "-o", "x.html"], "the page shows attention itself: --edges go with the terminal, with --json and with other files"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
-        (["--receptive-field", "big"], "receptive_field='big': expected one of 'ratio', 'difference', 'layer', or None for none"),
+        (["--answer", "0"], "--answer goes with importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
+        (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
+        (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
+        (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page is about the model's own answer"),
+        (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
     ],
 )  # fmt: skip
 def test_show_with_mistakes(
@@ -434,6 +438,48 @@ def test_show_with_mistakes(
         cli.main()
     told = capsys.readouterr()
     assert stopped.value.code == 2 and told.out == "" and sentence in told.err and told.err.count("\n") == 1
+
+
+def test_messages_name_options(tmp_path: Path) -> None:
+    """What is for Python in the library is for the terminal in the command."""
+    text = "key " * 40
+    for name, model, tokenizer in (
+        ("long", classifier(), wordpiece()),
+        ("bare", hf("LlamaForCausalLM", **LLAMA)(), None),
+    ):
+        folder(tmp_path / name, model, tokenizer)
+    torch.save(classifier().state_dict(), tmp_path / "long" / "pytorch_model.bin")
+    expected = {
+        (
+            "show",
+            text,
+            "-m",
+            str(tmp_path / "long"),
+        ): "shorten it, split it, or give --truncate to keep the first 32 tokens",
+        ("show", "the key", "-m", str(tmp_path / "bare")): "has no tokenizer: save it into its folder too",
+        ("show", "the key", "--device", "moon"): "--device 'moon' is not here",
+        ("show", "the key", "--dtype", "float3"): "--dtype 'float3': expected one of",
+    }
+    for words, sentence in expected.items():
+        done = attnflow(*words)
+        assert done.returncode == 2 and sentence in done.stderr, done.stderr
+    (tmp_path / "long" / "model.safetensors").unlink()
+    done = attnflow("show", "the key", "-m", str(tmp_path / "long"))
+    assert done.returncode == 2 and "convert it, or give --no-safetensors to read its PyTorch files" in done.stderr
+    assert attnflow("show", "the key", "-m", str(tmp_path / "long"), "--no-safetensors").returncode == 0
+
+
+def test_show_importance_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
+    model = af.load(path)
+    for method in ("blank-out", "gradient"):
+        for answer in (0, 1):
+            words = ("show", "the key", "-m", path, "--method", method, "--answer", str(answer), "--json")
+            values = json.loads(here(monkeypatch, capsys, *words))["values"]
+            assert np.allclose(values, getattr(model, method.replace("-", "_"))("the key", answer).values)
+    words = ("show", "the key", "-m", path, "--method", "gradient", "--of", "logit", "--json")
+    values = json.loads(here(monkeypatch, capsys, *words))["values"]
+    assert np.allclose(values, model.gradient("the key", of="logit").values)
 
 
 def test_show_takes_words_as_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -156,7 +156,7 @@ def _encoded(
             raise TextError.of(
                 "too long",
                 f"the text has {whole} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
-                f"(--truncate) to keep the {kept} {limit} tokens",
+                f"to keep the {kept} {limit} tokens",
             )
         found, place = _tokenized(tokenizer, [parts], target, truncation=True, max_length=limit), 0
         ids, marks = list(found["input_ids"][0]), [bool(mark) for mark in found["special_tokens_mask"][0]]

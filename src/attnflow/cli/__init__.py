@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, NoReturn, cast
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
@@ -13,15 +14,31 @@ from attnflow.cli import compare, corpus, env, evaluate, reproduce, serve, show,
 from attnflow.cli.messages import in_options
 from attnflow.errors import InputError, JobError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="What flows where inside a transformer.")
-app.command()(show.show)
-app.command()(compare.compare)
-app.command()(evaluate.evaluate)
-app.add_typer(corpus.app, name="corpus")
-app.command()(serve.serve)
-app.command()(reproduce.reproduce)
-app.add_typer(train.app, name="train")
-app.command()(env.env)
+COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
+    "show": (show.show, "Which input tokens a hidden state comes from."),
+    "compare": (compare.compare, "Attention, gradient and blank-out of one text, side by side."),
+    "evaluate": (evaluate.evaluate, "Which method to believe, measured on your own texts."),
+    "corpus": (corpus.app, "Explain every text of a file or folder; a page of the results."),
+    "serve": (serve.serve, "The interactive page as a local web app."),
+    "reproduce": (reproduce.reproduce, "The paper's tables and figures, its numbers beside ours."),
+    "train": (train.app, "Train the models of the paper's experiments."),
+    "env": (env.env, "What a bug report needs: versions, hardware, the compiled core."),
+}
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+
+app = typer.Typer(
+    cls=_InOrder, no_args_is_help=True, add_completion=False, help="What flows where inside a transformer."
+)
+for _name, (_command, _line) in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name, short_help=_line)
+    else:
+        app.command(_name, short_help=_line)(_command)
 
 
 def main() -> None:

@@ -8,20 +8,22 @@ from typing import Annotated
 
 import typer
 
+from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     AsJson,
     Device,
     Dtype,
-    Given,
     ModelName,
+    Of,
     Residual,
     Special,
     Target,
+    TextArgument,
     Truncate,
     Words,
+    check_measure,
     progress,
-    quiet,
-    text_given,
+    read_text,
 )
 from attnflow.errors import InputError
 from attnflow.selection import read_layer, read_query
@@ -30,7 +32,7 @@ METHODS = ("raw", "rollout", "flow", "gradient", "blank-out")
 
 
 def compare(
-    text: Given = "the key to the cabinets",
+    text: TextArgument = "the key to the cabinets",
     model: ModelName = None,
     query: Annotated[
         str | None, typer.Option(help="Position or token to explain; by default the position that answers.")
@@ -40,6 +42,7 @@ def compare(
     special: Special = True,
     residual: Residual = 0.5,
     target: Target = None,
+    of: Of = None,
     truncate: Truncate = False,
     device: Device = None,
     dtype: Dtype = "auto",
@@ -62,18 +65,20 @@ def compare(
         of_extension(comparison.WRITERS, output)  # before a model is loaded and run in vain
     import attnflow
 
-    quiet()
-    given = text_given(text)
+    silence()
+    check_measure(of)
+    text = read_text(text)
     loaded = attnflow.load(model, device=device, dtype=dtype)
-    trace = loaded.trace(given, target=target, truncate=truncate)
-    found = comparison.compare(
-        loaded, given, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
+    trace = loaded.trace(text, target=target, truncate=truncate)
+    result = comparison.compare(
+        loaded, text, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
         words=words, special=special, residual=residual, truncate=truncate, trace=trace,
+        importance=dict.fromkeys(METHODS[3:], {} if of is None else {"of": of}),
     )  # fmt: skip
     if output is not None:
-        found.save(output)
+        result.save(output)
         progress(f"wrote {output}")
     if as_json:
-        print(json.dumps(found.to_dict(), allow_nan=False))
+        print(json.dumps(result.to_dict(), allow_nan=False))
     elif output is None:
-        found.show(sort)
+        result.show(sort)

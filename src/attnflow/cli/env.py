@@ -1,4 +1,4 @@
-"""What a bug report needs."""
+"""`attnflow env`: what a bug report needs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,14 @@ from attnflow.cli.options import AsJson
 from attnflow.flow import cores
 
 PACKAGES = (
-    "numpy",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "huggingface_hub",
-    "triton",
-    "pyarrow",
-    "rich",
-    "typer",
-)
+    "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "triton", "pyarrow", "rich", "typer",
+)  # fmt: skip
 VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 def environment() -> dict[str, str]:
     """Versions, processor, GPU, the compiled core, and the variables that change how models load and run."""
-    found = {
+    facts = {
         "attnflow": __version__,
         "core": _core(),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -38,15 +29,15 @@ def environment() -> dict[str, str]:
     }
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            facts[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    if found["torch"] != "not installed":
-        found["gpu"] = _gpu()
+            facts[package] = "not installed"
+    if facts["torch"] != "not installed":
+        facts["gpu"] = _gpu()
     for variable in VARIABLES:
         if variable in os.environ:
-            found[variable] = os.environ[variable]
-    return found
+            facts[variable] = os.environ[variable]
+    return facts
 
 
 def _core() -> str:
@@ -73,10 +64,10 @@ def _gpu() -> str:
 
 def env(as_json: AsJson = False) -> None:
     """What a bug report needs: versions, processor, GPU, and whether the compiled core is there."""
-    found = environment()
+    facts = environment()
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(facts, indent=1))
         return
-    width = max(map(len, found))
-    for name, value in found.items():
+    width = max(map(len, facts))
+    for name, value in facts.items():
         print(f"{name:<{width}}  {value}")

@@ -14,7 +14,10 @@ ALIASES = {"gguf_file": "gguf", "methods": "method", "layers": "layer", "by": "b
 ARGUMENT = re.compile(r"\b([a-z_]+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[\w.…-]*)")
 
 PHRASES = (
-    (re.compile(r"give wrap\(model, (\w+)\)(, or [^;:]*)?"), r"save the model's \1 into its folder too"),
+    (
+        re.compile(r"was wrapped without an? ([\w ]+): give wrap\(.*?\)(, or [^;:]*)?"),
+        r"has no \1: save it into its folder too",
+    ),
     (re.compile(r'memory="linear", or fewer texts at a time, take'), "shorter texts take"),
 )
 """Advice that only Python can follow, and what a command's user can do instead."""

@@ -16,7 +16,7 @@ from attnflow.files import make_folder  # noqa: F401
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 # What the commands about one text share.
-Given = Annotated[
+TextArgument = Annotated[
     str, typer.Argument(help="The text; - reads it from standard input. For a vision model, the path of an image.")
 ]
 ModelName = Annotated[
@@ -35,6 +35,18 @@ Data = Annotated[
     Path | None, typer.Option(help="A folder with the data, or the file itself; see docs/reproduction.md.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
+Safetensors = Annotated[
+    bool,
+    typer.Option(
+        " /--no-safetensors", help="Also read PyTorch files, by torch's weights-only reader.", show_default=False
+    ),
+]
+Of = Annotated[
+    str | None,
+    typer.Option(
+        help="What importance and gradients are of: probability, logit, log-odds or difference.", show_default=False
+    ),
+]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
 
 quiet = silence
@@ -47,18 +59,26 @@ def progress(line: str) -> None:
 
 def numbers(text: str, what: str, least: int = 1) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",")]
+        values = [int(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < least:
+        values = []
+    if not values or min(values) < least:
         kind = "positive numbers" if least else "numbers from 0"
         raise InputError(f"{what} {text!r}: expected {kind} with commas between them, for example 16,64")
-    return found
+    return values
 
 
-def text_given(text: str) -> str:
+def read_text(text: str) -> str:
     """What stands on the command line, or, for -, on standard input."""
     try:
         return sys.stdin.read() if text == "-" else text
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
+
+
+def check_measure(of: str | None) -> None:
+    """A wrong --of is told before a model is loaded."""
+    from attnflow.importance.answer import check_of
+
+    if of is not None:
+        check_of(of)

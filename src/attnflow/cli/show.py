@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     AsJson,
     Device,
     Dtype,
     Gguf,
-    Given,
     ModelName,
+    Of,
     Revision,
+    Safetensors,
     Special,
     Target,
+    TextArgument,
     Truncate,
     TrustRemoteCode,
     Words,
+    check_measure,
     progress,
-    quiet,
-    text_given,
-)  # fmt: skip
+    read_text,
+)
 from attnflow.errors import InputError
 from attnflow.selection import read_layer, read_query
 
+if TYPE_CHECKING:
+    from attnflow.model import Model
+    from attnflow.result import TokenAttention
+
+PROPAGATIONS = ("raw", "rollout", "flow", "gather")
+IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
+
 
 def show(
-    text: Given = "the key to the cabinets",
+    text: TextArgument = "the key to the cabinets",
     model: ModelName = None,
     method: Annotated[
         str,
@@ -66,8 +76,11 @@ def show(
     ] = None,
     answer: Annotated[
         str | None,
-        typer.Option(help="With --edges by gradients: the class or token they are about; the model's own, by default."),
+        typer.Option(
+            help="The class or token that importance and edges by gradients are about; the model's own, by default."
+        ),
     ] = None,
+    of: Of = None,
     receptive_field: Annotated[
         str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
     ] = None,
@@ -78,6 +91,7 @@ def show(
     device: Device = None,
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
+    safetensors: Safetensors = True,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -90,62 +104,44 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Which input tokens a hidden state comes from: one forward pass, shown as a table."""
-    worth = method in ("blank-out", "gradient", "integrated-gradients", "shapley")
-    if method not in ("raw", "rollout", "flow", "gather") and not worth:
-        raise InputError(
-            f"method {method!r}: expected raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"
-        )
-    for name, value in (("--normalize", normalize), ("--answer", answer)):
-        if value is not None and edges is None:
-            raise InputError(f"{name} goes with --edges: give that too, or leave it out")
-    if answer is not None and "gradient" not in str(edges):
-        raise InputError(f"--answer goes with edges by gradients, and {edges} are about no answer: leave it out")
-    if edges is not None and worth:
-        raise InputError(f"method {method} looks at no edges: leave --edges out")
-    if method == "gather" and edges is None:
-        raise InputError(
-            "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"
-        )
-    if method == "gather" and (words or query or layer != "last" or receptive_field is not None):
+    as_page = output is not None and output.suffix.lower() == ".html"
+    placed = bool(words or query or layer != "last" or receptive_field is not None)
+    _check(method, edges, normalize, answer, of, as_page)
+    if method == "gather" and placed:
         raise InputError(
             "method gather is about tokens and the model's answer: --words, --query, --layer and --receptive-field do not "
             "go with it"
         )
-    if worth and (words or query or layer != "last" or target is not None or receptive_field is not None):
+    if method in IMPORTANCE and (placed or target is not None):
         raise InputError(
             f"method {method} is about tokens and the model's answer: --words, --query, --layer, --target and "
             "--receptive-field do not go with it"
         )
     if method == "raw" and receptive_field is not None:
         raise InputError(
-            "receptive_field goes with rollout and flow: raw attention of one layer has no field to compare with"
+            "--receptive-field goes with rollout and flow: raw attention of one layer has no field to compare with"
         )
+    silence()
+    check_measure(of)
     import attnflow
 
-    quiet()
-    given = text_given(text)
-    share = 0.5 if residual is None else residual
-    options: dict[str, Any] = (
-        {"residual": share, "receptive_field": receptive_field} if method in ("rollout", "flow") else {}
-    )
-    as_page = output is not None and output.suffix.lower() == ".html"
-    if as_page and edges is not None:
-        raise InputError(
-            "the page shows attention itself: --edges go with the terminal, with --json and with other files"
-        )
+    text = read_text(text)
     loaded = attnflow.load(
-        model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf
-    )
+        model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
+        safetensors=safetensors, gguf_file=gguf,
+    )  # fmt: skip
+    measured: dict[str, Any] = {} if of is None else {"of": of}
     if as_page and output is not None:
         from attnflow.view.explain import explain, traced
 
-        trace = traced(loaded, given, target, truncate)
-        chosen = read_query(query, len(trace.tokens))
+        trace = traced(loaded, text, target, truncate)
+        position = read_query(query, len(trace.tokens))
         number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
         state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
+        names = dict.fromkeys(["gradient", "blank-out", *([method] if method in IMPORTANCE else [])])
         page = explain(
-            loaded, given, query=None if chosen == "all" else chosen, truncate=truncate, residual=share, trace=trace,
-            importance=list(dict.fromkeys(["gradient", "blank-out", *([method] if worth else [])])),
+            loaded, text, query=None if position == "all" else position, truncate=truncate, trace=trace,
+            residual=0.5 if residual is None else residual, importance=dict.fromkeys(names, measured),
             state={name: value for name, value in state.items() if value is not None},
         )  # fmt: skip
         page.save(output)
@@ -153,32 +149,32 @@ def show(
         if as_json:
             print(json.dumps(page.document))
         return
-    said = None
-    if worth:
-        result = getattr(loaded, method.replace("-", "_"))(given, truncate=truncate)
-        about = result.provenance["answer"]
-        said = f"{about['kind']}: {about['name']!r} {about['probability']:.3f}"
+    choice = int(answer) if answer is not None and answer.isdecimal() else answer
+    if method in IMPORTANCE:
+        result, headline = _importance(loaded, text, method, answer=choice, truncate=truncate, **measured)
     else:
         trace = loaded.trace(
-            given,
-            target=target,
-            truncate=truncate,
-            edges=edges,
-            normalize=normalize,
-            answer=int(answer) if answer is not None and answer.isdecimal() else answer,
+            text, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=choice, **measured
         )
         if words:
             trace = trace.words()
-        chosen = read_query(query, len(trace.tokens))
+        position = read_query(query, len(trace.tokens))
         number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
-        if number is None and not as_json and output is None:
-            raise InputError("layer all: a table shows one layer; give --json or --output for all of them")
-        if chosen == "all" and not as_json and output is None:
-            raise InputError("query all: a table shows one query; give --json or --output for all of them")
-        result = trace.gather(residual) if method == "gather" else getattr(trace, method)(chosen, number, **options)
+        if output is None and not as_json:
+            for name, value in (("layer", layer), ("query", position)):
+                if value == "all":
+                    raise InputError(f"{name} all: a table shows one {name}; give --json or --output for all of them")
+        if method == "gather":
+            result = trace.gather(residual)
+        elif method == "raw":
+            result = trace.raw(position, number)
+        else:
+            share = 0.5 if residual is None else residual
+            result = getattr(trace, method)(position, number, residual=share, receptive_field=receptive_field)
+        headline = None
         if trace.prediction is not None:
             answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
-            said = f"{trace.prediction.kind}: {answers}"
+            headline = f"{trace.prediction.kind}: {answers}"
     if not special:
         result = result.without_special()
     if output is not None:
@@ -192,6 +188,49 @@ def show(
                 "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
                 f"to {len(result.queries) - 1} or a token, or --json for all of them"
             )
-        if said is not None:
-            print(said)
+        if headline is not None:
+            print(headline)
         result.show()
+
+
+def _check(
+    method: str, edges: str | None, normalize: str | None, answer: str | None, of: str | None, as_page: bool
+) -> None:
+    """Options that would do nothing are mistakes, and are told before a model is loaded."""
+    if method not in (*PROPAGATIONS, *IMPORTANCE):
+        raise InputError(
+            f"method {method!r}: expected {', '.join((*PROPAGATIONS, *IMPORTANCE[:-1]))} or {IMPORTANCE[-1]}"
+        )
+    if normalize is not None and edges is None:
+        raise InputError("--normalize goes with --edges: give that too, or leave it out")
+    for option, value in (("--answer", answer), ("--of", of)):
+        if value is None or method in IMPORTANCE:
+            continue
+        if edges is None:
+            raise InputError(
+                f"{option} goes with importance ({', '.join(IMPORTANCE)}) and with edges by gradients: give such a "
+                "--method or --edges, or leave it out"
+            )
+        if "gradient" not in edges:
+            raise InputError(f"{option} goes with edges by gradients, and {edges} are about no answer: leave it out")
+    if edges is not None and method in IMPORTANCE:
+        raise InputError(f"method {method} looks at no edges: leave --edges out")
+    if method == "gather" and edges is None:
+        raise InputError(
+            "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"
+        )
+    if as_page and edges is not None:
+        raise InputError(
+            "the page shows attention itself: --edges go with the terminal, with --json and with other files"
+        )
+    if as_page and answer is not None:
+        raise InputError(
+            "the page is about the model's own answer: --answer goes with the terminal, with --json and with other files"
+        )
+
+
+def _importance(model: Model, text: str, method: str, **options: Any) -> tuple[TokenAttention, str]:
+    """What each token is worth, and the answer it is about."""
+    result: TokenAttention = getattr(model, method.replace("-", "_"))(text, **options)
+    answer = result.provenance["answer"]
+    return result, f"{answer['kind']}: {answer['name']!r} {answer['probability']:.3f}"

@@ -23,7 +23,7 @@ def explain(
     *,
     target: str | None = None,
     query: Any = None,
-    importance: Sequence[str] = ("gradient", "blank-out"),
+    importance: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("gradient", "blank-out"),
     truncate: bool = False,
     residual: float = 0.5,
     state: Mapping[str, Any] | None = None,
@@ -34,14 +34,14 @@ def explain(
 
     text, target, truncate: as in `Model.trace`.
     query: the position, token, or several of them, to explain first; by default the one that answers.
-    importance: some of gradient, blank-out, integrated-gradients and shapley. A model without an answer has none, and the
-        page says why.
+    importance: some of gradient, blank-out, integrated-gradients and shapley, or a mapping from these to their options. A
+        model without an answer has none, and the page says why.
     residual: the weight of the residual connection.
     state: what else is selected at first, as the page's fragment has it: {"layer": 2, "method": "flow"}.
     progress: called with a stage, how much of it is done and how much there is; what it raises stops the work.
     trace: of the same text, from `traced`, where there is one already.
     """
-    options = options_of(list(importance)) if importance else {}
+    options = options_of(importance) if importance else {}
     say: document.Progress = progress or (lambda stage, done, total: None)
     say("model", 0, 1)
     if trace is None:
