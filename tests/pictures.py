@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import attnflow as af
-from attnflow.corpus import corpus_report as report
+from attnflow.view import corpus_page
 from helpers.browser import chromium
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -113,7 +113,7 @@ def corpus(folder: Path) -> str:
     af.corpus.explain_corpus(
         folder / "sentences.txt", folder / "corpus", methods=("raw", "rollout", "flow"), layers="all"
     )
-    return report.write(folder / "corpus", texts=3)[0].as_uri()
+    return corpus_page.write(folder / "corpus", texts=3)[0].as_uri()
 
 
 def shoot(

@@ -15,9 +15,10 @@ import pytest
 
 import attnflow as af
 from attnflow.corpus import corpus_report as report
-from attnflow.corpus import lists, tally, text_pages
+from attnflow.corpus import lists, tally
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import spearman
+from attnflow.view import corpus_page
 
 pa = pytest.importorskip("pyarrow", reason="a corpus is kept as parquet")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -466,7 +467,7 @@ def real(read: tuple[list[dict[str, Any]], list[str]], tmp_path_factory: pytest.
 
 def test_pages(real: Path, tmp_path: Path) -> None:
     before = sorted(path.name for path in real.iterdir())
-    index, *pages = report.write(real, tmp_path / "page", texts=2)
+    index, *pages = corpus_page.write(real, tmp_path / "page", texts=2)
     assert index == tmp_path / "page" / "index.html" and sorted(path.name for path in real.iterdir()) == before
     held = report.summarize(real, texts=2)["disagreement"]
     assert [path.name for path in pages] == [f"{row}.html" for row in held["texts"]]
@@ -483,9 +484,9 @@ def test_pages(real: Path, tmp_path: Path) -> None:
     texts = tmp_path / "page" / "texts"
     for name in ("99.html", "notes.html", "7.txt"):
         (texts / name).write_text("of before")
-    assert report.write(real, tmp_path / "page", texts=0) == [index]  # what no page leads to any more is gone
+    assert corpus_page.write(real, tmp_path / "page", texts=0) == [index]  # what no page leads to any more is gone
     assert sorted(path.name for path in texts.iterdir()) == ["7.txt", "notes.html"]
-    index, *pages = report.write(real, texts=1)
+    index, *pages = corpus_page.write(real, texts=1)
     assert index == real / "_report" / "index.html" and pages
     assert report.summarize(real)["texts"] == 12  # the pages are no part of the corpus
 
@@ -493,11 +494,11 @@ def test_pages(real: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress_is_for_terminals(real: Path, terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 6))
-    for module in (report, text_pages):
+    for module in (report, corpus_page):
         monkeypatch.setattr(module, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     said: list[str] = []
-    _, *pages = report.write(real, tmp_path / "page", texts=1, say=said.append)
+    _, *pages = corpus_page.write(real, tmp_path / "page", texts=1, say=said.append)
     parts = [f"report: {n} of 2 parts" for n in (1, 2)]
     assert said == (
         [*parts, *(f"pages: {n} of {len(pages)} texts" for n in range(1, len(pages) + 1))] if terminal else []
@@ -505,7 +506,7 @@ def test_progress_is_for_terminals(real: Path, terminal: bool, tmp_path: Path, m
 
 
 def test_pages_of_words(tmp_path: Path) -> None:
-    index, *pages = report.write(stored(tmp_path / "out", *traced(SENTENCES[:4], words=True), parts=1), texts=1)
+    index, *pages = corpus_page.write(stored(tmp_path / "out", *traced(SENTENCES[:4], words=True), parts=1), texts=1)
     assert pages and embedded(index)["missing"] is None
 
 
@@ -513,22 +514,22 @@ def test_pages_that_cannot_be_made(read: tuple[list[dict[str, Any]], list[str]],
     rows, columns = read[0][:4], read[1]
     gone = [{**row, "provenance": json.dumps({**PROVENANCE, "model": "/gone/model"})} for row in rows]
     out = stored(tmp_path / "gone", gone, columns, parts=1)
-    assert report.write(out, texts=1) == [out / "_report" / "index.html"]
+    assert corpus_page.write(out, texts=1) == [out / "_report" / "index.html"]
     document = embedded(out / "_report" / "index.html")
     assert document["pages"] == [] and document["missing"] == (
         "No text has a page of its own: there is no folder '/gone/model': expected the folder of a model, or a hub id such as "
-        "'bert-base-uncased'; -m MODEL says where the model is."
+        "'bert-base-uncased'; tell the report where the model is."
     )
     here = str(Path(af.__file__).parent / "paper" / "verb-number")
-    assert len(report.write(out, texts=1, model=here)) > 1
+    assert len(corpus_page.write(out, texts=1, model=here)) > 1
     assert embedded(out / "_report" / "index.html")["missing"] is None
     other = [{**row, "text": "one other text"} if row["row"] else row for row in rows]
     odd = stored(tmp_path / "odd", other, columns, parts=1)
-    report.write(odd, texts=3)
+    corpus_page.write(odd, texts=3)
     document = embedded(odd / "_report" / "index.html")
     lost = [row for row in document["disagreement"]["texts"] if row != "0"]
     assert document["missing"].endswith(
-        "the model reads other tokens than those in the corpus: give the one that explained it with -m)."
+        "the model reads other tokens than those in the corpus: give the report the one that explained it)."
     )
     assert document["missing"].startswith(f"{len(lost)} of {len(document['disagreement']['texts'])} texts have no page")
 
@@ -563,7 +564,7 @@ def test_the_model_is_loaded_as_it_was(
         raise InputError("nothing is loaded here")
 
     monkeypatch.setattr(af, "load", load)
-    report.write(out, texts=1, model=here(name))
+    corpus_page.write(out, texts=1, model=here(name))
     assert asked == [(tuple(map(here, wanted[0])), wanted[1])]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attnflow.corpus import corpus_report as report
-from attnflow.view.corpus_page import html_of
+from attnflow.view.corpus_page import html_of, write
 from helpers.browser import opened, settle
 from helpers.corpora import WORDS, embedded, made_up, stored, traced
 
@@ -40,7 +40,7 @@ def path(summary: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The report of twelve sentences, with the pages of some of them."""
-    return report.write(stored(tmp_path_factory.mktemp("real") / "out", *traced()), texts=2)
+    return write(stored(tmp_path_factory.mktemp("real") / "out", *traced()), texts=2)
 
 
 def saved(path: Path, summary: dict[str, Any]) -> Path:

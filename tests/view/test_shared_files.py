@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import attnflow as af
-from attnflow.corpus import corpus_report, explain_corpus
+from attnflow.corpus import explain_corpus
 from attnflow.model import embedded_folder
+from attnflow.view import corpus_page
 from attnflow.view.comparison import compare
 from attnflow.view.explain import explain
 
@@ -45,7 +46,7 @@ def test_no_saved_format_tells_the_folder_of_the_model(folder: Path, tmp_path: P
     texts = tmp_path / "a private place" / "texts.txt"
     texts.write_text(f"{TEXT}\nthe keys\n")
     explain_corpus(texts, out / "corpus", str(folder), methods=("raw", "rollout"))
-    (report,) = corpus_report.write(out / "corpus", texts=1)
+    (report,) = corpus_page.write(out / "corpus", texts=1)
     saved: dict[str, Any] = {path.name: content(path) for path in out.rglob("*") if path.is_file()}
     assert len(saved) == 17
     for name, data in saved.items():
@@ -53,7 +54,10 @@ def test_no_saved_format_tells_the_folder_of_the_model(folder: Path, tmp_path: P
         if name.endswith(("json", "npz", "csv", "html", "jsonl")) and name != "comparison.csv":
             assert b"mine" in data, name
     assert str(folder).encode() not in saved["_manifest.jsonl"]  # where the texts lie is for those who resume the job
-    assert b"the rows name the model 'mine', and no folder of that name is here; -m MODEL says" in report.read_bytes()
+    assert (
+        b"the rows name the model 'mine', and no folder of that name is here; tell the report where"
+        in report.read_bytes()
+    )
 
 
 def test_a_report_finds_a_model_by_its_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,4 +65,4 @@ def test_a_report_finds_a_model_by_its_name(folder: Path, tmp_path: Path, monkey
     texts.write_text(f"{TEXT}\nthe keys\n")
     explain_corpus(texts, tmp_path / "out", str(folder), methods=("raw", "rollout"))
     monkeypatch.chdir(folder.parent)
-    assert len(corpus_report.write(tmp_path / "out", texts=1)) > 1
+    assert len(corpus_page.write(tmp_path / "out", texts=1)) > 1

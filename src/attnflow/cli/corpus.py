@@ -158,10 +158,11 @@ def report(
 ) -> None:
     """A page of what a job found: which tokens and positions receive attention under each view, how far the views agree,
     and the texts on which they disagree the most, each with its interactive page."""
-    from attnflow.corpus import corpus_report as reporting
+    from attnflow.corpus.corpus_report import summarize
+    from attnflow.view.corpus_page import write
 
     silence()
-    for path in reporting.write(output, folder, model=model, texts=texts, say=progress)[:1]:
+    for path in write(output, folder, model=model, texts=texts, say=progress)[:1]:
         progress(f"wrote {path}")
     if as_json:
-        print(json.dumps(reporting.summarize(output, texts=texts)))
+        print(json.dumps(summarize(output, texts=texts)))

@@ -1,15 +1,16 @@
 """What a corpus says as a whole: which tokens and positions receive attention, how far the views agree, where they do not.
 
 `summarize` reads the parts once, a batch at a time; what it holds grows with the vocabulary, the longest text and how many
-texts are asked for, never with the corpus. `write` makes the page of it, and the pages of the texts that it shows.
+texts are asked for, never with the corpus. `attnflow.view.corpus_page` makes the page of it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from pathlib import Path
 from time import monotonic
@@ -29,13 +30,11 @@ from attnflow.corpus.tally import (
     Tokens,
     Worst,
 )
-from attnflow.corpus.text_pages import SHOWN, Say, now_and_then, remove_others, text_pages
 from attnflow.errors import InputError
-from attnflow.files import arrow, make_folder, write_whole
+from attnflow.files import arrow
 from attnflow.jobs.store import MANIFEST, read_manifest
 from attnflow.texts.sources import first_line
 
-REPORT = "_report"
 VIEWS = ("raw", "rollout", "flow")
 LABELLED = (
     "row", "id", "text", "pair", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries",
@@ -51,6 +50,19 @@ WEIGHTY = (8, 6)
 """Tokens, special ones not counted, without which a low correlation means too little to show the text; and where there are
 too few such texts, of which the next is true."""
 EXAMPLES = 10
+SHOWN = 256
+"""Tokens of a text that the report shows; the text's own page has all."""
+
+Say = Callable[[str], None]
+
+
+def now_and_then(before: float, line: str, say: Say) -> float:
+    """When something was said last: somebody who waits at a terminal is told every five seconds, and a log is not."""
+    now = monotonic()
+    if now - before <= 5 or not sys.stderr.isatty():
+        return before
+    say(line)
+    return now
 
 
 def summarize(
@@ -181,36 +193,6 @@ def _summarized(folder: Path, layer: int | None, texts: int, say: Say) -> dict[s
         "lengths": told_lengths(lengths),
         "predictions": told_labels(labels),
     }
-
-
-def write(
-    folder: Path,
-    output: Path | None = None,
-    *,
-    model: str | None = None,
-    layer: int | None = None,
-    texts: int = 20,
-    say: Say = lambda line: None,
-) -> list[Path]:
-    """The report as a page, index.html, and texts/<row>.html for each text that it shows; where they were written.
-
-    output: a folder; _report in the corpus's own by default.
-    model: what makes the pages of texts; by default the model that explained the corpus. Where it is gone, the report has
-        no links and says why.
-    layer, texts, say: as in `summarize`.
-    """
-    from attnflow.view.corpus_page import html_of
-
-    summary = summarize(folder, layer=layer, texts=texts, say=say)
-    target = Path(folder) / REPORT if output is None else Path(output)
-    make_folder(target)
-    pages, missing = text_pages(summary, model, target / "texts", say)
-    if missing is not None:
-        say(missing)
-    page = html_of({**summary, "pages": sorted(pages), "missing": missing})
-    write_whole(target / "index.html", lambda path: path.write_text(page, encoding="utf-8"))
-    remove_others(target / "texts", pages)
-    return [target / "index.html", *(pages[row] for row in sorted(pages))]
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:

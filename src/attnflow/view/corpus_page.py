@@ -1,12 +1,55 @@
-"""The page of a corpus: which tokens receive attention, how far the views agree and where they do not, in one file."""
+"""The page of a corpus: which tokens receive attention, how far the views agree and where they do not.
+
+Each text that it shows has its own interactive page beside it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
+from attnflow.corpus.corpus_report import SHOWN, Say, now_and_then, summarize
+from attnflow.errors import InputError
+from attnflow.files import make_folder, write_whole
 from attnflow.view.page import file_of
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+
+REPORT = "_report"
+BLANKED = 128
+"""Tokens up to which a text's page has blank-out, which costs a pass of the model for each."""
+
+
+def write(
+    folder: Path,
+    output: Path | None = None,
+    *,
+    model: str | None = None,
+    layer: int | None = None,
+    texts: int = 20,
+    say: Say = lambda line: None,
+) -> list[Path]:
+    """The report as a page, index.html, and texts/<row>.html for each text that it shows; where they were written.
+
+    output: a folder; _report in the corpus's own by default.
+    model: what makes the pages of texts; by default the model that explained the corpus. Where it is gone, the report has
+        no links and says why.
+    layer, texts, say: as in `summarize`.
+    """
+    summary = summarize(folder, layer=layer, texts=texts, say=say)
+    target = Path(folder) / REPORT if output is None else Path(output)
+    make_folder(target)
+    pages, missing = _text_pages(summary, model, target / "texts", say)
+    if missing is not None:
+        say(missing)
+    page = html_of({**summary, "pages": sorted(pages), "missing": missing})
+    write_whole(target / "index.html", lambda path: path.write_text(page, encoding="utf-8"))
+    _remove_others(target / "texts", pages)
+    return [target / "index.html", *(pages[row] for row in sorted(pages))]
 
 
 def html_of(summary: Mapping[str, Any]) -> str:
@@ -22,5 +65,79 @@ def html_of(summary: Mapping[str, Any]) -> str:
     }
     source = re.split(r"[\\/]", (summary["input"] or "").rstrip("\\/"))[-1] or None
     shown = {**summary, "input": source, "disagreement": {**summary["disagreement"], "texts": texts}}
-    title = f"{summary['folder']} · attnflow"
-    return file_of(title, shown, "corpus")
+    return file_of(f"{summary['folder']} · attnflow", shown, "corpus")
+
+
+def _text_pages(
+    summary: Mapping[str, Any], name: str | None, folder: Path, say: Say
+) -> tuple[dict[int, Path], str | None]:
+    """The pages by row, and a sentence on those that could not be made."""
+    entries = {int(row): text for row, text in summary["disagreement"]["texts"].items()}
+    if not entries:
+        return {}, None
+    try:
+        model = _model(summary, name)
+    except InputError as e:
+        hint = "" if name else "; tell the report where the model is"
+        return {}, f"No text has a page of its own: {e}{hint}."
+    make_folder(folder)
+    pages: dict[int, Path] = {}
+    reasons: list[str] = []
+    before = monotonic()
+    for number, (row, text) in enumerate(entries.items(), 1):
+        try:
+            pages[row] = _text_page(model, text, summary["provenance"], folder / f"{row}.html")
+        except InputError as e:
+            reasons.append(f"{text['id']}: {e}")
+        before = now_and_then(before, f"pages: {number} of {len(entries)} texts", say)
+    if not reasons:
+        return pages, None
+    count = f"{len(reasons)} of {len(entries)} texts have" if len(entries) > 1 else "The text has"
+    return pages, f"{count} no page of {'their' if len(entries) > 1 else 'its'} own ({reasons[0]})."
+
+
+def _remove_others(folder: Path, pages: Mapping[int, Path]) -> None:
+    """Texts that an earlier report showed, and this one does not."""
+    for path in folder.glob("*.html"):
+        if re.fullmatch("[0-9]+", path.stem) and path not in pages.values():
+            path.unlink(missing_ok=True)
+
+
+def _model(summary: Mapping[str, Any], name: str | None) -> Model:
+    """The model of the rows, as it was loaded for them; or the one named."""
+    import attnflow
+    from attnflow.capture.hub import DTYPES
+    from attnflow.model import EMBEDDED
+
+    provenance, gguf = summary["provenance"], summary["gguf_file"]
+    source, revision = provenance.get("model"), provenance.get("revision")
+    dtype = next((name for name in DTYPES if name == provenance.get("dtype")), "auto")
+    if name is not None:
+        return attnflow.load(name, dtype=dtype, gguf_file=gguf if gguf and (Path(name) / gguf).is_file() else None)
+    if not source:
+        raise InputError("the rows do not say which model explained them")
+    if source == EMBEDDED and str(revision).startswith("attnflow "):
+        return attnflow.load(dtype=dtype)
+    if Path(source).exists():
+        revision, gguf = None, gguf if Path(source).is_dir() else None
+    elif revision is None and "/" not in source:  # not from the hub, where another model may have that name
+        raise InputError(f"the rows name the model {source!r}, and no folder of that name is here")
+    return attnflow.load(source, revision=revision, dtype=dtype, gguf_file=gguf)
+
+
+def _text_page(model: Model, text: Mapping[str, Any], provenance: Mapping[str, Any], path: Path) -> Path:
+    page = model.explain(
+        text["text"] if text["pair"] is None else (text["text"], text["pair"]),
+        query=None if text["words"] else text["queries"],  # which then count words, and tokens here
+        truncate=bool(text["truncated"]),
+        residual=provenance.get("residual", 0.5),
+        importance=("gradient", "blank-out") if text["size"] <= BLANKED else ("gradient",),
+    )
+    units = page.document["units"]
+    read = units.get("words" if text["words"] else "subwords", units["subwords"])["tokens"]
+    if (len(read), list(read[:SHOWN])) != (text["size"], text["tokens"]):
+        raise InputError(
+            "the model reads other tokens than those in the corpus: give the report the one that explained it"
+        )
+    page.save(path)
+    return path
