@@ -23,7 +23,12 @@ from attnflow.rollout import rollout
 from attnflow.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from attnflow import corpus as corpus
+    from attnflow import evaluate as evaluate
+    from attnflow import importance as importance
+    from attnflow import view as view
     from attnflow.capture.passes import Prediction
+    from attnflow.long import LinearTrace
     from attnflow.model import Model, load, wrap
     from attnflow.trace import Trace
 
@@ -33,6 +38,7 @@ __all__ = [
     "FlowPath",
     "InputError",
     "JobError",
+    "LinearTrace",
     "MaxFlow",
     "Model",
     "ModelError",
@@ -51,16 +57,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
-    if name in ("corpus", "evaluate", "importance", "view"):
-        return importlib.import_module(f"attnflow.{name}")
-    if name not in ("Model", "Prediction", "Trace", "load", "wrap"):
-        raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as e:
-        raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
-    room = "capture.passes" if name == "Prediction" else "model"
-    return getattr(importlib.import_module(f"attnflow.{room}"), name)
+if not TYPE_CHECKING:  # a checker sees the names themselves, and none besides
+
+    def __getattr__(name: str) -> Any:
+        """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
+        if name in ("corpus", "evaluate", "importance", "view"):
+            return importlib.import_module(f"attnflow.{name}")
+        if name not in ("LinearTrace", "Model", "Prediction", "Trace", "load", "wrap"):
+            raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
+        try:
+            import torch  # noqa: F401
+            import transformers  # noqa: F401
+        except ImportError as e:
+            raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
+        room = "capture.passes" if name == "Prediction" else "model"
+        return getattr(importlib.import_module(f"attnflow.{room}"), name)

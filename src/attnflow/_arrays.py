@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Array = Any
 """A numpy array or a torch tensor, where the code does not tell them apart."""
 
-ArrayT = TypeVar("ArrayT", bound="NDArray[Any] | Tensor")
+ArrayT = TypeVar("ArrayT", "NDArray[Any]", "Tensor")
 """One of the two: what goes in comes out."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow._arrays import (
     Array,
@@ -22,20 +23,27 @@ from attnflow._arrays import (
 )
 from attnflow.errors import AttentionWarning, InputError
 
+Groups = Sequence[Any] | NDArray[Any]
+"""Lists of positions, or one label a position; or one of these for every level of the graph."""
+
 LAYER_AXES = "[head, query, key] or [batch, head, query, key]"
 ARRAY_AXES = "[layer, head, query, key] or [batch, layer, head, query, key]"
 
 
 def attention_graph(
-    weights: Any, heads: str | Iterable[int] = "mean", residual: float = 0.5, strict: bool = False
-) -> Any:
+    weights: ArrayT | Sequence[ArrayT] | Mapping[int, ArrayT],
+    heads: str | Iterable[int] = "mean",
+    residual: float = 0.5,
+    strict: bool = False,
+) -> ArrayT:
     """The attention graph ``A = (1 - residual) · W̄ + residual · I``, where W̄ is W reduced over heads (paper, section 3).
 
     ``weights`` is ``W[layer, head, query, key]``, with a batch axis in front if there is a batch; or a sequence with one
     array a layer, ``[head, query, key]`` or ``[batch, head, query, key]``. What transformers returns as ``attentions`` is
-    such a sequence: pass it as it is, not stacked. numpy in, numpy out; torch in, torch out, on its device and with its
-    gradient; half precision becomes single. The result is ``[layer, query, key]`` with the batch axis in front, or a list
-    of matrices where the layers differ in size (those need ``residual=0``).
+    such a sequence: pass it as it is, not stacked. ``trace.weights`` of a trace that kept all heads serves as well. numpy
+    in, numpy out; torch in, torch out, on its device and with its gradient; half precision becomes single. The result is
+    ``[layer, query, key]`` with the batch axis in front, or a list of matrices where the layers differ in size (those need
+    ``residual=0``).
 
     heads: "mean", "max", "min", or a list of heads, of which the mean is taken. After "max" and "min" each row is
         divided by its sum, so that rows sum to one again.
@@ -47,7 +55,8 @@ def attention_graph(
     >>> A.round(2).tolist()
     [[[0.67, 0.17, 0.17], [0.17, 0.67, 0.17], [0.17, 0.17, 0.67]]]
     """
-    return reduced_graph(weight_layers(weights, strict), heads, residual)
+    graph: ArrayT = reduced_graph(weight_layers(weights, strict), heads, residual)
+    return graph
 
 
 def check_residual(residual: float) -> None:
@@ -63,7 +72,7 @@ def with_residual(weights: ArrayT, residual: float) -> ArrayT:
     return graph
 
 
-def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Any:
+def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Array:
     """`attention_graph` without the checks of the weights."""
     check_residual(residual)
     residual = float(residual)
@@ -75,7 +84,11 @@ def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual:
     return stack(graph, axis=graph[0].ndim - 2)
 
 
-def merge(A: Any, groups: Any) -> Any:
+@overload
+def merge(A: ArrayT, groups: Groups) -> ArrayT: ...
+@overload
+def merge(A: Sequence[ArrayT], groups: Groups) -> ArrayT | list[ArrayT]: ...
+def merge(A: Any, groups: Groups) -> Any:
     """The same graph over groups of positions: words of subwords, spans, regions of an image.
 
     ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]``: what a group attends to is the mean over its members,
@@ -107,6 +120,11 @@ def merge(A: Any, groups: Any) -> Any:
 
 def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
     """One array a layer, each ``[head, query, key]`` or ``[batch, head, query, key]``, checked."""
+    if isinstance(weights, Mapping):
+        if sorted(weights) != list(range(len(weights))) or not weights:
+            listed = ", ".join(map(str, sorted(weights))) or "none"
+            raise InputError(f"weights of layers {listed}: expected all layers from 0 up; trace with keep_heads=True")
+        weights = [weights[layer] for layer in range(len(weights))]
     if isinstance(weights, list | tuple) and len(weights) and hasattr(weights[0], "shape"):
         layers = as_layers(weights, "the weights")
         for number, layer in enumerate(layers):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, overload
 
-from attnflow._arrays import index
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow._arrays import ArrayT, index
 from attnflow.errors import InputError
 from attnflow.flow import flow
 from attnflow.graph import graph_layers, reduced_graph, weight_layers
@@ -14,6 +17,15 @@ from attnflow.rollout import rollout
 METHODS: dict[str, Callable[..., Any]] = {"rollout": rollout, "flow": flow}
 
 
+@overload
+def single_head(
+    weights: ArrayT | Sequence[ArrayT] | Mapping[int, ArrayT], layer: int, head: int,
+    method: Literal["rollout"] = "rollout", queries: int | Iterable[int] | None = None, residual: float = 0.5,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def single_head(
+    weights: Any, layer: int, head: int, method: str, queries: int | Iterable[int] | None = None, residual: float = 0.5
+) -> NDArray[np.float64]: ...
 def single_head(
     weights: Any,
     layer: int,

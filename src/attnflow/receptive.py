@@ -70,7 +70,8 @@ def relative(method: Callable[[Sequence[ArrayT]], ResultT], layers: Sequence[Arr
         return method(layers)
     if mode == "layer":
         return method([layerwise(layer) for layer in layers])
-    return compared(method(layers), method([uniform(layer) for layer in layers]), mode)
+    values: ResultT = compared(method(layers), method([uniform(layer) for layer in layers]), mode)
+    return values
 
 
 def compared(values: ArrayT, field: ArrayT, mode: str) -> ArrayT:

@@ -10,7 +10,7 @@ graph = af.attention_graph(np.full((2, 1, 3, 3), 1 / 3))
 tensor_graph = af.attention_graph(torch.full((2, 1, 3, 3), 1 / 3))
 
 a: torch.Tensor = af.attention_graph(np.ones((2, 1, 3, 3)))  # error: assignment
-b: NDArray[np.float64] = af.rollout(tensor_graph)  # error: assignment
+b: NDArray[np.float64] = af.rollout(tensor_graph)  # error: arg-type
 c: torch.Tensor = af.merge(graph, [[0], [1, 2]])  # error: assignment
 graph.cpu()  # error: attr-defined
 af.flow(tensor_graph).cpu()  # error: attr-defined
