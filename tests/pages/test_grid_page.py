@@ -459,7 +459,7 @@ def test_agreement_by_keys(browser: Any, path: Path, summary: dict[str, Any]) ->
 def test_sanity_and_cost(browser: Any, path: Path, summary: dict[str, Any]) -> None:
     with opened(browser, path) as page:
         sanity = panel(page, "sanity")
-        assert sanity.locator(".hint").inner_text().endswith("Evaluation on the first 20 of 60 texts.")
+        assert sanity.locator(".hint").inner_text().endswith("Measured on the first 20 of 60 texts.")
         assert sanity.locator("ul.sr li").count() == 10 * 3  # importances have none
         top = summary["ranking"]["blank-out"]["methods"][0]
         cell = summary["sanity"]["upper half"][top]

@@ -143,8 +143,8 @@ export function linesChart(page, width, title, parts) {
     most = at.at(-1) || 1;
   const x = (/** @type {number} */ place) => LEFT + (flip ? 1 - place / most : place / most) * (end - LEFT),
     y = (/** @type {number} */ v) => foot - 6 - ((v - low) / (top - low || 1)) * (foot - 28);
-  const levels = ticks(low, top, 4),
-    digits = between(1, Math.ceil(-Math.log10(levels[1] - levels[0]) - 1e-9), 9);
+  const levels = ticks(low, top, Math.round(foot / 55)),
+    digits = levels.length > 1 ? between(1, Math.ceil(-Math.log10(levels[1] - levels[0]) - 1e-9), 9) : 2;
   const axis = [
     levels.map((v) => [path(`M${LEFT} ${y(v)}H${end}`), tick(LEFT - 6, y(v), decimals(v, digits), "end")]),
     apart(

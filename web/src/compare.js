@@ -8,12 +8,14 @@ import {
   flattened,
   number,
   plainToken,
+  tableOf,
   tokenLine,
   tokenNodes,
 } from "./draw.js";
 import { shadeStyle, shares, extent, cellCanvas } from "./colour.js";
 import { spearman } from "./maths.js";
 import { exportMenu, compareFigure } from "./keep.js";
+import { touched } from "./state.js";
 import { paintPatches, patchesOf, patchFigure } from "./patches.js";
 import { readerNotes } from "./notes.js";
 
@@ -60,16 +62,7 @@ export function comparePanel(page) {
       el("h2", {}, "Compare"),
       hint,
       el("label", {}, stretch, " shade each row from its lowest to its highest"),
-      exportMenu(
-        "compare",
-        (colours) =>
-          data.patches
-            ? patchFigure(page, valued(), figureParts().title, colours)
-            : compareFigure({ ...figureParts(), colours }),
-        csvRows,
-        data,
-        page.announce,
-      ),
+      exportMenu(page, "compare", exported, csvRows),
     ),
     rowsBox,
     legend,
@@ -264,22 +257,12 @@ export function comparePanel(page) {
     else if (direction === "down") order.reverse();
     const shown = all ? order : order.slice(0, TABLE);
     /** @param {string} name @param {string} title */
-    const head = (name, title) =>
-      el(
-        "th",
-        { scope: "col", "aria-sort": name === key ? (direction === "up" ? "ascending" : "descending") : "none" },
-        button(
-          title,
-          () =>
-            state.set({
-              o:
-                name === key && direction === (name === "text" ? "up" : "down")
-                  ? `${name}.${name === "text" ? "down" : "up"}`
-                  : `${name}.${name === "text" ? "up" : "down"}`,
-            }),
-          { "data-sort": name },
-        ),
-      );
+    const head = (name, title) => {
+      const [first, second] = name === "text" ? ["up", "down"] : ["down", "up"];
+      const sort = () => state.set({ o: `${name}.${name === key && direction === first ? second : first}` });
+      const sorted = name === key ? (direction === "up" ? "ascending" : "descending") : "none";
+      return el("th", { scope: "col", "aria-sort": sorted }, button(title, sort, { "data-sort": name }));
+    };
     const body = shown.map((place) =>
       el(
         "tr",
@@ -290,25 +273,9 @@ export function comparePanel(page) {
       ),
     );
     const focused = tableBox.contains(document.activeElement) && document.activeElement?.getAttribute("data-sort");
-    tableBox.replaceChildren(
-      el(
-        "table",
-        {},
-        el("caption", {}, `Values of ${at.queryName} at ${at.layerName}; click a heading to sort`),
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            el("th", { scope: "col" }, "#"),
-            head("text", "token"),
-            there.map((method) => head(method.name, method.title)),
-          ),
-        ),
-        el("tbody", {}, body),
-      ),
-    );
+    const heads = ["#", head("text", "token"), ...there.map((method) => head(method.name, method.title))],
+      caption = `Values of ${at.queryName} at ${at.layerName}; click a heading to sort`;
+    tableBox.replaceChildren(tableOf({}, heads, body, caption));
     if (focused) /** @type {HTMLElement | null} */ (tableBox.querySelector(`[data-sort="${focused}"]`))?.focus();
     more.hidden = order.length <= TABLE;
     more.textContent = all ? `show the first ${TABLE}` : `show all ${order.length} (${TABLE} are shown)`;
@@ -320,54 +287,28 @@ export function comparePanel(page) {
       matrixBox.replaceChildren();
       return;
     }
-    const colours = page.colours();
-    matrixBox.replaceChildren(
-      el(
-        "table",
-        {},
-        el(
-          "caption",
-          {},
-          `Rank correlation (Spearman's ρ) of every pair, over the ${there[0].values.length} tokens shown${there[0].values.length < 20 ? "; of so few, .5 is easily chance" : ""}`,
-        ),
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            el("th"),
-            there.slice(0, -1).map((method) => el("th", { scope: "col" }, method.short)),
-          ),
-        ),
-        el(
-          "tbody",
-          {},
-          there.slice(1).map((a, i) =>
-            el(
-              "tr",
-              {},
-              el("th", { scope: "row" }, a.short),
-              there.slice(0, i + 1).map((b) => {
-                const rho = spearman(a.values, b.values),
-                  share = Number.isFinite(rho) ? rho * 0.9 : 0;
-                return el(
-                  "td",
-                  {
-                    title: Number.isFinite(rho)
-                      ? `${a.title} and ${b.title}: ${rho}`
-                      : "one of them is the same for all tokens",
-                    style: shadeStyle(colours, share),
-                  },
-                  correlation(rho),
-                );
-              }),
-              there.slice(i + 1, -1).map(() => el("td")),
-            ),
-          ),
-        ),
-      ),
-    );
+    const colours = page.colours(),
+      n = there[0].values.length;
+    /** @param {ValuedRow} a @param {ValuedRow} b */
+    const cell = (a, b) => {
+      const rho = spearman(a.values, b.values),
+        known = Number.isFinite(rho);
+      const title = known ? `${a.title} and ${b.title}: ${rho}` : "one of them is the same for all tokens";
+      return el("td", { title, style: shadeStyle(colours, known ? rho * 0.9 : 0) }, correlation(rho));
+    };
+    const rows = there.slice(1).map((a, i) => {
+      const cells = there.slice(0, -1).map((b, j) => (j <= i ? cell(a, b) : el("td")));
+      return el("tr", {}, el("th", { scope: "row" }, a.short), cells);
+    });
+    const caption = `Rank correlation (Spearman's ρ) of every pair, over the ${n} tokens shown${n < 20 ? "; of so few, .5 is easily chance" : ""}`;
+    const heads = [el("th"), ...there.slice(0, -1).map((method) => method.short)];
+    matrixBox.replaceChildren(tableOf({}, heads, rows, caption));
+  }
+
+  /** @param {Palette} colours */
+  function exported(colours) {
+    const parts = figureParts();
+    return data.patches ? patchFigure(page, valued(), parts.title, colours) : compareFigure({ ...parts, colours });
   }
 
   function figureParts() {
@@ -470,9 +411,9 @@ export function comparePanel(page) {
     node,
     /** @param {Changed} changed */
     update(changed) {
-      if (!changed || ["u", "s"].some((key) => changed.has(key))) build();
-      if (!changed || ["u", "s", "q", "l", "f", "t", "cs", "theme", "rows"].some((key) => changed.has(key))) paint();
-      else if (changed.has("o")) drawTable();
+      if (touched(changed, "u", "s")) build();
+      if (touched(changed, "u", "s", "q", "l", "f", "t", "cs", "theme", "rows")) paint();
+      else if (touched(changed, "o")) drawTable();
     },
   };
 }

@@ -1,4 +1,4 @@
-import { el, between, tableOf, correlation, plainToken } from "./draw.js";
+import { el, between, rowOf, tableOf, correlation, plainToken } from "./draw.js";
 import { many, wideTable } from "./frame.js";
 import { barsChart, decimals, interval, lineLook, linesChart, ticks } from "./charts.js";
 
@@ -126,7 +126,7 @@ export function agreementParts(page, width) {
       picture,
     );
   });
-  const table = tableOf({ "aria-label": "agreement of views" }, heads, rows);
+  const table = tableOf({ "aria-label": "agreement of views" }, heads, rows.map(rowOf));
   const weak = corpus.views.filter((view) => isWeak(corpus, view, l));
   return [
     weak.map((view) =>
@@ -216,7 +216,7 @@ export function textsParts(page, width) {
         "div",
         { class: "predictions" },
         el("h3", {}, "Predictions"),
-        wideTable("predictions", tableOf({ "aria-label": "predictions" }, heads, rows)),
+        wideTable("predictions", tableOf({ "aria-label": "predictions" }, heads, rows.map(rowOf))),
         note,
       ),
     );

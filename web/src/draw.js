@@ -166,8 +166,9 @@ export const FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'No
  * @param {number} height
  * @param {Palette} colours
  * @param {string} title
+ * @param {number | null} [y] where the title stands, if it does
  */
-export function figure(width, height, colours, title) {
+export function figure(width, height, colours, title, y = null) {
   const style = `font-family:${FONT};font-variant-numeric:tabular-nums`;
   return svg(
     "svg",
@@ -183,6 +184,7 @@ export function figure(width, height, colours, title) {
       style,
     },
     svg("rect", { width, height, fill: colours.paper }),
+    y !== null && label(0, y, title, { "font-size": 12, "font-weight": 600 }),
   );
 }
 
@@ -215,19 +217,26 @@ export function makeTip(root) {
   };
 }
 
-/** A table with a name at the head of each row and column.
+/** A table of rows under heads, which are texts or cells.
  *
  * @param {Attributes} attributes
- * @param {string[]} heads
- * @param {Child[][]} rows
+ * @param {(string | HTMLElement)[]} heads
+ * @param {HTMLElement[]} rows
+ * @param {string} [caption]
  */
-export function tableOf(attributes, heads, rows) {
-  const head = heads.map((text) => el("th", { scope: "col" }, text));
-  const body = rows.map(([first, ...cells]) => {
-    const rest = cells.map((text) => el("td", {}, text));
-    return el("tr", {}, el("th", { scope: "row" }, first), rest);
-  });
-  return el("table", attributes, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
+export function tableOf(attributes, heads, rows, caption) {
+  const cells = heads.map((head) => (typeof head === "string" ? el("th", { scope: "col" }, head) : head));
+  const parts = [el("thead", {}, el("tr", {}, cells)), el("tbody", {}, rows)];
+  return el("table", attributes, caption && el("caption", {}, caption), parts);
+}
+
+/** A row of a table with its name at the head.
+ *
+ * @param {Child[]} cells
+ */
+export function rowOf([first, ...cells]) {
+  const rest = cells.map((cell) => el("td", {}, cell));
+  return el("tr", {}, el("th", { scope: "row" }, first), rest);
 }
 
 /** A table that only screen readers see, behind a picture.
@@ -237,9 +246,8 @@ export function tableOf(attributes, heads, rows) {
  * @param {Child[][]} rows
  */
 export function hiddenTable(caption, heads, rows) {
-  const table = tableOf({}, heads, rows);
-  table.prepend(el("caption", {}, caption));
-  return el("div", { class: "sr" }, table); // in a box, because a table grows beyond the height it is given
+  // in a box, because a table grows beyond the height it is given
+  return el("div", { class: "sr" }, tableOf({}, heads, rows.map(rowOf), caption));
 }
 
 /** @param {string} text @param {(event: any) => unknown} onclick @param {Attributes} [attributes] */

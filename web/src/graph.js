@@ -14,6 +14,7 @@ import {
   textWidth,
 } from "./draw.js";
 import { exportMenu } from "./keep.js";
+import { touched } from "./state.js";
 
 /** @import { Cells, Changed, Edge, Matrix, Page, Palette } from "./types" */
 /** @typedef {Edge & { amount: number }} Amount */
@@ -109,7 +110,7 @@ export function layered(columns, levels, names, levelNames, colours, { title, wi
   const foot = 18 + (slanted ? Math.max(30, 0.82 * longest) : 14);
   const wide = Math.ceil(left + columns.length * gap + 14),
     high = top + (levels - 1) * rise + foot + 12;
-  const drawing = figure(wide, high, colours, title);
+  const drawing = figure(wide, high, colours, title, 10);
   const place = new Map(columns.map((position, c) => [position, left + (c + 0.5) * gap]));
   const x = (/** @type {number} */ position) => place.get(position) ?? NaN,
     y = (/** @type {number} */ level) => top + (levels - 1 - level) * rise + 6;
@@ -168,13 +169,7 @@ export function graphPanel(page) {
       {},
       pick,
       note,
-      exportMenu(
-        "graph",
-        (colours) => (data.hasWeights ? draw(colours).node : figure(200, 40, colours, "not held")),
-        csvRows,
-        data,
-        page.announce,
-      ),
+      exportMenu(page, "graph", (colours) => (data.hasWeights ? draw(colours).node : null), csvRows),
     ),
     holder,
     summary,
@@ -229,10 +224,7 @@ export function graphPanel(page) {
       drawn.push({ edge, path });
       lines.append(path);
     }
-    frame.node.append(
-      label(0, 10, `${KINDS[kind]} · ${at.queryName} at ${at.layerName}`, { "font-size": 12, "font-weight": 600 }),
-      lines,
-    );
+    frame.node.append(lines);
     const nodes = [],
       drawnStates = new Set(
         drawn.flatMap(({ edge }) => [`${edge.step + 1} ${edge.query}`, `${edge.step} ${edge.key}`]),
@@ -411,7 +403,7 @@ export function graphPanel(page) {
     node,
     /** @param {Changed} changed */
     update(changed) {
-      if (!changed || ["q", "l", "t", "u", "f", "g", "v", "theme", "width"].some((key) => changed.has(key))) paint();
+      if (touched(changed, "q", "l", "t", "u", "f", "g", "v", "theme", "width")) paint();
     },
   };
 }

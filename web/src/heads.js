@@ -2,6 +2,7 @@ import { el, svg, choice, closest, figure, hiddenTable, label, number, plainToke
 import { shade, shadeStyle, extent, shares, cellCanvas } from "./colour.js";
 import { headRows } from "./maths.js";
 import { exportMenu } from "./keep.js";
+import { touched } from "./state.js";
 import { heatMap, scaleBar } from "./layers.js";
 
 /** @import { Cells, Changed, Now, Page, Palette } from "./types" */
@@ -26,13 +27,7 @@ export function headsPanel(page) {
       {},
       pick,
       el("p", { class: "hint" }, "a row a layer, a column a head; each strip is the sentence"),
-      exportMenu(
-        "heads",
-        (colours) => draw(colours) ?? figure(200, 40, colours, "not held"),
-        csvRows,
-        data,
-        page.announce,
-      ),
+      exportMenu(page, "heads", draw, csvRows),
     ),
     holder,
     detail,
@@ -78,20 +73,9 @@ export function headsPanel(page) {
       gap = 6;
     const strip = Math.max(40, Math.min(140, (page.width() - 60 - left) / most - gap)),
       high = data.layers.length > 14 ? 14 : 20;
-    const drawing = figure(
-      Math.ceil(left + most * (strip + gap)),
-      top + rows.length * (high + gap) + 4,
-      colours,
-      `heads · ${at.queryName}`,
-    );
-    drawing.append(
-      label(
-        0,
-        10,
-        `${state.get().k === "raw" || !single ? "raw attention" : "rollout"} of single heads · ${at.queryName}`,
-        { "font-size": 12, "font-weight": 600 },
-      ),
-    );
+    const title = `${state.get().k === "raw" || !single ? "raw attention" : "rollout"} of single heads · ${at.queryName}`;
+    const [wide, tall] = [Math.ceil(left + most * (strip + gap)), top + rows.length * (high + gap) + 4];
+    const drawing = figure(wide, tall, colours, title, 10);
     const cut = (/** @type {Float64Array} */ row) => at.inputs.map((i) => row[i]);
     const [lowest, highest] = extent(rows.flat().map(cut), false);
     const now = chosen();
@@ -111,14 +95,14 @@ export function headsPanel(page) {
         // one picture a layer, with clear pixels between its heads
         const clear = Array(Math.round((at.inputs.length * gap) / strip)).fill(NaN);
         const line = heads.flatMap((row) => [...shares(cut(row), lowest, highest), ...clear]);
-        const wide =
+        const reach =
           (heads.length * (strip + gap) * line.length) /
           (heads.length * (at.inputs.length + (at.inputs.length * gap) / strip));
         drawing.append(
           svg("image", {
             x: left,
             y,
-            width: wide,
+            width: reach,
             height: high,
             preserveAspectRatio: "none",
             href: cellCanvas([line], (value) => value, colours).toDataURL(),
@@ -282,15 +266,8 @@ export function headsPanel(page) {
     node,
     /** @param {Changed} changed */
     update(changed) {
-      if (
-        changed &&
-        (changed.has("l") || changed.has("h")) &&
-        !["q", "u", "s", "k", "v", "theme", "rows", "width"].some((key) => changed.has(key))
-      ) {
-        if (changed.has("h") || !state.get().h) move();
-        return;
-      }
-      if (!changed || ["q", "u", "s", "h", "k", "v", "theme", "rows", "width"].some((key) => changed.has(key))) paint();
+      if (touched(changed, "q", "u", "s", "k", "v", "theme", "rows", "width")) paint();
+      else if (touched(changed, "h") || (touched(changed, "l") && !state.get().h)) move();
     },
   };
 }

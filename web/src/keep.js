@@ -1,7 +1,7 @@
 import { PALETTES, shade, inkOn } from "./colour.js";
 import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken, correlation } from "./draw.js";
 
-/** @import { Cells, Data, MethodRow, Palette } from "./types" */
+/** @import { Cells, Data, MethodRow, Page, Palette } from "./types" */
 
 /** @param {string} name @param {Blob | string} content @param {string} [type] */
 function download(name, content, type) {
@@ -53,13 +53,12 @@ function csv(rows) {
 
 /** The menu of a panel. `make` gives its figure in a palette, `rows` its numbers.
  *
+ * @param {Page} page
  * @param {string} name
- * @param {(colours: Palette) => SVGElement} make
+ * @param {(colours: Palette) => SVGElement | null} make null where there is nothing to draw
  * @param {() => Cells[]} rows
- * @param {Data} data
- * @param {(text: string) => void} announce
  */
-export function exportMenu(name, make, rows, data, announce) {
+export function exportMenu({ data, announce }, name, make, rows) {
   /** @param {string} kind @param {() => void | Promise<void>} work */
   const save = (kind, work) =>
     button(
@@ -77,7 +76,7 @@ export function exportMenu(name, make, rows, data, announce) {
       },
       { "data-kind": kind.toLowerCase() },
     );
-  const paper = () => make(PALETTES.light);
+  const paper = () => make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not held");
   return el(
     "details",
     { class: "export", "data-name": name },
@@ -151,9 +150,9 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
     top + methods.length * block + 22,
     colours,
     title,
+    12,
   );
   drawing.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
-  drawing.append(label(0, 12, title, { "font-size": size, "font-weight": 600 }));
   const column = (/** @type {number} */ i) => wide + columns.slice(0, i + 1).reduce((sum, own) => sum + own, 0);
   against.forEach((name, i) =>
     drawing.append(label(column(i), 32, name, { "text-anchor": "end", "font-size": small, fill: colours.faint })),

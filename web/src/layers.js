@@ -1,8 +1,9 @@
 import { el, svg, figure, label, number, plainToken, hiddenTable, choice, press, textWidth } from "./draw.js";
 import { shade, inkOn, extent, cellCanvas } from "./colour.js";
 import { exportMenu } from "./keep.js";
+import { touched } from "./state.js";
 
-/** @import { Cells, Changed, Page, Palette } from "./types" */
+/** @import { Cells, Page, Palette, Panel } from "./types" */
 /** @typedef {ReturnType<typeof heatMap>} HeatMap */
 
 const CELLS = 900;
@@ -62,7 +63,7 @@ export function heatMap({
     foot = named ? 14 + 0.82 * Math.max(...lengths) : 18;
   const wide = Math.max(left + n * w + 16, textWidth(title, 12) + 8),
     high = top + count * h + foot;
-  const drawing = figure(Math.ceil(wide), Math.ceil(high), colours, title);
+  const drawing = figure(Math.ceil(wide), Math.ceil(high), colours, title, 9);
   const one = extent(values, false),
     limits = values.map((row) => (stretch ? extent([row], true) : one));
   /** @param {number} value @param {number} r */
@@ -74,7 +75,6 @@ export function heatMap({
   /** @type {HTMLCanvasElement | null} */
   let under = null;
   const y = (/** @type {number} */ r) => top + (down ? r : count - 1 - r) * h;
-  drawing.append(label(0, 9, title, { "font-size": 12, "font-weight": 600 }));
   if (n * count <= CELLS) {
     values.forEach((row, r) =>
       row.forEach((value, c) => {
@@ -207,7 +207,6 @@ function withScale(map, colours) {
  * @param {Palette} colours
  */
 function beside(figures, colours, gap = 18) {
-  if (!figures.length) return figure(200, 40, colours, "not held");
   let x = 0,
     high = 0;
   for (const one of figures) high = Math.max(high, Number(one.getAttribute("height")));
@@ -266,17 +265,7 @@ export function layersPanel(page) {
       el("h2", {}, "Layers"),
       el("p", { class: "hint" }, "layers up, tokens across; a click chooses both"),
       el("label", {}, stretch, " shade each layer from its lowest to its highest"),
-      exportMenu(
-        "layers",
-        (colours) =>
-          beside(
-            drawn(colours).map(({ map }) => withScale(map, colours)),
-            colours,
-          ),
-        csvRows,
-        data,
-        page.announce,
-      ),
+      exportMenu(page, "layers", exported, csvRows),
     ),
     small,
     el(
@@ -285,19 +274,22 @@ export function layersPanel(page) {
       el("h3", {}, "One layer, every query"),
       pick,
       note,
-      exportMenu(
-        "map",
-        (colours) => {
-          const map = drawWhole(colours);
-          return map ? withScale(map, colours) : figure(200, 40, colours, "not held");
-        },
-        mapRows,
-        data,
-        page.announce,
-      ),
+      exportMenu(page, "map", exportedMap, mapRows),
     ),
     whole,
   );
+
+  /** @param {Palette} colours */
+  function exported(colours) {
+    const figures = drawn(colours).map(({ map }) => withScale(map, colours));
+    return figures.length ? beside(figures, colours) : null;
+  }
+
+  /** @param {Palette} colours */
+  function exportedMap(colours) {
+    const map = drawWhole(colours);
+    return map && withScale(map, colours);
+  }
 
   /** What each method has of the selection, where it has something. */
   const present = () =>
@@ -488,15 +480,13 @@ export function layersPanel(page) {
     ];
   }
 
-  /** @param {string[]} keys @param {() => void} work @returns {(changed: Changed) => void} */
-  const when = (keys, work) => (changed) => {
-    if (!changed || keys.some((key) => changed.has(key))) work();
-  };
+  const both = ["q", "l", "t", "u", "s", "f", "theme", "rows", "width"];
   return {
     node,
+    /** @type {Panel[]} */
     parts: [
-      { node: small, update: when(["q", "l", "t", "u", "s", "f", "ls", "theme", "rows", "width"], paint) },
-      { node: whole, update: when(["q", "l", "t", "u", "s", "f", "m", "theme", "rows", "width"], paintWhole) },
+      { node: small, update: (changed) => touched(changed, ...both, "ls") && paint() },
+      { node: whole, update: (changed) => touched(changed, ...both, "m") && paintWhole() },
     ],
   };
 }

@@ -92,8 +92,8 @@ export function patchFigure(page, methods, title, colours) {
     (drawn[0]?.side ?? 0) + 48,
     colours,
     title,
+    12,
   );
-  drawing.append(label(0, 12, title, { "font-size": 12, "font-weight": 600 }));
   let x = 0;
   for (const { canvas, method, wide, side } of drawn) {
     drawing.append(

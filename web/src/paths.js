@@ -1,6 +1,7 @@
-import { el, svg, label, messageOf, number, plainToken } from "./draw.js";
+import { el, svg, messageOf, number, plainToken, tableOf } from "./draw.js";
 import { maxFlow, flowPaths, alongPaths } from "./maths.js";
 import { exportMenu } from "./keep.js";
+import { touched } from "./state.js";
 import { layered, curve } from "./graph.js";
 
 /** @import { Cells, Changed, Edge, Flow, Now, Page, Palette } from "./types" */
@@ -32,14 +33,7 @@ export function pathsPanel(page) {
       {},
       sentence,
       el("label", {}, "and the input ", tokenPick),
-      exportMenu(
-        "flow",
-        (colours) =>
-          solved ? draw(colours, solved) : layered([0], 1, ["–"], [], colours, { title: "no flow", width: 200 }).node,
-        csvRows,
-        data,
-        page.announce,
-      ),
+      exportMenu(page, "flow", (colours) => solved && draw(colours, solved), csvRows),
     ),
     say,
     holder,
@@ -138,7 +132,6 @@ export function pathsPanel(page) {
       colours,
       { title, width: page.width() - 40 },
     );
-    frame.node.append(label(0, 10, title, { "font-size": 12, "font-weight": 600 }));
     const widest = Math.min(20, frame.gap * 0.7),
       scale = widest / (Number.isFinite(value) && value > 0 ? value : 1);
     for (const edge of [...amounts.values()].sort((a, b) => b.amount - a.amount)) {
@@ -204,26 +197,18 @@ export function pathsPanel(page) {
 
   /** @param {Solved} solution */
   function fillLists(solution) {
-    /** @param {string} caption @param {string[]} head @param {HTMLElement[]} rows @param {string} name */
-    const table = (caption, head, rows, name) =>
+    /** @param {string} name @param {string} caption @param {string[]} heads @param {HTMLElement[]} rows */
+    const table = (name, caption, [first, ...heads], rows) => {
+      const way = el("th", { scope: "col", class: "way" }, first);
+      return el("div", { class: name }, tableOf({}, [way, ...heads], rows, caption));
+    };
+    /** @param {import("./types").Attributes} attributes @param {string} way @param {...number} amounts */
+    const row = (attributes, way, ...amounts) =>
       el(
-        "div",
-        { class: name },
-        el(
-          "table",
-          {},
-          el("caption", {}, caption),
-          el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              head.map((text, i) => el("th", { scope: "col", class: i ? null : "way" }, text)),
-            ),
-          ),
-          el("tbody", {}, rows),
-        ),
+        "tr",
+        {},
+        el("td", { class: "way", ...attributes }, way),
+        amounts.map((amount) => el("td", {}, number(amount, 4))),
       );
     const way = (/** @type {number[]} */ positions) =>
       positions.map((position, i) => {
@@ -254,61 +239,40 @@ export function pathsPanel(page) {
         })
         .join(" → ");
     };
-    const total = solution.paths.slice(0, LISTED).reduce((sum, path) => sum + path.amount, 0);
-    const most = solution.paths.length;
-    lists.replaceChildren(
+    const { paths, cut } = solution,
+      some = paths.length === SOUGHT ? `${SOUGHT} or more` : paths.length,
+      total = paths.slice(0, LISTED).reduce((sum, path) => sum + path.amount, 0),
+      percent = ((100 * total) / (solution.value || 1)).toFixed(0);
+    const widest = table(
+      "paths",
+      `The widest paths: ${Math.min(LISTED, paths.length)} of ${some}, ${percent} % of the flow`,
+      ["path", "flow", "rollout"],
+      paths
+        .slice(0, LISTED)
+        .map(({ positions, amount, rollout }) =>
+          row({ title: way(positions).join(" → ") }, short(positions), amount, rollout),
+        ),
+    );
+    lists.replaceChildren(widest);
+    if (!cut.length) return;
+    const limiting = cut.slice(0, LISTED).map((edge) => row({}, edgeName(edge), edge.capacity)),
+      rest = cut.slice(LISTED);
+    limiting.forEach((edge) => edge.classList.add("cut"));
+    if (rest.length)
+      limiting.push(
+        row(
+          {},
+          `and ${rest.length} narrower`,
+          rest.reduce((sum, edge) => sum + edge.capacity, 0),
+        ),
+      );
+    lists.append(
       table(
-        `The widest paths: ${Math.min(LISTED, most)} of ${most}${most === SOUGHT ? " or more" : ""}, ${((100 * total) / (solution.value || 1)).toFixed(0)} % of the flow`,
-        ["path", "flow", "rollout"],
-        solution.paths
-          .slice(0, LISTED)
-          .map((path) =>
-            el(
-              "tr",
-              {},
-              el("td", { class: "way", title: way(path.positions).join(" → ") }, short(path.positions)),
-              el("td", {}, number(path.amount, 4)),
-              el("td", {}, number(path.rollout, 4)),
-            ),
-          ),
-        "paths",
+        "cuts",
+        "The minimum cut: every path crosses one of these, and all are full",
+        ["edge", "capacity"],
+        limiting,
       ),
-      solution.cut.length
-        ? table(
-            "The minimum cut: every path crosses one of these, and all are full",
-            ["edge", "capacity"],
-            solution.cut
-              .slice(0, LISTED)
-              .map((edge) =>
-                el(
-                  "tr",
-                  { class: "cut" },
-                  el("td", { class: "way" }, edgeName(edge)),
-                  el("td", {}, number(edge.capacity, 4)),
-                ),
-              )
-              .concat(
-                solution.cut.length > LISTED
-                  ? [
-                      el(
-                        "tr",
-                        {},
-                        el("td", { class: "way" }, `and ${solution.cut.length - LISTED} narrower`),
-                        el(
-                          "td",
-                          {},
-                          number(
-                            solution.cut.slice(LISTED).reduce((sum, edge) => sum + edge.capacity, 0),
-                            4,
-                          ),
-                        ),
-                      ),
-                    ]
-                  : [],
-              ),
-            "cuts",
-          )
-        : "",
     );
   }
 
@@ -399,8 +363,7 @@ export function pathsPanel(page) {
     node,
     /** @param {Changed} changed */
     update(changed) {
-      if (!changed || ["q", "l", "t", "u", "f", "v", "theme", "rows", "width"].some((name) => changed.has(name)))
-        paint();
+      if (touched(changed, "q", "l", "t", "u", "f", "v", "theme", "rows", "width")) paint();
     },
   };
 }

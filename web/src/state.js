@@ -73,3 +73,10 @@ export function makeState(defaults, allowed, prefix, signal) {
     listen: (listener) => listeners.push(listener),
   };
 }
+
+/** Whether something that depends on these names in the state is to be drawn again.
+ *
+ * @param {import("./types").Changed} changed
+ * @param {...string} names
+ */
+export const touched = (changed, ...names) => !changed || names.some((name) => changed.has(name));
