@@ -186,16 +186,20 @@ def is_saturated(question: Question, of: str) -> bool:
     return of in ("probability", "difference") and question.kind != "score" and sure
 
 
-def warn_saturated(questions: Sequence[Question], stacklevel: int) -> None:
-    """Says once that probabilities are saturated, if any of these are."""
+def warn_saturated(questions: Sequence[Question], stacklevel: int = 4) -> None:
+    """Says once that probabilities are saturated, if any of these are.
+
+    stacklevel: by default, of who called the method of a `Model` whose function calls this.
+    """
     if questions:
         name, chance = questions[0].name, questions[0].chance
+        shown = f"{chance:.1g}" if chance < 0.5 else f"1 - {1 - chance:.1g}"
         warnings.warn(
-            f"the probability of {name!r} is {chance:.6g}, so that it hardly changes whatever happens to the text"
+            f"the probability of {name!r} is {shown}, so that it hardly changes whatever happens to the text"
             + (f" (and {len(questions) - 1} texts more)" if len(questions) > 1 else "")
             + ": of='log-odds' or of='logit' measures the answer on a scale that does not saturate",
             AttentionWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=stacklevel,
         )
 
 

@@ -111,7 +111,7 @@ def blank_out(
                 left[number][i] = y
     values = [np.where(np.isnan(y), 0.0, w - y) for w, y in zip(whole, left, strict=True)]
     still = [q for q, v in zip(about, values, strict=True) if is_saturated(q, of) and np.abs(v).max() < SATURATED]
-    warn_saturated(still, stacklevel=2)
+    warn_saturated(still)
     options = {"by": by if by is not None else _default(model), "signed": signed, "of": of}
     results = [
         result(model, question, v if signed else np.abs(v), "blank-out", **options)

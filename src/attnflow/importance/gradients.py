@@ -84,7 +84,7 @@ def gradient(
     texts, labels = many(text, answer)
     about = questions(model, texts, labels, truncate)
     check_difference(about, of)
-    warn_saturated([question for question in about if is_saturated(question, of)], stacklevel=2)
+    warn_saturated([question for question in about if is_saturated(question, of)])
     values: list[Any] = [None] * len(about)
     left = whole = 0.0
     for at, batch in batches(model, [question.tensors for question in about]):
@@ -107,7 +107,7 @@ def gradient(
             f"the model takes the mean away from what it reads, so reduce={reduce!r} ranks rounding errors; "
             "reduce='l2' does not",
             AttentionWarning,
-            stacklevel=2,
+            stacklevel=3,  # of who called the method of a Model
         )
     results = [
         result(model, question, v, "gradient", reduce=reduce, of=of) for question, v in zip(about, values, strict=True)
