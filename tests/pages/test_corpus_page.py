@@ -13,7 +13,7 @@ from attnflow.view.corpus_page import html_of, write
 from helpers.browser import opened, settle
 from helpers.corpora import WORDS, embedded, made_up, stored, traced
 
-VIEWS = ("raw", "rollout", "flow")
+METHODS = ("raw", "rollout", "flow")
 PAIRS = ("raw – rollout", "raw – flow", "rollout – flow")
 VOCABULARY = (*WORDS, "</script><b>x", "日本", "\u202egnol", *(f"word{i}" for i in range(9)))
 
@@ -59,15 +59,15 @@ def cells(page: Any, where: str) -> list[list[str]]:
     )
 
 
-def received(page: Any, view: str) -> list[list[str]]:
-    return cells(page, f'.received[data-view="{view}"] tbody tr')
+def received(page: Any, method: str) -> list[list[str]]:
+    return cells(page, f'.received[data-method="{method}"] tbody tr')
 
 
-def bars(page: Any, view: str, name: str) -> list[float]:
+def bars(page: Any, method: str, name: str) -> list[float]:
     """The lengths of the bars in a list, or where the lines on them stand, in percent."""
     return page.evaluate(  # type: ignore[no-any-return]
         "([where, name]) => [...document.querySelectorAll(where)].map(one => parseFloat(one.style.getPropertyValue(name)))",
-        [f'.received[data-view="{view}"] td.bar', name],
+        [f'.received[data-method="{method}"] td.bar', name],
     )
 
 
@@ -78,13 +78,13 @@ def listed(page: Any, name: str) -> list[list[str]]:
 
 
 def ranked(
-    summary: dict[str, Any], view: str, layer: str, by: str, special: bool, counted: bool = False
+    summary: dict[str, Any], method: str, layer: str, by: str, special: bool, counted: bool = False
 ) -> list[list[Any]]:
     """The rows of a list as the page should have them: text, lift, share, count. counted: whether special tokens are."""
     kinds = [dict(zip(summary["types"]["fields"], row, strict=True)) for row in summary["types"]["rows"]]
     rows = [
         (kinds[kind], mean, share, lift if counted else plain)
-        for kind, mean, share, lift, plain in summary["received"][view][layer]
+        for kind, mean, share, lift, plain in summary["received"][method][layer]
     ]
     rows = sorted((row for row in rows if row[0]["special"] == special), key=lambda row: -row[3 if by == "lift" else 2])
     return [[kind["text"], lift, share, kind["count"]] for kind, _, share, lift in rows]
@@ -125,7 +125,7 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
         }
         told = ", ".join(f"{pair} {means[pair]:.2f}".replace("0.", ".") for pair in PAIRS)
         assert page.locator(".ahead").inner_text() == (
-            "How alike the views order the tokens of a text at L2, special ones aside (mean rank correlation; 1 is the same "
+            "How alike the methods order the tokens of a text at L2, special ones aside (mean rank correlation; 1 is the same "
             f"order, 0 unrelated): {told}."
         )
         assert page.locator(".missing").all_inner_texts() == [summary["missing"]]
@@ -149,29 +149,29 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
 
 def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, Any]) -> None:
     with opened(browser, path) as page:
-        for view in VIEWS:
-            found = received(page, view)
+        for method in METHODS:
+            found = received(page, method)
             assert [row[0] for row in found] == [str(i + 1) for i in range(20)]
-            same(found, ranked(summary, view, "L2", "lift", False)[:20])
-            head = page.locator(f'.received[data-view="{view}"] h3').inner_text()
-            assert number(head.split()[1]) == pytest.approx(100 * summary["special_share"][view]["L2"], abs=0.06)
-            assert head.endswith(f" · largest {times(summary['ratio'][view]['L2'])}× smallest")
-            lifts = [row[1] for row in ranked(summary, view, "L2", "lift", False)[:20]]
+            same(found, ranked(summary, method, "L2", "lift", False)[:20])
+            head = page.locator(f'.received[data-method="{method}"] h3').inner_text()
+            assert number(head.split()[1]) == pytest.approx(100 * summary["special_share"][method]["L2"], abs=0.06)
+            assert head.endswith(f" · largest {times(summary['ratio'][method]['L2'])}× smallest")
+            lifts = [row[1] for row in ranked(summary, method, "L2", "lift", False)[:20]]
             most = max(1, *lifts)  # bars reach to the highest of their own list, and a line stands at 1×
-            assert bars(page, view, "--part") == pytest.approx([100 * lift / most for lift in lifts], abs=0.06)
-            assert bars(page, view, "--even") == pytest.approx([100 / most] * 20, abs=0.06)
+            assert bars(page, method, "--part") == pytest.approx([100 * lift / most for lift in lifts], abs=0.06)
+            assert bars(page, method, "--even") == pytest.approx([100 / most] * 20, abs=0.06)
         page.get_by_role("button", name="the first 28").click()
         assert page.evaluate("document.activeElement.textContent") == "show the first 20"
         page.get_by_role("button", name="by share").click()
         page.get_by_role("group", name="layer").get_by_role("button", name="L1").click()
         page.get_by_label("special tokens too").check()
         settle(page)
-        for view in VIEWS:
-            found = received(page, view)
-            same(found[:2], ranked(summary, view, "L1", "share", True, counted=True))
-            same(found[2:], ranked(summary, view, "L1", "share", False, counted=True))
+        for method in METHODS:
+            found = received(page, method)
+            same(found[:2], ranked(summary, method, "L1", "share", True, counted=True))
+            same(found[2:], ranked(summary, method, "L1", "share", False, counted=True))
             assert len(found) == 30 and [row[0] for row in found[:3]] == ["", "", "1"]
-            assert max(bars(page, view, "--part")) == 100 and set(bars(page, view, "--even")) == {-1}  # none
+            assert max(bars(page, method, "--part")) == 100 and set(bars(page, method, "--even")) == {-1}  # none
         page.wait_for_function("() => location.hash.includes('l=L1')")
         address = dict(page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
         assert address == {"l": "L1", "s": "1", "o": "share", "n": "1"}
@@ -179,11 +179,11 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
         page.reload()
         settle(page)
         assert page.locator("article").inner_text() == before
-        row = page.locator('.received[data-view="raw"] tbody tr').nth(5)
+        row = page.locator('.received[data-method="raw"] tbody tr').nth(5)
         row.hover()
         kind = row.get_attribute("data-type")
         assert page.locator("tr.lit").evaluate_all("rows => rows.map(row => row.dataset.type)") == [kind] * 3
-        title = page.locator('.received[data-view="raw"] tbody tr').filter(has_text="cabinets").get_attribute("title")
+        title = page.locator('.received[data-method="raw"] tbody tr').filter(has_text="cabinets").get_attribute("title")
         assert re.fullmatch(r"mean score 0\.\d{4}, token id 12, also “Cabinets”", title)
 
 
@@ -197,12 +197,12 @@ def test_what_stands_for_many_texts_has_no_name_of_its_own(
     with opened(
         browser, saved(tmp_path / "many.html", {**summary, "types": {**summary["types"], "rows": rows}})
     ) as page:
-        named = page.locator(f'.received[data-view="raw"] tr[data-type="{number_of}"]')
+        named = page.locator(f'.received[data-method="raw"] tr[data-type="{number_of}"]')
         assert named.locator("em").inner_text() == "key, Key, …"
         assert named.get_attribute("title").endswith(
             "stands for many texts, mostly words that the tokenizer does not know"
         )
-        assert page.locator('.received[data-view="raw"] em').count() == 1
+        assert page.locator('.received[data-method="raw"] em').count() == 1
 
 
 @pytest.mark.parametrize(("end", "kind"), [("start", "plain"), ("end", "plain"), ("start", "all")])
@@ -218,7 +218,7 @@ def test_positions(browser: Any, path: Path, summary: dict[str, Any], end: str, 
         side = " from the end" if end == "end" else ""
         wanted = [
             f"position {'65+' if i == 64 else i + 1}{side}, {told['counts'][i]} tokens, "
-            + ", ".join(f"{view} {told['shares'][view]['L2'][i]:.4f}" for view in VIEWS)
+            + ", ".join(f"{method} {told['shares'][method]['L2'][i]:.4f}" for method in METHODS)
             + f", all the same {told['uniform'][i]:.4f}"
             for i in (kept[::-1] if end == "end" else kept)
         ]
@@ -259,7 +259,7 @@ def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any])
     held = summary["disagreement"]
     with opened(browser, path) as page:
         for number_of, pair in enumerate(PAIRS):
-            page.get_by_role("group", name="views").get_by_role("button", name=pair).click()
+            page.get_by_role("group", name="methods").get_by_role("button", name=pair).click()
             settle(page)
             cases = page.locator(".case")
             wanted = held["pairs"][number_of]["texts"]
@@ -275,11 +275,11 @@ def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any])
                     f"ρ {rho}",
                     f"{text['prediction']['label']} {text['prediction']['probability']:.2f}",
                 ]
-                views = case.locator(".row").evaluate_all("rows => rows.map(row => row.dataset.view)")
-                assert views[:2] == pair.split(" – ") and set(views) == set(VIEWS)
-                for view in VIEWS:
-                    own = [x for x, special in zip(text["shares"][view], text["special"], strict=True) if not special]
-                    told = case.locator(f'.row[data-view="{view}"] .range').inner_text()
+                views = case.locator(".row").evaluate_all("rows => rows.map(row => row.dataset.method)")
+                assert views[:2] == pair.split(" – ") and set(views) == set(METHODS)
+                for method in METHODS:
+                    own = [x for x, special in zip(text["shares"][method], text["special"], strict=True) if not special]
+                    told = case.locator(f'.row[data-method="{method}"] .range').inner_text()
                     low, high, ratio = map(number, re.fullmatch(r"(\S+) – (\S+) · (\S+)×", told).groups())  # type: ignore[union-attr]
                     assert [low, high] == pytest.approx([min(own), max(own)], abs=6e-4) and low < high
                     assert ratio == pytest.approx(max(own) / min(own), abs=0.51 if ratio >= 10 else 0.051)
@@ -292,9 +292,9 @@ def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any])
             "toks => toks.map(tok => getComputedStyle(tok).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0))"
         )
         ends = set()
-        for view in VIEWS:
-            light = case.locator(f'.row[data-view="{view}"] .tok').evaluate_all(shades)
-            values = [x for x, special in zip(text["shares"][view], text["special"], strict=True) if not special]
+        for method in METHODS:
+            light = case.locator(f'.row[data-method="{method}"] .tok').evaluate_all(shades)
+            values = [x for x, special in zip(text["shares"][method], text["special"], strict=True) if not special]
             order = sorted(range(len(values)), key=lambda i: -values[i])
             assert [light[i] for i in order] == sorted(light)
             ends.add((min(light), max(light)))
@@ -333,7 +333,7 @@ def test_a_number_stands_below_the_bar_of_its_length(browser: Any, real: list[Pa
 
 
 def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
-    same_sum = "are divided by their sum in a text, so that views can be compared."
+    same_sum = "are divided by their sum in a text, so that methods can be compared."
     for field, told, left in (
         (None, f"Scores by flow {same_sum}", ""),
         ("ratio", f"Scores by rollout and flow {same_sum}", "&f=ratio"),
@@ -365,7 +365,7 @@ def test_what_the_scores_are_of(
         assert how.locator("p").first.is_hidden()
         how.locator("summary").click()
         first, lift, share, ratio, last = how.locator("p").all_inner_texts()
-        assert first.startswith(f"The score of a token says how much of it a view finds in {told}. Scores by flow")
+        assert first.startswith(f"The score of a token says how much of it a method finds in {told}. Scores by flow")
         assert lift.endswith("Special tokens neither count in that nor have a part, unless they are asked for.")
         assert "with what special tokens have" in share and "the largest score by the smallest" in ratio
         assert f"at least {summary['least']} times in the corpus" in last
@@ -384,7 +384,7 @@ def test_scores_that_hardly_differ(browser: Any, tmp_path: Path, summary: dict[s
             f"f{told.format('here')}.",
             f"f{told.format('at L2')}, so that its order, and how far others agree with it, says little.",
         ]
-        assert page.locator('.received[data-view="flow"] .weak').count() == 1
+        assert page.locator('.received[data-method="flow"] .weak').count() == 1
         assert page.locator(".ahead").inner_text().endswith(f". F{told.format('there')}.")
         heads = page.locator(".received h3 small").all_inner_texts()
         assert ["largest" in head for head in heads] == [True, True, False]
@@ -449,7 +449,7 @@ def test_keys_reach_everything(browser: Any, path: Path) -> None:
         page.get_by_label("special tokens too").focus()
         page.keyboard.press("Space")
         settle(page)
-        assert page.locator('.received[data-view="flow"] tbody').count() == 2
+        assert page.locator('.received[data-method="flow"] tbody').count() == 2
         reached = set()
         page.locator("body").click(position={"x": 2, "y": 2})
         for _ in range(40):
@@ -489,7 +489,9 @@ def test_little_to_show(browser: Any, tmp_path: Path) -> None:
     rows, columns = made_up(1)
     found = {**report.summarize(stored(tmp_path / "one", rows, columns, parts=1)), "pages": [], "missing": None}
     short = {**found["disagreement"], "pairs": [{**one, "texts": []} for one in found["disagreement"]["pairs"]]}
-    empty = {view: {layer: [] for layer in layers} for view, layers in found["received"].items() if view != "fields"}
+    empty = {
+        method: {layer: [] for layer in layers} for method, layers in found["received"].items() if method != "fields"
+    }
     with opened(browser, saved(tmp_path / "one.html", {**found, "disagreement": short, "received": empty})) as page:
         assert page.locator(".empty").all_inner_texts() == [
             "Nothing stands 2 times in the corpus.",

@@ -16,17 +16,17 @@ export const unit = ({ words }) => (words ? "word" : "token");
 /** @param {number} x */
 export const times = (x) => decimals(x, x < 2 ? 2 : x < 10 ? 1 : 0);
 
-/** Whether a view gives nearly the same to all of a text.
+/** Whether a method gives nearly the same to all of a text.
  *
  * @param {Corpus} corpus
- * @param {string} view
+ * @param {string} method
  * @param {string} layer
  */
-export const isWeak = ({ ratio }, view, layer) => (ratio[view][layer] ?? WEAK) < WEAK;
+export const isWeak = ({ ratio }, method, layer) => (ratio[method][layer] ?? WEAK) < WEAK;
 
-/** @param {Corpus} corpus @param {string} view @param {string} layer @param {string} where */
-export const weakly = (corpus, view, layer, where) =>
-  `${view} hardly tells ${unit(corpus)}s apart ${where}: the largest score is ${times(corpus.ratio[view][layer] ?? NaN)} times the smallest of a typical text`;
+/** @param {Corpus} corpus @param {string} method @param {string} layer @param {string} where */
+export const weakly = (corpus, method, layer, where) =>
+  `${method} hardly tells ${unit(corpus)}s apart ${where}: the largest score is ${times(corpus.ratio[method][layer] ?? NaN)} times the smallest of a typical text`;
 
 /** @param {number} i @param {number} hue */
 const hued = (i, hue) => lineLook(`var(--hue-${hue})`, DASHES[i]);
@@ -44,9 +44,9 @@ export function positionsChart(page, width) {
   /** @type {number[]} */
   const at = [];
   steps.forEach((i, k) => at.push(k ? at[k - 1] + (i === rest || i - steps[k - 1] > 1 ? 2 : 1) : 0));
-  const names = [...corpus.views, "all the same"],
-    rows = [...corpus.views.map((view) => shares[view][l]), uniform].map((row) => steps.map((i) => row[i]));
-  const looks = [...corpus.views.map((_, i) => hued(i, i)), lineLook("var(--faint)", "1 4")];
+  const names = [...corpus.methods, "all the same"],
+    rows = [...corpus.methods.map((method) => shares[method][l]), uniform].map((row) => steps.map((i) => row[i]));
+  const looks = [...corpus.methods.map((_, i) => hued(i, i)), lineLook("var(--faint)", "1 4")];
   const named = (/** @type {number} */ i) => (i === rest ? `${rest + 1}+` : String(i + 1));
   const tell = (/** @type {number} */ k) => [
     `position ${named(steps[k])}${from}, ${many(counts[steps[k]], "token")}`,
@@ -106,7 +106,7 @@ export function agreementParts(page, width) {
         .join(", ") || "none",
     ];
   });
-  const heads = ["views", "rank correlation", "same token first", "texts", "left out"];
+  const heads = ["methods", "rank correlation", "same token first", "texts", "left out"];
   const each = besides(width, cells.length);
   /** @type {[number, string][]} */
   const places = [-1, -0.5, 0, 0.5, 1].map((v, i) => [5 * i, correlation(v)]);
@@ -126,17 +126,17 @@ export function agreementParts(page, width) {
       picture,
     );
   });
-  const table = tableOf({ "aria-label": "agreement of views" }, heads, rows.map(rowOf));
-  const weak = corpus.views.filter((view) => isWeak(corpus, view, l));
+  const table = tableOf({ "aria-label": "agreement of methods" }, heads, rows.map(rowOf));
+  const weak = corpus.methods.filter((method) => isWeak(corpus, method, l));
   return [
-    weak.map((view) =>
+    weak.map((method) =>
       el(
         "p",
         { class: "weak" },
-        `${weakly(corpus, view, l, `at ${l}`)}, so that its order, and how far others agree with it, says little.`,
+        `${weakly(corpus, method, l, `at ${l}`)}, so that its order, and how far others agree with it, says little.`,
       ),
     ),
-    wideTable("agreement of views", table),
+    wideTable("agreement of methods", table),
     el("div", { class: "beside" }, histograms),
     corpus.layers.length > 1 ? overLayers(page, width) : [],
   ].flat();
@@ -163,7 +163,7 @@ function overLayers(page, width) {
     el("h3", { class: "second" }, "Rank correlation layer by layer"),
     ...linesChart(page, width, "Rank correlation layer by layer", {
       names: corpus.pairs,
-      looks: corpus.pairs.map((_, i) => hued(i, 3 + i)), // other hues than those of the views
+      looks: corpus.pairs.map((_, i) => hued(i, 3 + i)), // other hues than those of the methods
       rows: cells.map((row) => row.map(({ mean }) => mean)),
       bars,
       at: corpus.layers.map((_, i) => i),

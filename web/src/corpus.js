@@ -16,9 +16,9 @@ const HINTS = {
   positions: (corpus) =>
     `The mean score by position in the text${corpus.types.special ? ", at which special tokens count too: the first other one mostly stands at 2. Unless they are asked for, scores are parts of what the others have" : ""}. ${(corpus.positions.start.all.counts.at(-1) ?? 0) < corpus.least ? "" : `${corpus.positions.places + 1}+ is the mean of all positions from there on. `}The line “all the same” is what a ${unit(corpus)} would have if all of its text had the same score. Positions at which fewer than ${corpus.least} ${unit(corpus)}s stand are left out.`,
   agreement: (corpus) =>
-    `How alike two views order the ${unit(corpus)}s of a text by their scores, as Spearman's rank correlation ρ: 1 is the same order, 0 unrelated, −1 the reverse. The table has its mean over texts, and in how many of them both have the same ${unit(corpus)} first, with 95 % intervals. Texts with fewer than three ${unit(corpus)}s${corpus.types.special ? ", special ones not counted unless they are asked for," : ""} have no rank correlation, nor have those whose scores are all the same.`,
+    `How alike two methods order the ${unit(corpus)}s of a text by their scores, as Spearman's rank correlation ρ: 1 is the same order, 0 unrelated, −1 the reverse. The table has its mean over texts, and in how many of them both have the same ${unit(corpus)} first, with 95 % intervals. Texts with fewer than three ${unit(corpus)}s${corpus.types.special ? ", special ones not counted unless they are asked for," : ""} have no rank correlation, nor have those whose scores are all the same.`,
   disagreement: ({ disagreement: { layer, least, eligible } }) =>
-    `The texts with the lowest rank correlation of two views at ${layer}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row, which stand at its end with their ratio.`,
+    `The texts with the lowest rank correlation of two methods at ${layer}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row, which stand at its end with their ratio.`,
   texts: ({ errors, predictions, words }) => {
     const answers = predictions.top.length && "what the model said of them",
       failed = errors.length && "which could not be explained";
@@ -33,12 +33,12 @@ const HOW = {
     const special = corpus.types.special > 0,
       one = unit(corpus);
     return [
-      `The score of a ${one} says how much of it a view finds in ${explained(corpus)}.${divided(corpus)}`,
+      `The score of a ${one} says how much of it a method finds in ${explained(corpus)}.${divided(corpus)}`,
       `Lift is the mean of a ${one}'s scores, each times the number of ${one}s in its text${special && corpus.receptive_field !== "difference" ? " and divided by the sum of theirs. Special tokens neither count in that nor have a part, unless they are asked for" : ""}.`,
       special
         ? "Share is the part of all score, with what special tokens have, which the head of a list tells. They stand apart, where they are asked for."
         : "",
-      `The head of a list also tells by how much a view tells the ${one}s of a text apart${special ? ", special ones aside" : ""}: the largest score by the smallest, in the median text.`,
+      `The head of a list also tells by how much a method tells the ${one}s of a text apart${special ? ", special ones aside" : ""}: the largest score by the smallest, in the median text.`,
       `Bars reach to the highest of a list, which holds what stands at least ${corpus.least} times in the corpus. The one pointed at lights up in every list.`,
     ].filter(Boolean);
   },
@@ -65,9 +65,9 @@ function divided(corpus) {
     return " Scores of rollout and flow are differences from what attention without preferences would give: they may be negative, and share is then the part of the sum of their sizes.";
   const ratio =
     field === "ratio" ? " Rollout and flow are ratios to what attention without preferences would give." : "";
-  const names = (ratio ? ["rollout", "flow"] : ["flow"]).filter((view) => corpus.views.includes(view));
+  const names = (ratio ? ["rollout", "flow"] : ["flow"]).filter((method) => corpus.methods.includes(method));
   const sums = names.length
-    ? ` Scores by ${names.join(" and ")} are divided by their sum in a text, so that views can be compared.`
+    ? ` Scores by ${names.join(" and ")} are divided by their sum in a text, so that methods can be compared.`
     : "";
   return ratio + sums;
 }
@@ -79,9 +79,9 @@ function divided(corpus) {
 export function readCorpus(summary) {
   const { fields, rows } = summary.types;
   const types = rows.map((row) => Object.fromEntries(fields.map((name, i) => [name, row[i]])));
-  /** @param {string} view @param {string} layer @param {string} special @returns {TokenType[]} */
-  const listOf = (view, layer, special) =>
-    summary.received[view][layer].map(([type, mean, share, lift, plain]) => {
+  /** @param {string} method @param {string} layer @param {string} special @returns {TokenType[]} */
+  const listOf = (method, layer, special) =>
+    summary.received[method][layer].map(([type, mean, share, lift, plain]) => {
       return /** @type {TokenType} */ ({ ...types[type], type, mean, share, lift: special ? lift : plain });
     });
   const pairs = summary.disagreement.pairs.map(({ views }) => views.join(" – "));
@@ -91,7 +91,7 @@ export function readCorpus(summary) {
   /** @param {string} pair @param {string} layer @param {string} special */
   const cell = (pair, layer, special) =>
     /** @type {import("./types").Agreement} */ (cells.get(`${pair} ${layer} ${Boolean(special)}`));
-  return { ...summary, listOf, pairs, cell };
+  return { ...summary, methods: summary.views, listOf, pairs, cell };
 }
 
 /**
@@ -136,7 +136,7 @@ function tokenTables(page) {
   const { corpus, state } = page,
     { l, s, n } = state.get(),
     o = state.get().o === "share" ? "share" : "lift";
-  const lists = corpus.views.map((view) => corpus.listOf(view, l, s).sort((a, b) => b[o] - a[o]));
+  const lists = corpus.methods.map((method) => corpus.listOf(method, l, s).sort((a, b) => b[o] - a[o]));
   const shown = lists.map((list) => list.filter(({ special }) => !special).slice(0, n ? 100 : FIRST));
   const marks = lists.map((list) => (s ? list.filter(({ special }) => special) : []));
   const even = o === "lift" ? 1 : 0;
@@ -165,14 +165,14 @@ function tokenTables(page) {
       el("td", { class: "place" }, one.count.toLocaleString("en")),
     );
   };
-  const tables = corpus.views.map((view, v) => {
+  const tables = corpus.methods.map((method, v) => {
     const heads = ["", corpus.words ? "word" : "token", "lift", "share", "count"];
     const most = Math.max(even, ...[...shown[v], ...marks[v]].map((one) => one[o])) || 1;
     const parts = [marks[v].map((one) => rowOf(one, 0, most)), shown[v].map((one, i) => rowOf(one, i + 1, most))];
-    const ratio = corpus.ratio[view][l],
-      weak = isWeak(corpus, view, l);
+    const ratio = corpus.ratio[method][l],
+      weak = isWeak(corpus, method, l);
     const facts = [
-      corpus.types.special && `${percent(corpus.special_share[view][l])} to special tokens`,
+      corpus.types.special && `${percent(corpus.special_share[method][l])} to special tokens`,
       ratio !== null && !weak && `largest ${times(ratio)}× smallest`,
     ].filter(Boolean);
     const head = el(
@@ -182,12 +182,12 @@ function tokenTables(page) {
     );
     return el(
       "div",
-      { class: "received", "data-view": view },
-      el("h3", {}, view, facts.length ? el("small", {}, ` ${facts.join(" · ")}`) : ""),
-      weak ? el("p", { class: "weak" }, `${weakly(corpus, view, l, "here")}.`) : null,
+      { class: "received", "data-method": method },
+      el("h3", {}, method, facts.length ? el("small", {}, ` ${facts.join(" · ")}`) : ""),
+      weak ? el("p", { class: "weak" }, `${weakly(corpus, method, l, "here")}.`) : null,
       el(
         "table",
-        { "aria-label": `${view}: what receives attention` },
+        { "aria-label": `${method}: what receives attention` },
         el("thead", {}, head),
         parts.filter((part) => part.length).map((part) => el("tbody", {}, part)),
       ),
@@ -214,23 +214,23 @@ function tokenTables(page) {
 /**
  * @param {CorpusPage} page
  * @param {CorpusText} text
- * @param {string} view
+ * @param {string} method
  * @param {number[]} places of the tokens that are shown
  */
-function textRow(page, text, view, places, kind = "row") {
+function textRow(page, text, method, places, kind = "row") {
   const colours = page.colours(),
-    values = places.map((i) => text.shares[view][i]),
+    values = places.map((i) => text.shares[method][i]),
     parts = shares(values, ...extent([values], true));
   const order = values.map((_, i) => i).sort((a, b) => values[b] - values[a]);
   const line = tokenLine(text, places, (i, place) => ({
     style: shadeStyle(colours, parts[place]),
-    title: `${plainToken(text.tokens[i])}: ${view} ${decimals(values[place], 4)}, rank ${order.indexOf(place) + 1}`,
+    title: `${plainToken(text.tokens[i])}: ${method} ${decimals(values[place], 4)}, rank ${order.indexOf(place) + 1}`,
   }));
   const highest = order.slice(0, 3).map((at) => `${plainToken(text.tokens[places[at]])} ${decimals(values[at])}`);
   return el(
     "div",
-    { class: kind, "data-view": view },
-    el("div", { class: "name" }, view, el("span", { class: "sr" }, `: highest ${highest.join(", ")}`)),
+    { class: kind, "data-method": method },
+    el("div", { class: "name" }, method, el("span", { class: "sr" }, `: highest ${highest.join(", ")}`)),
     el("div", { class: "text" }, line),
     el("div", { class: "range", title: "lowest – highest score, and their ratio" }, rangeOf(values)),
   );
@@ -260,8 +260,8 @@ function opening({ disagreement, receptive_field: field, words }, special) {
   });
 }
 
-/** @param {CorpusPage} page @param {{ row: number, correlation: number }} entry @param {string[]} views */
-function caseOf(page, { row, correlation: value }, views) {
+/** @param {CorpusPage} page @param {{ row: number, correlation: number }} entry @param {string[]} methods */
+function caseOf(page, { row, correlation: value }, methods) {
   const { corpus, state } = page,
     { s } = state.get(),
     text = corpus.disagreement.texts[row];
@@ -286,27 +286,29 @@ function caseOf(page, { row, correlation: value }, views) {
       name,
       el(
         "strong",
-        { title: `Spearman's rank correlation of ${views.join(" and ")}: ${value}` },
+        { title: `Spearman's rank correlation of ${methods.join(" and ")}: ${value}` },
         `ρ ${correlation(value)}`,
       ),
       notes.filter(Boolean).map((note) => el("span", { class: "note" }, note)),
     ),
-    corpus.views.filter((view) => views.includes(view)).map((view) => textRow(page, text, view, places)),
-    corpus.views.filter((view) => !views.includes(view)).map((view) => textRow(page, text, view, places, "row other")),
+    corpus.methods.filter((method) => methods.includes(method)).map((method) => textRow(page, text, method, places)),
+    corpus.methods
+      .filter((method) => !methods.includes(method))
+      .map((method) => textRow(page, text, method, places, "row other")),
   );
 }
 
 /** @param {CorpusPage} page */
 function disagreementParts(page) {
   const { corpus, state } = page,
-    { views, texts } = corpus.disagreement.pairs[Number(state.get().p)];
+    { views: methods, texts } = corpus.disagreement.pairs[Number(state.get().p)];
   return [
     corpus.missing ? el("p", { class: "missing" }, corpus.missing) : null,
     texts.length
       ? el(
           "ol",
           { class: "cases" },
-          texts.map((one) => caseOf(page, one, views)),
+          texts.map((one) => caseOf(page, one, methods)),
         )
       : el("p", { class: "empty" }, "No text is long enough for its rank correlation to mean something."),
   ];
@@ -331,7 +333,7 @@ function corpusHead(corpus, theme) {
     name = corpus.input?.split(/[\\/]/).findLast(Boolean) ?? corpus.folder;
   const layers = corpus.layers.length > 1 ? `${corpus.layers.length} layers` : corpus.layers[0];
   const lines = [
-    `${name}: ${many(corpus.scored, "text")} explained by ${corpus.views.join(", ")} at ${layers}`,
+    `${name}: ${many(corpus.scored, "text")} explained by ${corpus.methods.join(", ")} at ${layers}`,
     failed ? "; " : ".",
     failed
       ? button(`${failed.toLocaleString("en")} of ${corpus.texts.toLocaleString("en")} failed`, showFailures, {
@@ -348,7 +350,7 @@ function corpusHead(corpus, theme) {
       : "",
   ];
   const last = corpus.layers[corpus.layers.length - 1],
-    weak = corpus.views.filter((view) => isWeak(corpus, view, last)),
+    weak = corpus.methods.filter((method) => isWeak(corpus, method, last)),
     mean = (/** @type {string} */ pair) => corpus.cell(pair, last, "").correlation.mean;
   const agree = corpus.pairs.map((pair) => el("span", {}, `${pair} ${correlation(mean(pair))}`));
   return [
@@ -358,14 +360,16 @@ function corpusHead(corpus, theme) {
       ? el(
           "p",
           { class: "ahead" },
-          `How alike the views order the ${unit(corpus)}s of a text at ${last}${corpus.types.special ? ", special ones aside" : ""} (mean rank correlation; 1 is the same order, 0 unrelated): `,
+          `How alike the methods order the ${unit(corpus)}s of a text at ${last}${corpus.types.special ? ", special ones aside" : ""} (mean rank correlation; 1 is the same order, 0 unrelated): `,
           el(
             "strong",
             {},
             agree.flatMap((one, i) => (i ? [", ", one] : [one])),
           ),
           ".",
-          weak.map((view) => ` ${weakly(corpus, view, last, "there")}.`.replace(/[a-z]/, (sign) => sign.toUpperCase())),
+          weak.map((method) =>
+            ` ${weakly(corpus, method, last, "there")}.`.replace(/[a-z]/, (sign) => sign.toUpperCase()),
+          ),
         )
       : "",
     corpus.finished
@@ -400,17 +404,17 @@ function corpusSections(page) {
   const { pairs } = page.corpus;
   const order = switched(page, "order", "o", { lift: "by lift", share: "by share" }),
     end = switched(page, "position", "e", { start: "from the start", end: "from the end" });
-  const pair = switched(page, "views", "p", Object.fromEntries(pairs.map((name, i) => [String(i), name])));
+  const pair = switched(page, "methods", "p", Object.fromEntries(pairs.map((name, i) => [String(i), name])));
   return [
     section(page, "tokens", "Which tokens receive attention", order, ["l", "s", "o", "n"], tokenTables),
     section(page, "positions", "Which positions receive attention", end, ["l", "s", "e"], positionsChart),
     ...(pairs.length
       ? [
-          section(page, "agreement", "How far the views agree", [], ["l", "s"], agreementParts),
+          section(page, "agreement", "How far the methods agree", [], ["l", "s"], agreementParts),
           section(
             page,
             "disagreement",
-            "Where the views disagree the most",
+            "Where the methods disagree the most",
             pair,
             ["p", "s", "theme"],
             disagreementParts,
