@@ -153,7 +153,9 @@ def blank_out(model: Model, ids: Sequence[int], blanks: Sequence[str | int]) -> 
     for blank in blanks:
         token = neutral(model, blank)
         found[blank] = model.blank_out(text, by="remove" if token is None else token, signed=True)
-    return found[blanks[0]].provenance["answer"]["probability"], {blank: w.row() for blank, w in found.items()}
+    return found[blanks[0]].provenance["answer"]["probability"], {
+        blank: w.row().astype(np.float64) for blank, w in found.items()
+    }
 
 
 def scores(trace: Trace, variants: Sequence[str | None]) -> dict[Score, Floats]:

@@ -103,8 +103,11 @@ def public_functions(body: Iterable[ast.stmt]) -> Iterator[ast.FunctionDef | ast
 def public_any() -> Iterator[str]:
     """A type is documentation: `-> Any` tells neither an editor nor a reader what comes out."""
     for path, tree in SOURCES.items():
-        for function in public_functions(tree.body):
-            if function.returns and "Any" in ast.unparse(function.returns).split(" | "):
+        functions = list(public_functions(tree.body))
+        overloaded = {f.name for f in functions if any("overload" in ast.unparse(d) for d in f.decorator_list)}
+        for function in functions:
+            seen = function.decorator_list or function.name not in overloaded  # callers see the overloads alone
+            if seen and function.returns and "Any" in ast.unparse(function.returns).split(" | "):
                 yield at(path, function, f"{function.name} -> {ast.unparse(function.returns)}")
 
 
@@ -132,7 +135,7 @@ RULES = (private_uses, command_line_words, repeated_file_names, public_any, part
 
 
 # How often the rules are still broken: each number only falls, and the table ends empty.
-PENDING = {"private_uses": 25, "command_line_words": 7, "public_any": 32, "participles": 329}
+PENDING = {"command_line_words": 7, "public_any": 17, "participles": 226}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow.errors import InputError
 
@@ -39,7 +40,7 @@ DIGEST = b"attnflow.sha256"
 BESIDE = ".attnflow-*.tmp"
 """The name of a file that is being written."""
 
-FloatArray = np.ndarray[Any, Any]
+FloatArray = NDArray[np.floating[Any]]
 T = TypeVar("T")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnflow._arrays import as_array, is_tensor, positions
 from attnflow.errors import InputError
-from attnflow.files import PICTURES, WRITERS, damaged, frame, labels, of_extension, read, write_whole
+from attnflow.files import PICTURES, WRITERS, FloatArray, damaged, frame, labels, of_extension, read, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attnflow.view.result_view import ResultView
-
-FloatArray = np.ndarray[Any, Any]
 
 
 class Score(NamedTuple):

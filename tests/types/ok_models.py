@@ -1,7 +1,7 @@
 """A model, its traces and what they show."""
 
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ assert_type(linear.rollout(), af.TokenAttention)
 
 result = trace.flow(query="[CLS]")
 assert_type(result, af.TokenAttention)
-assert_type(result.values, NDArray[np.float64])
+assert_type(result.values, NDArray[np.floating[Any]])
 assert_type(result.words().without_special(), af.TokenAttention)
 assert_type(result.top(3), list[af.Score])
 result.show()

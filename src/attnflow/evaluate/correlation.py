@@ -147,7 +147,7 @@ def _text_scores(
     query: Any = "all" if row == "max" else answering_position(trace, importances[0])
     values = [getattr(trace, view)(query=query).values for view in views]  # each [layer, query, input]
     by_view = np.stack([v.max(1) if row == "max" else v[:, 0] for v in values]).astype(np.float64)
-    rows = np.stack([importance.row() for importance in importances])
+    rows = np.stack([importance.row() for importance in importances]).astype(np.float64)
     predicted = trace.prediction.top[0][0] if trace.prediction and trace.prediction.kind == "class" else None
     return TextScores(by_view, rows if signed else np.abs(rows), trace.special, own_position(trace), label, predicted)
 

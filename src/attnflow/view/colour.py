@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnflow.errors import InputError
-
-FloatArray = np.ndarray[Any, Any]
+from attnflow.files import FloatArray
 
 # cividis: even steps of lightness, and the same picture with and without colour-blindness
 RAMP = np.array(

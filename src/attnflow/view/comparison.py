@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow.capture.passes import Prediction
+    from attnflow.files import FloatArray
     from attnflow.model import Model
-    from attnflow.result import FloatArray, TokenAttention
+    from attnflow.result import TokenAttention
     from attnflow.trace import Trace
 
 FORMAT = "attnflow.Comparison"

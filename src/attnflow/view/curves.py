@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.errors import InputError
-from attnflow.result import FloatArray
+from attnflow.files import FloatArray
 from attnflow.view import sheet
 
 if TYPE_CHECKING:

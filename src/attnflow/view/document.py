@@ -17,9 +17,10 @@ import numpy as np
 
 from attnflow._arrays import to_numpy
 from attnflow.errors import InputError
+from attnflow.files import FloatArray
 from attnflow.flow import max_flow
 from attnflow.receptive import uniform
-from attnflow.result import FloatArray, TokenAttention
+from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
     from attnflow.trace import Trace

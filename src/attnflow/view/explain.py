@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.evaluate.importances import answering_position, importances_of, options_of
-from attnflow.result import FloatArray
+from attnflow.files import FloatArray
 from attnflow.view import document
 from attnflow.view.page import Page
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.errors import InputError
-from attnflow.result import FloatArray, TokenAttention
+from attnflow.files import FloatArray
+from attnflow.result import TokenAttention
 from attnflow.view import sheet
 from attnflow.view.comparison_figure import shaded_lines
 from attnflow.view.curves import correlation_curves
@@ -108,7 +109,8 @@ def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int, upwards: 
     strength = share[layer, query, key]
     own = query == (-1 if chosen is None else chosen)
     order = np.lexsort((strength, own))
-    layer, query, key, strength, own = (x[order] for x in (layer, query, key, strength, own))
+    layer, query, key, own = (x[order] for x in (layer, query, key, own))
+    strength = strength[order]
     above, under = np.stack([layer + 1, query], -1), np.stack([layer, key], -1)  # (layer, token) of both ends
     lines = np.stack([above, under], 1)[..., :: -1 if upwards else 1].astype(float)
     colour = np.where(own[:, None], to_rgb(sheet.PAIR[1]), to_rgb("#33618c"))

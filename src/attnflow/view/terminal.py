@@ -15,7 +15,8 @@ from rich.style import Style
 from rich.text import Text
 
 from attnflow.errors import InputError
-from attnflow.result import FloatArray, TokenAttention
+from attnflow.files import FloatArray
+from attnflow.result import TokenAttention
 from attnflow.view.colour import colours, ink, shares
 
 if TYPE_CHECKING:
