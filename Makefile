@@ -14,7 +14,7 @@ SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
 TWO := -n 2 --dist loadfile
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
-.PHONY: demo test jobs pages browser node docs pictures web lint imports fuzz sanitize bench models wheel clean help
+.PHONY: demo test jobs pages browser node docs pictures web lint fuzz sanitize bench models wheel clean help
 
 demo: $(VENV)/models.stamp
 	$(BIN)/python examples/demo.py
@@ -54,11 +54,8 @@ lint: $(VENV)/lint.stamp web/node_modules/.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror src/attnflow/_core/*.?pp src/attnflow/_core/*.inl
 	$(BIN)/mypy
-	npm run --silent --prefix web lint
-
-# Which room of the house imports which: the layers in pyproject.toml, imports inside functions counted.
-imports: $(VENV)/lint.stamp
 	$(BIN)/lint-imports --no-cache
+	npm run --silent --prefix web lint
 
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python tests/fuzz.py --graphs 100000
@@ -84,7 +81,7 @@ clean:
 
 help:
 	@sed -n 's/^# //p' Makefile | head -3
-	@echo "make jobs | pages | browser | node | docs | pictures | web | lint | imports | fuzz | sanitize | bench | models | wheel | clean"
+	@echo "make jobs | pages | browser | node | docs | pictures | web | lint | fuzz | sanitize | bench | models | wheel | clean"
 
 # Installing, in steps, each done once: a second run needs no network. Nothing but Python and a C++ compiler is needed
 # beforehand; cmake and ninja come from the package index.

@@ -1,6 +1,6 @@
 """What keeps the house in order, read from the sources: who may use which name, and what names say.
 
-Which room imports which is `make imports`.
+Which room may import which stands in pyproject.toml, for import-linter; `make lint` checks it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ RULES = (private_uses, command_line_words, repeated_file_names, public_any, part
 
 
 # How often the rules are still broken: each number only falls, and the table ends empty.
-PENDING = {"command_line_words": 7, "public_any": 17, "participles": 226}
+PENDING = {"command_line_words": 2, "public_any": 14, "participles": 186}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -37,13 +37,8 @@ def errors() -> Errors:
     return programs
 
 
-PENDING = {"ok_models"}  # until their types are written
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_programs(program: Path, errors: Errors) -> None:
-    if program.stem in PENDING:
-        pytest.xfail("these types are still to be written")
     marks = {
         number: re.search(r"# error: (\S+)$", line) for number, line in enumerate(program.read_text().splitlines(), 1)
     }
