@@ -468,7 +468,7 @@ def test_a_full_disk_is_said_and_what_is_finished_stays(embedded: Any, tmp_path:
             explain_corpus(given, out, embedded, shard_texts=2)
     assert str(e.value) == (
         f"cannot write {str(out / 'part-000002.parquet')!r}: No space left on device; what is finished stays valid: make "
-        "room, and resume the job"
+        "room, and run the same again with resume=True"
     )
     assert [path.name for path in sorted(out.iterdir())] == [
         "_manifest.jsonl",
@@ -492,8 +492,8 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
-        ({"workers": 2}, "workers goes with ray=True: give that too"),
-        ({"ray_address": "x"}, "ray_address goes with ray=True: give that too"),
+        ({"workers": 2}, "workers=2 goes with ray=True: give that too"),
+        ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),
         ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
         ({"methods": "flow,raws"}, "method 'raws': expected some of raw, rollout, flow, with commas between them"),
         ({"ray": True}, "on Ray each worker loads its own model: give a folder or a hub id"),
@@ -516,6 +516,7 @@ def test_the_command(tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
     words = [
         "corpus",
+        "run",
         str(given),
         str(tmp_path / "out"),
         "--method",
@@ -540,10 +541,12 @@ def test_the_command(tmp_path: Path) -> None:
     again = CliRunner().invoke(app, [*words, "--resume", "--json"])
     assert again.exit_code == 3 and json.loads(again.stdout)["resumed"] == 8
     assert again.stderr == ""  # no terminal, no progress
-    fine = CliRunner().invoke(app, ["corpus", str(write(given, TEXTS[:3])), str(tmp_path / "fine"), "--json"])
+    fine = CliRunner().invoke(app, ["corpus", "run", str(write(given, TEXTS[:3])), str(tmp_path / "fine"), "--json"])
     assert fine.exit_code == 0 and json.loads(fine.stdout)["errors"] == {}
-    shown = CliRunner().invoke(app, ["corpus"])
+    shown = CliRunner().invoke(app, ["corpus", "run", "--help"])
     assert "INPUT" in shown.output and "OUTPUT" in shown.output and "--resume" in shown.output
+    group = CliRunner().invoke(app, ["corpus"]).output
+    assert " run " in group and " report " in group
 
 
 def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:

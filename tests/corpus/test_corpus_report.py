@@ -422,7 +422,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
             report.summarize(where, **options)
         return str(e.value).replace(str(tmp_path), "X").replace(str(folder), "X/out")
 
-    none = "is no output of attnflow corpus: expected a folder with _manifest.jsonl and part-*.parquet in it"
+    none = "is no output of a corpus job: expected a folder with _manifest.jsonl and part-*.parquet in it"
     (tmp_path / "empty").mkdir()
     assert refused(tmp_path / "empty") == f"'X/empty' {none}"
     assert refused(tmp_path / "gone") == f"'X/gone' {none}"
@@ -431,7 +431,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     rows, columns = made_up(30)
     begun = stored(tmp_path / "begun", rows, columns, parts=1)
     (begun / "part-000000.parquet").unlink()
-    assert refused(begun) == "'X/begun' has no finished part yet: let attnflow corpus go on with --resume"
+    assert refused(begun) == "'X/begun' has no finished shard yet: resume the job first"
     failed = [row for row in rows if "error" in row]
     assert refused(stored(tmp_path / "failed", failed, columns, parts=1)) == (
         "none of the 2 texts in 'X/failed' has scores (empty: 1, too long: 1): look at its column message for what went wrong"
@@ -446,13 +446,13 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     assert refused(folder, texts=-1) == "texts=-1: expected how many to show for each pair of views, 0 or more"
     rows[4]["raw_L1"] = [[0.5, 0.5]]
     assert refused(stored(tmp_path / "odd", rows, columns, parts=1)) == (
-        "rows 0 to 29 of 'X/odd' do not have one score for each token: expected parts as attnflow corpus writes them"
+        "rows 0 to 29 of 'X/odd' do not have one score for each token: expected shards as a corpus job writes them"
     )
     torn = stored(tmp_path / "torn", made_up(30)[0], columns, parts=2)
     (torn / "part-000001.parquet").write_bytes(b"PAR1 and nothing else")
     told = refused(torn)
     assert told.startswith("'X/torn/part-000001.parquet' cannot be read (")
-    assert told.endswith("): delete it, and make it again with attnflow corpus --resume")
+    assert told.endswith("): delete it, and resume the job to make it again")
 
 
 @pytest.fixture(scope="module")
@@ -593,5 +593,5 @@ def test_what_no_job_writes(column: str, value: Any, told: str, tmp_path: Path) 
     stored(tmp_path / "out", rows, columns)
     with pytest.raises(InputError) as e:
         report.summarize(tmp_path / "out")
-    start = f"{str(tmp_path / 'out')!r} holds what attnflow corpus does not write ({told}"
+    start = f"{str(tmp_path / 'out')!r} holds what no corpus job writes ({told}"
     assert str(e.value).startswith(start) and str(e.value).endswith("): run it again into another folder")

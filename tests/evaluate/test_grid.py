@@ -268,7 +268,7 @@ def test_a_full_disk(source: Any, fakes: Any, tmp_path: Path, monkeypatch: pytes
             run(source, tmp_path / "a")
     assert str(e.value) == (
         f"cannot write {str(tmp_path / 'a' / 'scores' / '00002.parquet')!r}: No space left on device; what is finished "
-        "stays valid: make room, and resume the job"
+        "stays valid: make room, and run the same again"
     )
     assert sorted(files(tmp_path / "a")) == ["_manifest.jsonl", "scores/00000.parquet", "scores/00001.parquet"]
     assert bytes_of(run(source, tmp_path / "a")) == bytes_of(run(source, tmp_path / "b"))

@@ -15,7 +15,7 @@ CORES = 2
 
 def command(corpus: Path, output: Path, *more: str) -> list[str]:
     run = "from attnflow.cli import main; main()"
-    return [sys.executable, "-c", run, "corpus", str(corpus), str(output), *ASKED, *more]
+    return [sys.executable, "-c", run, "corpus", "run", str(corpus), str(output), *ASKED, *more]
 
 
 def explain(corpus: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:

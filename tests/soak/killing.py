@@ -38,7 +38,7 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 def job(folder: Path, output: Path) -> int:
-    args = ["corpus", str(folder / "texts.txt"), str(output), "--method", "raw,rollout,flow", "--layer", "all"]
+    args = ["corpus", "run", str(folder / "texts.txt"), str(output), "--method", "raw,rollout,flow", "--layer", "all"]
     return int(app([*args, "--shard-texts", str(SHARD), "--resume", "--json"], standalone_mode=False) or 0)
 
 

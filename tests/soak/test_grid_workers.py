@@ -42,7 +42,7 @@ def test_a_worker_that_dies() -> None:
         assert list(do(os.kill, {0: signal.SIGINT})) == [(0, None)]  # Ctrl-C is for the process that started it
         list(do(os.kill, {0: signal.SIGTERM}))
     assert str(e.value) == (
-        "one of 2 workers died, most often because memory ran out: give fewer workers, and run the same again to resume"
+        "one of 2 workers died, most often because memory ran out: give fewer workers, and run the same again"
     )
     assert multiprocessing.active_children() == []
 

@@ -1,13 +1,12 @@
-"""``attnflow corpus INPUT OUTPUT`` and ``attnflow corpus report OUTPUT``."""
+"""``attnflow corpus run INPUT OUTPUT`` and ``attnflow corpus report OUTPUT``."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from attnflow.capture.silence import silence
 from attnflow.cli.options import (
@@ -25,21 +24,10 @@ from attnflow.cli.options import (
 )
 
 FAILED = 3
-"""Exit status of a job that is done, and in which some texts failed."""
+"""Exit status of a finished job in which some texts failed."""
 
 
-class _RunUnlessNamed(TyperGroup):
-    """A group whose first argument may be a file: then it is a job."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args if args and args[0] in self.commands else ["run", *(args or ["--help"])])
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return None if name == "run" else name, command, rest  # which is not said in the line about usage
-
-
-app = typer.Typer(cls=_RunUnlessNamed)
+app = typer.Typer(no_args_is_help=True, help="Explain many texts, into a Parquet dataset; make a page of it.")
 
 
 @app.command("run")
@@ -71,7 +59,7 @@ def run(
         str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
     ] = None,
     truncate: Truncate = False,
-    text: Annotated[str | None, typer.Option(help="Column of the texts; found by its name if not given.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the texts; by default one with a usual name.")] = None,
     pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
     id: Annotated[str | None, typer.Option("--id", help="Column of the ids; the column id, if there is one.")] = None,
     whole_files: Annotated[bool, typer.Option("--whole-files", help="Each .txt file is one text.")] = False,
@@ -100,21 +88,21 @@ def run(
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
     show: Annotated[
-        str, typer.Option("--progress", help="auto: a line in a terminal; json: a line of JSON a second; none.")
+        str, typer.Option("--progress", help="auto: a bar in a terminal; json: a line of JSON a second; none.")
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Explain every text of a file or folder, into a Parquet dataset with a row for each.
 
-    A text that fails becomes a row with its error, and the exit status is then 3. A job that was cut off goes on with
-    --resume. attnflow corpus report OUTPUT makes a page of what was found.
+    A text that fails becomes a row with its error, and the exit status is then 3. --resume goes on with a job that was cut
+    off. attnflow corpus report OUTPUT makes a page of the result.
     """
     from attnflow.corpus import explain_corpus
     from attnflow.jobs.store import read_manifest
 
     silence()
     try:
-        last = explain_corpus(
+        sums = explain_corpus(
             source, output, model, methods=",".join(method or ["rollout"]), layers=layer, query=query, residual=residual,
             receptive_field=receptive_field, words=words, truncate=truncate, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
@@ -125,19 +113,19 @@ def run(
         texts = sum(line["texts"] for line in read_manifest(output) if "part" in line)
         progress(f"stopped; {texts:,} texts are finished in {output}, and the same command with --resume goes on")
         raise
-    failed = sum(last["errors"].values())
+    failed = sum(sums["errors"].values())
     if as_json:
-        print(json.dumps(last))
+        print(json.dumps(sums))
     else:
-        shards = f"{last['parts']:,} shard" + "s" * (last["parts"] != 1)
-        print(f"{last['texts']:,} texts, {last['tokens']:,} tokens, {shards} in {output}")
-        print(f"explained: {last['texts'] - failed:,}")
-        for kind, number in last["errors"].items():
+        shards = f"{sums['parts']:,} shard" + "s" * (sums["parts"] != 1)
+        print(f"{sums['texts']:,} texts, {sums['tokens']:,} tokens, {shards} in {output}")
+        print(f"explained: {sums['texts'] - failed:,}")
+        for kind, number in sums["errors"].items():
             print(f"error, {kind}: {number:,}")
         if failed:
             print("why, for each: the columns error and message of its row")
-        now = f"{last['texts'] - last['resumed']:,} of them now, " if last["resumed"] else ""
-        print(f"{now}in {last['seconds']:.1f} s")
+        now = f"{sums['texts'] - sums['resumed']:,} of them now, " if sums["resumed"] else ""
+        print(f"{now}in {sums['seconds']:.1f} s")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -156,13 +144,13 @@ def report(
     ] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """A page of what a job found: which tokens and positions receive attention under each view, how far the views agree,
+    """Make a page of a job's result: which tokens and positions receive attention under each view, how far the views agree,
     and the texts on which they disagree the most, each with its interactive page."""
     from attnflow.corpus.corpus_report import summarize
     from attnflow.view.corpus_page import write
 
     silence()
-    for path in write(output, folder, model=model, texts=texts, say=progress)[:1]:
-        progress(f"wrote {path}")
+    page, *_ = write(output, folder, model=model, texts=texts, say=progress)
+    progress(f"wrote {page}")
     if as_json:
         print(json.dumps(summarize(output, texts=texts)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow._arrays import indices, positions
 from attnflow.corpus.plan import Shard, plan
-from attnflow.errors import InputError
+from attnflow.errors import InputError, JobError
 from attnflow.graph import check_residual
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
@@ -91,8 +91,9 @@ def explain_corpus(
     names = _methods(methods)
     check_residual(residual)
     check_mode(receptive_field)
-    if (ray_address is not None or workers is not None) and not ray:
-        raise InputError(f"{'workers' if ray_address is None else 'ray_address'} goes with ray=True: give that too")
+    for name, value in (("ray_address", ray_address), ("workers", workers)):
+        if value is not None and not ray:
+            raise InputError(f"{name}={value!r} goes with ray=True: give that too")
     _check_output(output, resume)
     corpus = _opened(source, output, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
     import attnflow
@@ -148,7 +149,10 @@ def explain_corpus(
             start = partial(work.on_cluster, _anywhere(spec))
             results = cluster.run(connection, place, start, left, output, progress.warn)
             records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
-        sums = _run(store, shards, records, progress)
+        try:
+            sums = _run(store, shards, records, progress)
+        except JobError as e:
+            raise JobError(f"{e} with resume=True") from e
     return {**sums, "resumed": before, "seconds": round(time.monotonic() - started, 2), "output": str(output)}
 
 

@@ -70,7 +70,7 @@ def summarize(
 ) -> dict[str, Any]:
     """All that the report tells, as JSON holds it.
 
-    folder: the output of `attnflow corpus`; of an unfinished one the parts that are there.
+    folder: the output of `explain_corpus`; of an unfinished job the shards that are there.
     layer: where texts are looked for in which the views disagree, counted from 0; the last that is there by default.
     texts: how many of them for each pair of views.
     say: is told of progress.
@@ -92,7 +92,7 @@ def summarize(
         ValueError,
     ) as e:
         raise InputError(
-            f"{str(folder)!r} holds what attnflow corpus does not write ({type(e).__name__}: {first_line(e):.80}): run it "
+            f"{str(folder)!r} holds what no corpus job writes ({type(e).__name__}: {first_line(e):.80}): run it "
             "again into another folder"
         ) from e
 
@@ -101,7 +101,7 @@ def _summarized(folder: Path, layer: int | None, texts: int, say: Say) -> dict[s
     settings, finished = _manifest(folder)
     paths = sorted(folder.glob("part-*.parquet"))
     if not paths:
-        raise InputError(f"{str(folder)!r} has no finished part yet: let attnflow corpus go on with --resume")
+        raise InputError(f"{str(folder)!r} has no finished shard yet: resume the job first")
     views, layers = _views(paths[0])
     if layer is not None and layer + 1 not in layers:
         there = ", ".join(f"L{n}" for n in layers)
@@ -200,7 +200,7 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
     lines = read_manifest(folder)
     if not lines or lines[0].get("format") != "attnflow.corpus":
         raise InputError(
-            f"{str(folder)!r} is no output of attnflow corpus: expected a folder with {MANIFEST} and part-*.parquet in it"
+            f"{str(folder)!r} is no output of a corpus job: expected a folder with {MANIFEST} and part-*.parquet in it"
         )
     return lines[0], any(line.get("finished") is True for line in lines)
 
@@ -258,9 +258,7 @@ def _batches(paths: Sequence[Path], columns: list[str], say: Say) -> Iterator[An
 
 def _damaged(path: Path, error: BaseException) -> InputError:
     told = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-    return InputError(
-        f"{str(path)!r} cannot be read ({told}): delete it, and make it again with attnflow corpus --resume"
-    )
+    return InputError(f"{str(path)!r} cannot be read ({told}): delete it, and resume the job to make it again")
 
 
 def _scored(
@@ -299,7 +297,7 @@ def _flat(
             if found is None:
                 where = f"{held.column('row')[0]} to {held.column('row')[len(rows) - 1]}"
                 raise InputError(
-                    f"rows {where} of {folder!r} do not have one score for each token: expected parts as attnflow corpus "
+                    f"rows {where} of {folder!r} do not have one score for each token: expected shards as a corpus job "
                     "writes them"
                 )
             shares[v, k] = found

@@ -76,7 +76,7 @@ def connected(address: str | None) -> Iterator[ModuleType]:
         where = f"no Ray cluster answers at {address!r}" if address else "no local Ray cluster could be started"
         cause = e.__cause__ or e  # Ray says "failed to connect", of a token that is missing too
         reason = (getattr(cause, "strerror", None) or str(cause) or type(cause).__name__).splitlines()[0]
-        raise JobError(f"{where} ({reason:.120}): give the ray_address of one that runs") from None
+        raise JobError(f"{where} ({reason:.120}): give ray_address= of one that runs") from None
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # of what it raises, the sentence is enough
     ray.data.DataContext.get_current().enable_progress_bars = False
     with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing):  # Ray prints where only results belong
@@ -216,7 +216,7 @@ def _tried(folder: Path, number: int) -> Iterator[int]:
         path.unlink()
         raise JobError(
             f"the worker at shard {number} died {tries} times, most often because memory ran out: give fewer workers or "
-            "fewer batch_tokens, and resume the job"
+            "smaller batches, and run the same again"
         )
     with path.open("ab") as file:
         file.write(b"x")
@@ -231,4 +231,4 @@ def _job_error(e: Exception) -> Exception:
     if isinstance(e, InputError | JobError):
         return e
     line = next((line.strip() for line in str(e).splitlines() if line.strip()), "")
-    return JobError(f"the cluster failed ({type(e).__name__}: {line:.200}): resume the job")
+    return JobError(f"the cluster failed ({type(e).__name__}: {line:.200}): run the same again")

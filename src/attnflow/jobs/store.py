@@ -236,7 +236,7 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 def _disk_error(path: Path, e: OSError) -> JobError:
     return JobError(
-        f"cannot write {str(path)!r}: {e.strerror or e}; what is finished stays valid: make room, and resume the job"
+        f"cannot write {str(path)!r}: {e.strerror or e}; what is finished stays valid: make room, and run the same again"
     )
 
 

@@ -44,7 +44,7 @@ def crew(tool: Tool, load: Callable[[], Tool], workers: int) -> Iterator[Crew[To
         except BrokenProcessPool:
             raise JobError(
                 f"one of {workers} workers died, most often because memory ran out: give fewer workers, and run the same "
-                "again to resume"
+                "again"
             ) from None
 
     try:
