@@ -71,8 +71,8 @@ def of_trace(
     """
     if not hasattr(trace, "steps"):
         raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
-    asked = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
-    if not asked:
+    positions = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
+    if not positions:
         raise InputError(f"query={query!r}: expected a position, a token, or several of them")
     size = trace.steps[trace.ends[-1]].weights.shape[0]
     layers = shown_layers(trace)
@@ -83,13 +83,13 @@ def of_trace(
     if trace.patches is None and _has_words(trace):
         traces["words"] = trace.words()
         units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
-    held: dict[str, Any] = {name: {"flow": None} for name in units}
+    tables: dict[str, Any] = {name: {"flow": None} for name in units}
     for name, its in traces.items():
-        rows = asked if name == "subwords" else _word_positions(trace, its, asked)
+        rows = positions if name == "subwords" else _word_positions(trace, its, positions)
         if count > EXACT:
-            held[name]["raw"] = table(its.raw(query=rows, layer=layers))
-            held[name]["rollout"] = table(its.rollout(query=rows, layer=layers, residual=residual))
-        held[name]["flow"] = _flows(its, rows, layers, residual, progress, left_out if name == "subwords" else [])
+            tables[name]["raw"] = table(its.raw(query=rows, layer=layers))
+            tables[name]["rollout"] = table(its.rollout(query=rows, layer=layers, residual=residual))
+        tables[name]["flow"] = _flows(its, rows, layers, residual, progress, left_out if name == "subwords" else [])
     weights = None
     if count <= ROUNDED:
         weights = packed(np.concatenate([to_numpy(s.weights).astype(np.float32).ravel() for s in trace.steps]))
@@ -133,8 +133,8 @@ def of_trace(
         ],
         "weights": weights,
         "exact": count <= EXACT,
-        "methods": held,
-        "heads": _heads(trace, asked, layers, left_out),
+        "methods": tables,
+        "heads": _heads(trace, positions, layers, left_out),
         "importance": [
             {
                 "name": result.method,
@@ -146,7 +146,7 @@ def of_trace(
         ],
         "missing": missing,
         "leftOut": left_out,
-        "state": {**(state or {}), **_opening(traces, asked[0], (state or {}).get("unit"))},
+        "state": {**(state or {}), **_opening(traces, positions[0], (state or {}).get("unit"))},
     }
 
 
@@ -199,12 +199,18 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
     at = _query(its, query)
     layers = shown_layers(its)
     left_out: list[str] = []
-    found = {
+    tables = {
         "raw": table(its.raw(query=[at], layer=layers)),
         "rollout": table(its.rollout(query=[at], layer=layers, residual=residual)),
         "flow": _flows(its, [at], layers, residual, None, left_out),
     }
-    return {"unit": unit, "query": query, "methods": found, "heads": _heads(its, [at], layers, []), "leftOut": left_out}
+    return {
+        "unit": unit,
+        "query": query,
+        "methods": tables,
+        "heads": _heads(its, [at], layers, []),
+        "leftOut": left_out,
+    }
 
 
 def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual: float = 0.5) -> dict[str, Any]:
@@ -220,21 +226,21 @@ def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual:
     for step, matrix in zip(its.steps, open_ended, strict=False):
         for i in step.carried:
             matrix[i, i] = np.inf  # what only passes through limits nothing
-    found = max_flow(open_ended, at, token)
+    flow = max_flow(open_ended, at, token)
     return {
         "query": query,
         "layer": layer,
         "token": token,
-        "value": found.value,
-        "gap": found.gap,
-        "cut": [{"step": e.layer, "query": e.query, "key": e.key, "capacity": e.capacity} for e in found.cut],
+        "value": flow.value,
+        "gap": flow.gap,
+        "cut": [{"step": e.layer, "query": e.query, "key": e.key, "capacity": e.capacity} for e in flow.cut],
         "paths": [
             {
                 "positions": list(path.positions),
                 "amount": path.amount,
                 "rollout": float(np.prod([m[q, k] for m, q, k in _edges(graph, path.positions)])),
             }
-            for path in found.paths()
+            for path in flow.paths()
         ],
     }
 
@@ -261,8 +267,8 @@ def rounded(matrices: Sequence[FloatArray]) -> dict[str, Any]:
         with np.errstate(divide="ignore", invalid="ignore"):
             steps = np.round(255 + STEPS * np.log(matrix / largest))
         code = np.where(matrix > 0, np.nan_to_num(steps, nan=0, neginf=0), 0).clip(0, 255)
-        kept = np.where(code > 0, np.exp((code - 255) / STEPS), 0).sum(axis=1)
-        scales.append(matrix.sum(axis=1) / np.where(kept == 0, 1, kept))
+        sums = np.where(code > 0, np.exp((code - 255) / STEPS), 0).sum(axis=1)
+        scales.append(matrix.sum(axis=1) / np.where(sums == 0, 1, sums))
         codes.append(code.astype(np.uint8).ravel())
     return {
         "type": "rounded",
@@ -289,13 +295,13 @@ def _compressed(data: bytes) -> str:
 
 def _flows(
     trace: Trace,
-    asked: Sequence[int],
+    positions: Sequence[int],
     layers: list[int],
     residual: float,
     progress: Progress | None,
     left_out: list[str],
 ) -> dict[str, Any] | None:
-    """Flow of all queries where that is cheap, else of those asked; of decoders also what uniform attention would give."""
+    """Flow of all queries where that is cheap, else of those at `positions`; of decoders also that of uniform attention."""
     n = len(trace.tokens)
     size = trace.steps[trace.ends[-1]].weights.shape[0] - trace.first_query
     if n > LONGEST:
@@ -304,12 +310,13 @@ def _flows(
     causal = _is_causal(trace)
     whole = len(layers) * size * n * (3 if causal else 1) <= PAIRS
     if not whole:
-        names = ", ".join(repr(trace.tokens[trace.first_query + q]) if size <= n else str(q) for q in asked[:3])
+        others = " and others" if len(positions) > 3 else ""
+        names = ", ".join(repr(trace.tokens[trace.first_query + q]) if size <= n else str(q) for q in positions[:3])
         left_out.append(
-            f"Flow was computed for the query {names}{' and others' if len(asked) > 3 else ''} alone: for every pair it "
+            f"Flow was computed for the query {names}{others} alone: for every pair it "
             f"would be {len(layers) * size * n:,} maximum flows. Other queries: explain(text, query=…), or attnflow serve."
         )
-    queries = list(range(size)) if whole else list(asked)
+    queries = list(range(size)) if whole else list(positions)
     field = replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if causal else None
     kinds: dict[str, Callable[[list[int]], TokenAttention]] = {
         "values": lambda some: trace.flow(query=some, layer=layers, residual=residual)
@@ -318,31 +325,31 @@ def _flows(
         kinds["uniform"] = lambda some: field.flow(query=some, layer=layers, residual=residual)
         kinds["layer"] = lambda some: trace.flow(query=some, layer=layers, residual=residual, receptive_field="layer")
     step = max(1, 20_000 // (n * len(layers)))
-    found: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
-    done = 0
+    flows: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
+    solved = 0
     for kind, method in kinds.items():
         parts = []
         for start in range(0, len(queries), step):
             some = queries[start : start + step]
             if progress is not None:
-                progress("flow", done, len(queries) * len(kinds))
+                progress("flow", solved, len(queries) * len(kinds))
             parts.append(method(some).values)
-            done += len(some)
-        found[kind] = packed(_precise(np.concatenate(parts, axis=1)))
-    return found
+            solved += len(some)
+        flows[kind] = packed(_precise(np.concatenate(parts, axis=1)))
+    return flows
 
 
-def _heads(trace: Trace, asked: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:
-    """Single heads [head, query, key] of each layer, one after another, of all queries or of those asked."""
-    kept = [to_numpy(trace.weights[l]) for l in layers if l in trace.weights]
+def _heads(trace: Trace, positions: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:
+    """Single heads [head, query, key] of each layer, one after another, of all queries or of those at `positions`."""
+    heads = [to_numpy(trace.weights[l]) for l in layers if l in trace.weights]
     n = len(trace.tokens)
-    fitting = [h for h in kept if h.ndim == 3 and h.shape[2] == n and h.shape[1] >= max(asked, default=0) + 1]
-    if not kept or len(fitting) < len(layers):
+    fitting = [h for h in heads if h.ndim == 3 and h.shape[2] == n and h.shape[1] >= max(positions, default=0) + 1]
+    if not heads or len(fitting) < len(layers):
         return None
     size = sum(h.size for h in fitting)
     queries = list(range(fitting[0].shape[1]))
     if size > HEADS:
-        queries = list(asked)
+        queries = list(positions)
         if sum(len(h) for h in fitting) * len(queries) * n > HEADS:
             left_out.append("Single heads are left out: their weights would make a large file.")
             return None
@@ -383,9 +390,9 @@ def _has_words(trace: Trace) -> bool:
     return len(set(words)) < len(words)
 
 
-def _word_positions(trace: Trace, words: Trace, asked: Sequence[int]) -> list[int]:
+def _word_positions(trace: Trace, words: Trace, positions: Sequence[int]) -> list[int]:
     of = {position: number for number, group in enumerate(words.word_groups or ()) for position in group}
-    return list(dict.fromkeys(of[trace.first_query + q] - words.first_query for q in asked))
+    return list(dict.fromkeys(of[trace.first_query + q] - words.first_query for q in positions))
 
 
 def _is_causal(trace: Trace) -> bool:
