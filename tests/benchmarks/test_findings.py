@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from attnflow.edges import EDGES
 from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation
-from attnflow.evaluate.methods import IMPORTANCES, _methods
+from attnflow.evaluate.methods import IMPORTANCES, all_methods
 from benchmarks import findings
 from helpers.measurements import summary_of
 
@@ -49,7 +49,7 @@ def measured(
 ) -> Evaluation:
     """shift: how much better than the others a method is by a metric; beyond that, all differ by chance alone."""
     rng = np.random.default_rng(seed)
-    methods = [asdict(method) for method in _methods(edges, IMPORTANCES, causal)]
+    methods = [asdict(method) for method in all_methods(edges, IMPORTANCES, causal)]
     values = rng.normal(0.2, 0.1, (N, len(methods), len(metrics))) + rng.normal(0, 0.2, (N, 1, 1))
     better = np.array([[shift(method, metric) for metric in metrics] for method in methods])
     values += better * [1 if way == "higher" else -1 for way in metrics.values()]

@@ -14,7 +14,7 @@ import pytest
 
 from attnflow.edges import EDGES
 from attnflow.evaluate import Evaluation, deletion
-from attnflow.evaluate.methods import IMPORTANCES, _methods
+from attnflow.evaluate.methods import IMPORTANCES, all_methods
 from attnflow.view.grid_page import html_of
 from helpers.browser import opened, settle
 from helpers.measurements import summary_of
@@ -261,7 +261,7 @@ def test_names_are_explained(browser: Any, path: Path, tmp_path: Path, summary: 
         for metric, way in METRICS.items():
             if "(" in metric:
                 assert found["Metrics"][metric.split(" (")[0]].endswith(f"; {way} is better")
-    methods = [asdict(method) for method in _methods(EDGES, IMPORTANCES, True)]
+    methods = [asdict(method) for method in all_methods(EDGES, IMPORTANCES, True)]
     every = {**summary, "methods": [{**method, "cost": 1.0} for method in methods], "sanity": {}, "cells": []}
     every |= {"curves": {}, "ahead_of_all": [], "agreement": [[None] * len(methods)] * len(methods)}
     every["metrics"] = [

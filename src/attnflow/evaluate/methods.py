@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from attnflow.edges import EDGES, edges_of, look_inside, reweighed
 from attnflow.errors import InputError
+from attnflow.evaluate.arguments import some_of
 from attnflow.evaluate.deletion import content
 from attnflow.evaluate.importances import query_of
+from attnflow.evaluate.statistics import Floats
 from attnflow.importance import blank_out, integrated_gradients
 from attnflow.importance.answer import Question, questions
 from attnflow.importance.gradients import REDUCE, forward_and_backward
@@ -23,8 +24,7 @@ from attnflow.trace import Trace
 if TYPE_CHECKING:
     from attnflow.model import Model
 
-Floats = NDArray[np.float64]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 PROPAGATIONS = ("raw", "rollout", "flow")
 GATHERS: dict[str, float | None] = {"gather": None, "columns": 1.0}
@@ -72,33 +72,28 @@ def methods_of(
     edges: some of `attnflow.edges.EDGES`; importances: some of `IMPORTANCES`; all by default. Edges by gradients also come
     normalised, and gathered. A model that looks back only gets the readings of the receptive field too.
     """
-    importances = IMPORTANCES if importances is None else importances
-    for name in importances:
-        if name not in IMPORTANCES:
-            raise InputError(f"importances {name!r}: expected some of {', '.join(map(repr, IMPORTANCES))}")
+    if importances:
+        some_of(importances, IMPORTANCES, "importances")
     without = lacking(model)
     names = [name for name in EDGES if name not in without] if edges is None else list(dict.fromkeys(edges))
     for name in names:
         if name in without:
             raise InputError(f"edges {name!r}: {without[name]}")
-    return tuple(_methods(names, list(dict.fromkeys(importances)), looks_back(model)))
+    chosen = IMPORTANCES if importances is None else tuple(dict.fromkeys(importances))
+    return tuple(all_methods(names, chosen, model.verify(model.encode(_probe(model), truncate=True)).causal))
 
 
 def lacking(model: Model) -> dict[str, str]:
     """Edges that this model cannot give, and why not, as a short text of it shows."""
     trace = look_inside(model, _probe(model), gradient=False, truncate=True)
-    found = {}
+    reasons = {}
     for name in EDGES:
         if not edges_of(name).gradient:  # those need an answer, which any model of the grid has
             try:
                 reweighed(trace, name)
             except InputError as e:
-                found[name] = str(e)
-    return found
-
-
-def looks_back(model: Model) -> bool:
-    return model.verify(model.encode(_probe(model), truncate=True)).causal
+                reasons[name] = str(e)
+    return reasons
 
 
 def _probe(model: Model) -> Any:
@@ -107,7 +102,8 @@ def _probe(model: Model) -> Any:
     return {"input_ids": torch.arange(2, 14)[None] % model.vocabulary()}
 
 
-def _methods(edges: Sequence[str], importances: Sequence[str], causal: bool) -> Iterator[Method]:
+def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) -> Iterator[Method]:
+    """causal: whether the model looks back only."""
     for propagation in PROPAGATIONS:
         yield Method(f"mean · {propagation}", "paper", "mean", "rows", propagation)
     for name in edges:
@@ -135,112 +131,80 @@ def score_text(
     """
     (question,) = questions(model, [text], [answer], truncate)
     places = content(question, model.verify(question.encoded).causal)
-    clock = Clock(model.device)
-    gradient, embedding = clock("pass", lambda: forward_and_backward(model, question))
-    scorers = _Scorers(model, text, question, truncate, clock, {"gradient": gradient, "embedding": embedding})
-    rows, seconds = [], []
-    for method in methods:
-        if method.kind == "baseline":
-            values, took = _baseline(method.name, question.length, seed), 0.0
-        elif method.kind == "importance":
-            values, took = scorers.importance(method.name)
-        else:
-            values, took = scorers.propagated(method)
-        rows.append(np.asarray(values, np.float64)[places])
-        seconds.append(took)
+    scorer = _Scorer(model, text, question, truncate, seed)
+    rows, seconds = zip(*map(scorer.score, methods), strict=True)
     return Scored(
         content=tuple(int(i) for i in places),
         tokens=tuple(question.encoded.tokens[i] for i in places),
-        scores=np.stack(rows),
-        seconds=np.array(seconds),
-        pass_seconds=clock.took["pass"],
+        scores=np.stack([np.asarray(row, np.float64)[places] for row in rows]),
+        seconds=np.array(seconds, np.float64),
+        pass_seconds=scorer.took["pass"],
         answer={
-            "kind": question.kind,
-            "name": question.name,
-            "number": question.chosen,
-            "probability": question.chance,
+            "kind": question.kind, "name": question.name, "number": question.chosen, "probability": question.chance
         },
-    )
+    )  # fmt: skip
 
 
-class Clock:
-    """How long things took, by name; a GPU is waited for."""
+class _Scorer:
+    """What methods share is computed once, and counted for each of them. took: seconds, by name."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, model: Model, text: Any, question: Question, truncate: bool, seed: int) -> None:
+        self.model, self.text, self.question, self.truncate, self.seed = model, text, question, truncate, seed
         self.took: dict[str, float] = {}
+        self.traces: dict[str, Trace] = {}
+        self.gradient, self.embedding = self._timed("pass", lambda: forward_and_backward(model, question))
 
-    def __call__(self, name: str, do: Callable[[], Found]) -> Found:
-        self._wait()
-        begun = time.perf_counter()
-        found = do()
-        self._wait()
-        self.took[name] = time.perf_counter() - begun
-        return found
+    def score(self, method: Method) -> tuple[Floats, float]:
+        """The scores of all positions, and the seconds that they take."""
+        if method.kind == "baseline":  # chance, or the place in the text alone
+            place = np.arange(self.question.length, dtype=np.float64)
+            random = np.random.default_rng(self.seed).random(len(place))
+            return {"random": random, "first": -place, "last": place}[method.name], 0.0
+        if method.kind == "importance":
+            return self._importance(method.name)
+        edges = str(method.edges)
+        gradient = edges_of(edges).gradient
+        inside, weighed = f"inside, gradient {gradient}", f"{edges}, {method.normalize}"
+        if inside not in self.traces:
+            self.traces[inside] = self._timed(inside, lambda: self._look_inside(gradient))
+        if weighed not in self.traces:
+            trace = self.traces[inside]
+            for layer in trace.inside.layers if trace.inside is not None else ():
+                vars(layer).pop("sublayer", None)  # each method finds it by itself, and is timed so
+            self.traces[weighed] = self._timed(weighed, lambda: reweighed(trace, edges, method.normalize))
+        values = self._timed(method.name, lambda: self._propagate(self.traces[weighed], method))
+        return values, self.took[inside] + self.took[weighed] + self.took[method.name]
 
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def _timed(self, name: str, work: Callable[[], Result]) -> Result:
+        """A GPU is waited for."""
+        wait = torch.cuda.synchronize if self.model.device.type == "cuda" else lambda device: None
+        wait(self.model.device)
+        start = time.perf_counter()
+        result = work()
+        wait(self.model.device)
+        self.took[name] = time.perf_counter() - start
+        return result
 
-
-class _Scorers:
-    """What methods share is computed once, and counted for each of them."""
-
-    def __init__(
-        self, model: Model, text: Any, question: Question, truncate: bool, clock: Clock, passed: Mapping[str, Any]
-    ) -> None:
-        self.model, self.text, self.question, self.truncate = model, text, question, truncate
-        self.clock, self.passed = clock, passed
-        self.captured: dict[bool, Trace] = {}
-        self.weighed: dict[tuple[str | None, str | None], Trace] = {}
-
-    def importance(self, name: str) -> tuple[Any, float]:
-        chosen, truncate = self.question.chosen, self.truncate
+    def _importance(self, name: str) -> tuple[Floats, float]:
         if name in ("gradient", "gradient-input"):
-            reduced = REDUCE["l2" if name == "gradient" else "times-input"](**_named(self.passed))
-            return reduced.abs().cpu().numpy(), self.clock.took["pass"]
-        ways: dict[str, Callable[[], Any]] = {
-            "blank-out": lambda: blank_out(self.model, self.text, chosen, truncate=truncate),
-            "integrated-gradients": lambda: integrated_gradients(self.model, self.text, chosen, truncate=truncate),
-        }
-        found = self.clock(name, ways[name])
-        return np.abs(found.row()), self.clock.took[name]
+            reduced = REDUCE["l2" if name == "gradient" else "times-input"](g=self.gradient, x=self.embedding)
+            return reduced.abs().cpu().numpy(), self.took["pass"]
+        importance = blank_out if name == "blank-out" else integrated_gradients
+        scores = self._timed(
+            name, lambda: importance(self.model, self.text, self.question.chosen, truncate=self.truncate)
+        )
+        return np.abs(scores.row()), self.took[name]
 
-    def propagated(self, method: Method) -> tuple[Any, float]:
-        assert method.edges is not None and method.propagation is not None
-        gradient = edges_of(method.edges).gradient
-        if gradient not in self.captured:
-            self.captured[gradient] = self.clock(f"captured {gradient}", lambda: self._capture(gradient))
-        key = method.edges, method.normalize
-        if key not in self.weighed:
-            way = self.captured[gradient]
-            for layer in way.inside.layers if way.inside is not None else ():
-                vars(layer).pop("sublayer", None)  # each finds it by itself, and is timed so
-            self.weighed[key] = self.clock(f"weighed {key}", lambda: reweighed(way, *key))
-        trace, took = self.weighed[key], self.clock.took
-        values = self.clock(method.name, lambda: self._propagate(trace, method))
-        return values, took[f"captured {gradient}"] + took[f"weighed {key}"] + took[method.name]
-
-    def _capture(self, gradient: bool) -> Trace:
+    def _look_inside(self, gradient: bool) -> Trace:
         chosen = self.question.chosen
         return Trace.of(
             look_inside(self.model, self.text, gradient=gradient, answer=chosen, of=ANSWER_OF, truncate=self.truncate)
         )
 
-    def _propagate(self, trace: Trace, method: Method) -> Any:
+    def _propagate(self, trace: Trace, method: Method) -> Floats:
         if method.propagation in GATHERS:
             return trace.gather(GATHERS[method.propagation]).row()
         query = query_of(trace, self.question.kind, self.question.place)
         field = {} if method.receptive_field is None else {"receptive_field": method.receptive_field}
-        return getattr(trace, str(method.propagation))(query=query, layer=-1, **field).values[0, 0]
-
-
-def _named(passed: Mapping[str, Any]) -> dict[str, Any]:
-    return {"g": passed["gradient"], "x": passed["embedding"]}
-
-
-def _baseline(name: str, n: int, seed: int) -> Floats:
-    """Chance, or the place in the text alone."""
-    if name == "random":
-        return np.random.default_rng(seed).random(n)
-    return np.arange(n, dtype=np.float64) * (1 if name == "last" else -1)
+        values: Floats = getattr(trace, str(method.propagation))(query=query, layer=-1, **field).values[0, 0]
+        return values
