@@ -371,7 +371,7 @@ def test_another_run_in_the_same_folder_is_refused(
         refused("other methods", stages=["scores"])
     with monkeypatch.context() as m:
         version = af.__version__
-        m.setattr(af, "__version__", "0.0.9")
+        m.setattr(grid, "__version__", "0.0.9")
         refused(f"attnflow {version}, now 0.0.9")
     (tmp_path / "_manifest.jsonl").write_text("[")
     with pytest.raises(InputError) as e:

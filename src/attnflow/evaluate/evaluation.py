@@ -6,7 +6,7 @@ import importlib.util
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pandas
 
 DIGITS = 6
+SIDES = ("deleted", "kept")
+"""Of a curve."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Evaluation:
         return own.reshape(*own.shape[:2], -1, self.layers or 1)
 
     def cell(self, metric: str, method: str, layer: int | None = None) -> Cell:
-        """layer: counted from 0; not needed where there is one only."""
+        """layer: counted from 0; None in a grid."""
         for cell in self.cells:
             if (cell.metric, cell.method, cell.layer) == (metric, method, layer):
                 return cell
@@ -135,11 +137,11 @@ class Evaluation:
     def cells(self) -> tuple[Cell, ...]:
         """One for each metric and method."""
         cells = []
-        for k, m, column, mean in self._columns(range(len(self.methods)), self.values):
+        for k, m, column, mean in self._columns(self.values):
             there = column[np.isfinite(column)]
             sd = float(there.std(ddof=1)) if len(there) > 1 else None
             why = dict(self.without.get((m, k), {}))
-            cells.append(Cell(list(self.metrics)[k], self._name(m), self._layer(m), len(there), sd, mean, why))
+            cells.append(Cell(self._metrics[k], self._name(m), self._layer(m), len(there), sd, mean, why))
         return tuple(cells)
 
     @cached_property
@@ -149,46 +151,39 @@ class Evaluation:
         pairs = list(self._layer_pairs() if self.layers else ranking.pairs(self.methods))
         if not pairs:
             return ()
-        first, second = (np.array([pair[side] for pair in pairs]) for side in (1, 2))
-        rows: list[tuple[int, int, Floats, Interval | None]] = list(
-            self._columns(range(len(pairs)), self.values[:, first] - self.values[:, second])
-        )
+        abouts, first, second = map(list, zip(*pairs, strict=True))
+        rows = list(self._columns(self.values[:, first] - self.values[:, second]))
+        p: list[float | None] = []
         tested: dict[tuple[int, int, int], float | None] = {}  # two methods may differ in several things
         families: dict[tuple[int, str] | None, list[int]] = {}
-        for i, (k, number, column, _) in enumerate(rows):
-            about, a, b = pairs[number]
-            if (k, a, b) not in tested:
-                tested[k, a, b] = wilcoxon(self._up(k) * column)
-            families.setdefault(None if self.layers else (k, about), []).append(i)
-        p = [tested[k, pairs[number][1], pairs[number][2]] for k, number, _, _ in rows]
+        for i, (k, pair, column, _) in enumerate(rows):
+            key = k, first[pair], second[pair]
+            if key not in tested:
+                tested[key] = wilcoxon(self._up[k] * column)
+            p.append(tested[key])
+            families.setdefault(None if self.layers else (k, abouts[pair]), []).append(i)
         adjusted: dict[int, float | None] = {}
         for members in families.values():
             adjusted.update(zip(members, holm([p[i] for i in members]), strict=True))
-        comparisons = []
-        for i, (k, number, column, mean) in enumerate(rows):
-            about, a, b = pairs[number]
-            n, size = int(np.isfinite(column).sum()), effect(self._up(k) * column)
-            names = self._name(a), self._name(b)
-            comparisons.append(
-                Comparison(list(self.metrics)[k], self._layer(a), *names, about, n, mean, size, p[i], adjusted[i])
+        return tuple(
+            Comparison(
+                self._metrics[k], self._layer(first[pair]), self._name(first[pair]), self._name(second[pair]),
+                abouts[pair], int(np.isfinite(column).sum()), mean, effect(self._up[k] * column), p[i], adjusted[i],
             )
-        return tuple(comparisons)
+            for i, (k, pair, column, mean) in enumerate(rows)
+        )  # fmt: skip
 
-    def _columns(self, numbers: Sequence[int], table: Floats) -> Iterator[tuple[int, int, Floats, Interval | None]]:
-        """The columns of ``table[sample, number, metric]`` with their metric, number and interval, metric by metric.
+    def _columns(self, table: Floats) -> Iterator[tuple[int, int, Floats, Interval | None]]:
+        """Of ``table[sample, number, metric]`` each column with its metric, number and interval, metric by metric.
 
         One call of `intervals` a metric bounds the memory of a grid; the few columns of layers go together.
         """
         every = list(range(len(self.metrics)))
         for metrics in [every] if self.layers else [[k] for k in every]:
             columns = np.moveaxis(table[:, :, metrics], 2, 1).reshape(len(table), -1)  # [sample, metric · number]
+            places = [(k, number) for k in metrics for number in range(table.shape[1])]
             means = intervals(columns, self.resamples, self.seed)
-            places = [(k, number) for k in metrics for number in numbers]
-            for (k, number), column, mean in zip(places, columns.T, means, strict=True):
-                yield k, number, column, mean
-
-    def _up(self, metric: int) -> float:
-        return 1.0 if list(self.metrics.values())[metric] == "higher" else -1.0
+            yield from ((*place, column, mean) for place, column, mean in zip(places, columns.T, means, strict=True))
 
     def _name(self, method: int) -> str:
         return str(self.methods[method]["propagation" if self.layers else "name"])
@@ -202,6 +197,15 @@ class Evaluation:
             for a, b in combinations(reversed(range(len(self.methods) // count)), 2):
                 yield "propagation", a * count + layer, b * count + layer
 
+    @property
+    def _metrics(self) -> list[str]:
+        return list(self.metrics)
+
+    @property
+    def _up(self) -> list[float]:
+        """Of each metric the factor with which more is better."""
+        return [1.0 if way == "higher" else -1.0 for way in self.metrics.values()]
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         """All that tables, files and the page of a grid tell, as JSON holds it: floats of six digits, null for no value.
@@ -212,23 +216,22 @@ class Evaluation:
         """
         needs_scipy()
         names = [method["name"] for method in self.methods]
-        # [sample, method, metric], where more is better in every metric
-        better = self.values * np.array([self._up(k) for k in range(len(self.metrics))])
-        placed = [ranking.ranked(better[:, :, k]) for k in range(len(self.metrics))]
-        level = [ranking.level_with_the_best(better[:, :, k]) for k in range(len(self.metrics))]
+        by_metric = np.moveaxis(self.values * np.array(self._up), 2, 0)  # where more is better in every metric
+        placed = [ranking.ranked(better) for better in by_metric]
+        ranks = [own.mean(0).tolist() if len(own) else [None] * len(names) for own in placed]
+        level = [ranking.level_with_the_best(better) for better in by_metric]
         places = [(k, m) for k in range(len(self.metrics)) for m in range(len(names))]
         cells = [
             {
                 "method": names[m], "metric": cell.metric, "n": cell.n, **_sides(cell.mean), "sd": cell.sd,
-                "rank": float(placed[k][:, m].mean()) if len(placed[k]) else None, "level": level[k][m],
+                "rank": ranks[k][m], "level": level[k][m],
             }
             for (k, m), cell in zip(places, self.cells, strict=True)
         ]  # fmt: skip
         tests = [
             {
                 "metric": c.metric, "first": _at(c.first, c.layer), "second": _at(c.second, c.layer), "about": c.about,
-                "n": c.n, "difference": None if c.difference is None else c.difference.mean, **_sides(c.difference, 1),
-                "effect": c.effect, "p": c.p, "adjusted": c.adjusted,
+                "n": c.n, **_sides(c.difference, "difference"), "effect": c.effect, "p": c.p, "adjusted": c.adjusted,
             }
             for c in self.comparisons
         ]  # fmt: skip
@@ -239,13 +242,10 @@ class Evaluation:
             {**method, "seconds": _over_samples(np.median, own), "cost": _over_samples(np.median, cost)}
             for method, own, cost in zip(self.methods, seconds.T, costs.T, strict=True)
         ]
-        ahead = ranking.ahead(self.methods, list(self.metrics), tests)
+        ahead = ranking.ahead(self.methods, self._metrics, tests)
         curves = {
             by: {
-                name: {
-                    side: [_over_samples(np.mean, column) for column in table[:, m, s].T]
-                    for s, side in enumerate(("deleted", "kept"))
-                }
+                name: {side: [_over_samples(np.mean, v) for v in table[:, m, s].T] for s, side in enumerate(SIDES)}
                 for m, name in enumerate(names)
             }
             for by, table in self.curves.items()
@@ -254,23 +254,14 @@ class Evaluation:
             level: dict(zip(names, map(_sides, intervals(table, self.resamples, self.seed)), strict=True))
             for level, table in self.sanity.items()
         }
-        plain: dict[str, Any] = _rounded(
-            {
-                "samples": self.samples,
-                "methods": methods,
-                "metrics": [{"name": name, "better": way} for name, way in self.metrics.items()],
-                "cells": cells,
-                "tests": tests,
-                "ahead": ahead,
-                "needed": ranking.needed(self.methods),
-                "ahead_of_all": ranking.ahead_of_all(ahead, methods),
-                "ranking": {name: ranking.mean_ranks(placed[k], names) for k, name in enumerate(self.metrics)},
-                "curves": curves,
-                "agreement": self.agreement,
-                "sanity": sanity,
-                "provenance": self.provenance,
-            }
-        )
+        plain: dict[str, Any] = _rounded({
+            "samples": self.samples, "methods": methods,
+            "metrics": [{"name": name, "better": way} for name, way in self.metrics.items()],
+            "cells": cells, "tests": tests, "ahead": ahead, "needed": ranking.needed(self.methods),
+            "ahead_of_all": ranking.ahead_of_all(ahead, methods),
+            "ranking": {name: ranking.mean_ranks(own, names) for name, own in zip(self.metrics, placed, strict=True)},
+            "curves": curves, "agreement": self.agreement, "sanity": sanity, "provenance": self.provenance,
+        })  # fmt: skip
         return plain
 
     def to_dict(self) -> dict[str, Any]:
@@ -280,26 +271,22 @@ class Evaluation:
         cells = [
             {
                 "importance": c.metric, "view": c.method, "layer": (c.layer or 0) + 1, "n": c.n, "sd": c.sd,
-                "mean": None if c.mean is None else asdict(c.mean), "without": dict(c.without),
+                "mean": c.mean and asdict(c.mean), "without": dict(c.without),
             }
             for c in self.cells
         ]  # fmt: skip
         comparisons = [
             {
                 "importance": c.metric, "layer": (c.layer or 0) + 1, "first": c.first, "second": c.second, "n": c.n,
-                "difference": None if c.difference is None else asdict(c.difference), "p": c.p, "adjusted": c.adjusted,
+                "difference": c.difference and asdict(c.difference), "p": c.p, "adjusted": c.adjusted,
             }
             for c in self.comparisons
         ]  # fmt: skip
+        provenance = {name: value for name, value in self.provenance.items() if name != "excluded"}
         return {
-            "samples": self.samples,
-            "excluded": dict(self.excluded),
-            "accuracy": self.accuracy,
-            "notes": list(self.notes),
-            "provenance": {name: value for name, value in self.provenance.items() if name != "excluded"},
-            "cells": cells,
-            "comparisons": comparisons,
-        }
+            "samples": self.samples, "excluded": dict(self.excluded), "accuracy": self.accuracy,
+            "notes": list(self.notes), "provenance": provenance, "cells": cells, "comparisons": comparisons,
+        }  # fmt: skip
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for every cell: metric, method, layer (from 1), n, mean, low, high, sd. Needs pandas."""
@@ -364,8 +351,8 @@ def _at(name: str, layer: int | None) -> str:
     return name if layer is None else f"{name} L{layer + 1}"
 
 
-def _sides(mean: Interval | None, start: int = 0) -> dict[str, float | None]:
-    return {side: None if mean is None else getattr(mean, side) for side in ("mean", "low", "high")[start:]}
+def _sides(mean: Interval | None, name: str = "mean") -> dict[str, float | None]:
+    return dict(zip((name, "low", "high"), (None,) * 3 if mean is None else astuple(mean), strict=True))
 
 
 def _over_samples(average: Any, column: Floats) -> float | None:

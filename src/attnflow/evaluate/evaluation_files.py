@@ -108,8 +108,8 @@ def _curves(evaluation: Evaluation) -> pyarrow.Table:
     names = [method["name"] for method in evaluation.methods]
     curves = list(evaluation.curves.values())
     stacked = np.stack(curves) if curves else np.empty((0, evaluation.samples, len(names), 2, 0))
-    kinds = ["deleted", "kept"]
-    axes: Axes = {"deletion": list(evaluation.curves), "sample": 0, "method": names, "kind": kinds, "step": 0}
+    deletions = list(evaluation.curves)
+    axes: Axes = {"deletion": deletions, "sample": 0, "method": names, "kind": ["deleted", "kept"], "step": 0}
     table = _long(stacked, axes, "probability")
     return table.select(["sample", "method", "deletion", "kind", "step", "probability"])
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import attnflow
 from attnflow.capture.silence import silence
 from attnflow.errors import InputError
 from attnflow.evaluate import deletion
@@ -31,7 +30,8 @@ from attnflow.jobs.identity import digest, fingerprint, weights_hash
 from attnflow.jobs.progress import Meter, duration
 from attnflow.jobs.store import Store, read_shard
 from attnflow.jobs.workers import crew
-from attnflow.model import Model
+from attnflow.model import Model, load
+from attnflow.version import __version__
 
 STAGES = ("scores", "curves", "sanity")
 SHARD = 16
@@ -107,7 +107,7 @@ def run(
         whole_number("workers", workers, 1)
     arrow()  # before anything is measured in vain
     source = {**source, **({} if device is None else {"device": device})}
-    model = attnflow.load(**source)
+    model = load(**source)
     if deletions is None:
         own = {by: getattr(model.tokenizer, f"{by}_token_id", None) for by in ("mask", "unk")}
         deletions = [by for by in deletion.DELETIONS if by == "remove" or own[by] is not None]
@@ -137,11 +137,11 @@ def run(
     }
     rows: dict[str, list[Row]] = {}  # of each stage that is complete
     size = workers or (cores() if model.device.type == "cpu" else 1)
-    load = partial(_loaded, {**source, "device": str(model.device)}, max(1, cores() // size))
+    load_again = partial(_loaded, {**source, "device": str(model.device)}, max(1, cores() // size))
     with (
         _few_threads(model),
         Store(folder, "grid", settings, plans, "*.parquet") as store,
-        crew(model, load, size) as do,
+        crew(model, load_again, size) as do,
     ):
         for stage in STAGES:
             for name in store.damaged:
@@ -195,7 +195,7 @@ def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[i
         "texts": digest(plain),
         "tokens": digest(list(ids)),
         **json.loads(json.dumps(asdict(job))),
-        "attnflow": attnflow.__version__,
+        "attnflow": __version__,
         "configuration": fingerprint(model),
     }
 
@@ -250,7 +250,7 @@ def _loaded(source: Source, threads: int) -> Model:
     """The model of a worker."""
     silence()
     torch.set_num_threads(threads)
-    return attnflow.load(**source)
+    return load(**source)
 
 
 @contextmanager

@@ -37,29 +37,26 @@ def agreement(
     The correlations ``[method]`` of a text are NaN for importances, which would take long, and for all methods where the
     shuffled model cannot be scored; beside them stands why.
     """
-    of = [m for m, method in enumerate(methods) if method.kind != "importance"]
-    wanted = [methods[m] for m in of]
-    model.trace(
-        texts[0], truncate=truncate
-    )  # the self-check that goes before the first trace is about the real weights
-    found: dict[str, list[tuple[Floats, str]]] = {}
-    for level in LEVELS:
-        found[level] = []
+    which = [m for m, method in enumerate(methods) if method.kind != "importance"]
+    quick = [methods[m] for m in which]
+    model.trace(texts[0], truncate=truncate)  # the self-check before the first trace is about the real weights
+    by_level: dict[str, list[tuple[Floats, str]]] = {level: [] for level in LEVELS}
+    for level, rows in by_level.items():
         with randomized(model, level, seed):
             for text, own, answer, of_text in zip(texts, scores, answers, seeds, strict=True):
-                agree, why = np.full(len(methods), np.nan), ""
+                correlations, why = np.full(len(methods), np.nan), ""
                 try:
-                    other = score_text(model, text, wanted, truncate=truncate, seed=of_text, answer=answer).scores
-                    agree[of] = np.diagonal(rank_correlations(own[of], other))
+                    other = score_text(model, text, quick, truncate=truncate, seed=of_text, answer=answer).scores
+                    correlations[which] = np.diagonal(rank_correlations(own[which], other))
                 except InputError as e:  # in half precision, shuffled weights may overflow
                     why = str(e)
-                found[level].append((agree, why))
-    return found
+                rows.append((correlations, why))
+    return by_level
 
 
 @contextmanager
 def randomized(model: Model, level: str, seed: int) -> Iterator[None]:
-    """While it lasts, weights are shuffled within each parameter, so that their distribution stays; then all is as before.
+    """Inside it, weights are shuffled within each parameter, so that their distribution stays; then all is as before.
 
     level: "head" shuffles what is read only after the last layer (pooler, classifier, output of a language model; output
         embeddings that are also those of the input stay); "upper half" also the upper half of the layers; "all" everything.
@@ -74,20 +71,20 @@ def randomized(model: Model, level: str, seed: int) -> Iterator[None]:
         if level == "upper half":
             chosen |= {id(p) for layer in stack[len(stack) // 2 :] for p in layer.parameters()}
         own = {place: p for place, p in own.items() if id(p) in chosen}
-    kept = {place: p.detach().clone() for place, p in own.items()}
+    before = {place: p.detach().clone() for place, p in own.items()}
     try:
         with torch.no_grad():
             for place, p in own.items():
                 order = np.random.default_rng([seed, place]).permutation(p.numel())
-                p.copy_(kept[place].flatten()[torch.from_numpy(order).to(p.device)].view_as(p))
+                p.copy_(before[place].flatten()[torch.from_numpy(order).to(p.device)].view_as(p))
         yield
     finally:
         with torch.no_grad():
             for place, p in own.items():
-                p.copy_(kept[place])
+                p.copy_(before[place])
 
 
-def layers_of(model: Model) -> Any:
+def layers_of(model: Model) -> torch.nn.ModuleList:
     """The stack of layers: the longest list of modules that lies in no other, such as those of experts in a layer."""
     lists = [(name, m) for name, m in model.model.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m)]
     outer = [m for name, m in lists if not any(name.startswith(f"{other}.") for other, _ in lists)]
@@ -99,18 +96,18 @@ def layers_of(model: Model) -> Any:
     return max(outer, key=len)
 
 
-def _head(model: Model, stack: Any) -> set[int]:
+def _head(model: Model, stack: torch.nn.ModuleList) -> set[int]:
     """The parameters that are read after the last layer alone, as one pass shows: names differ from model to model."""
     before: set[int] = set()
     after: set[int] = set()
-    seen = before
+    current = before
 
-    def reads(module: Any, given: Any) -> None:
-        seen.update(id(p) for p in module.parameters(recurse=False))
+    def reads(module: torch.nn.Module, inputs: Any) -> None:
+        current.update(id(p) for p in module.parameters(recurse=False))
 
-    def ends(module: Any, given: Any, out: Any) -> None:
-        nonlocal seen
-        seen = after
+    def ends(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal current
+        current = after
 
     handles = [module.register_forward_pre_hook(reads) for module in model.model.modules()]
     handles.append(stack[-1].register_forward_hook(ends))
