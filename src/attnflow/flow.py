@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from attnflow._arrays import index, indices, positions, to_numpy
 from attnflow._core import native
 from attnflow.errors import InputError
 from attnflow.graph import graph_layers, level_widths
+
+if TYPE_CHECKING:
+    from attnflow._core import Graph
 
 Floats = NDArray[np.float64]
 MOST_THREADS = 256  # each holds two copies of the inner layers
@@ -201,7 +204,7 @@ def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
     return MaxFlow(value, gap, tuple(cut), tuple(edges), query, token, layer)
 
 
-def _native_graph(matrices: list[Any], batch: int | None) -> Any:
+def _native_graph(matrices: list[Any], batch: int | None) -> Graph:
     layers = [np.ascontiguousarray(to_numpy(m if batch is None else m[batch])) for m in matrices]
     return native().Graph(layers)
 

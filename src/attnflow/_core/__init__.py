@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from attnflow._core._native import Graph as Graph
 
 
-def native() -> Any:
+class Native(Protocol):
+    """The names of the compiled module."""
+
+    @property
+    def Graph(self) -> type[Graph]: ...
+
+    def instruction_set(self) -> str: ...
+
+
+def native() -> Native:
     """The compiled module.
 
     Everything but flow works without it, so that a source tree is usable where nothing can be compiled.
     """
     try:
-        return importlib.import_module("attnflow._core._native")
+        return cast(Native, importlib.import_module("attnflow._core._native"))
     except ModuleNotFoundError as e:
         if e.name != "attnflow._core._native":
             raise
