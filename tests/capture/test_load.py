@@ -445,7 +445,7 @@ def test_messages_name_options(tmp_path: Path) -> None:
     text = "key " * 40
     for name, model, tokenizer in (
         ("long", classifier(), wordpiece()),
-        ("bare", hf("LlamaForCausalLM", **LLAMA)(), None),
+        ("bare", classifier(), None),
     ):
         folder(tmp_path / name, model, tokenizer)
     torch.save(classifier().state_dict(), tmp_path / "long" / "pytorch_model.bin")

@@ -194,7 +194,7 @@ def models() -> list[Served]:
 @pytest.fixture(scope="module")
 def near(models: list[Served]) -> Iterator[str]:
     """The address of a server whose insides the tests can reach."""
-    with closing(commands.listening("127.0.0.1", 0)) as sock:
+    with closing(commands.listen("127.0.0.1", 0)) as sock:
         server = Server(models, Limits(), "127.0.0.1", sock.getsockname()[1])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()

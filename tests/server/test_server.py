@@ -90,8 +90,8 @@ def command() -> Iterator[subprocess.Popen[str]]:
 
         loaded = []
 
-        def once(*given, load=commands.loaded):
-            loaded[:] = loaded or load(*given)
+        def once(*sources, load=commands.load_models, **options):
+            loaded[:] = loaded or load(*sources, **options)
             return loaded
 
         def forever(*_, progress, **__):
@@ -104,7 +104,7 @@ def command() -> Iterator[subprocess.Popen[str]]:
             while True:
                 x = x @ x
 
-        commands.loaded = once
+        commands.load_models = once
         service.explain = forever
         commands.serve(port=0, open_page=False, device="cpu")
         print("stopped", flush=True)
@@ -142,7 +142,7 @@ def translator() -> Served:
 
 @contextmanager
 def serving(models: list[Served], limits: Limits | None = None, browser: bool = False) -> Iterator[Server]:
-    with closing(commands.listening("127.0.0.1", 0)) as sock:
+    with closing(commands.listen("127.0.0.1", 0)) as sock:
         server = Server(models, limits or Limits(), "127.0.0.1", sock.getsockname()[1], commands.progress, browser)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
@@ -933,7 +933,7 @@ def test_a_server_from_its_start_to_its_end(command: subprocess.Popen[str]) -> N
 
 
 def test_a_taken_port_is_one_sentence_and_status_2() -> None:
-    with closing(commands.listening("127.0.0.1", 0)) as sock:
+    with closing(commands.listen("127.0.0.1", 0)) as sock:
         taken = str(sock.getsockname()[1])
         command = [sys.executable, "-m", "attnflow", "serve", "--port", taken]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -942,24 +942,24 @@ def test_a_taken_port_is_one_sentence_and_status_2() -> None:
 
 
 def test_a_port_that_is_taken_and_hosts_that_are_not_here() -> None:
-    with closing(commands.listening("127.0.0.1", 0)) as sock:
+    with closing(commands.listen("127.0.0.1", 0)) as sock:
         taken = sock.getsockname()[1]
         assert taken > 0
         with pytest.raises(
             InputError, match=f"^port {taken} is taken: give another with --port, or --port 0 for any free one$"
         ):
-            commands.listening("127.0.0.1", taken)
+            commands.listen("127.0.0.1", taken)
     with pytest.raises(
         InputError, match=r"^host '192\.0\.2\.1' is not an address of this machine: expected 127\.0\.0\.1, for example$"
     ):
-        commands.listening("192.0.2.1", 0)
+        commands.listen("192.0.2.1", 0)
     with pytest.raises(InputError, match=r"^host 'a b' is not known: expected 127\.0\.0\.1, or a name or address of"):
-        commands.listening("a b", 0)
+        commands.listen("a b", 0)
 
 
 def test_a_taken_port_is_told_before_models_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "loaded", lambda *_: pytest.fail("a model was loaded"))
-    with closing(commands.listening("127.0.0.1", 0)) as sock, pytest.raises(InputError, match="is taken"):
+    monkeypatch.setattr(commands, "load_models", lambda *_, **__: pytest.fail("a model was loaded"))
+    with closing(commands.listen("127.0.0.1", 0)) as sock, pytest.raises(InputError, match="is taken"):
         commands.serve(port=sock.getsockname()[1])
 
 
@@ -967,31 +967,31 @@ def test_names_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     for folder in ("bert", "a=b"):
         (tmp_path / folder).mkdir()
-    assert commands.name_and_source("org/bert") == ("org/bert", "org/bert")
-    assert commands.name_and_source(str(tmp_path / "bert")) == ("bert", str(tmp_path / "bert"))
-    assert commands.name_and_source("./bert/") == ("bert", "./bert/")
-    assert commands.name_and_source("mine=./bert") == ("mine", "./bert")
-    assert commands.name_and_source("a=b") == ("a=b", "a=b")
+    assert commands.name_and_folder("org/bert") == ("org/bert", "org/bert")
+    assert commands.name_and_folder(str(tmp_path / "bert")) == ("bert", str(tmp_path / "bert"))
+    assert commands.name_and_folder("./bert/") == ("bert", "./bert/")
+    assert commands.name_and_folder("mine=./bert") == ("mine", "./bert")
+    assert commands.name_and_folder("a=b") == ("a=b", "a=b")
     for given in ("=bert", "mine="):
         with pytest.raises(InputError, match=f"^model '{given}': expected a folder, a hub id, or NAME=FOLDER$"):
-            commands.name_and_source(given)
+            commands.name_and_folder(given)
     with pytest.raises(
         InputError,
         match=r"^two models are named 'bert', 'bert' and './bert': give one another name, with -m NAME=FOLDER$",
     ):
-        commands.loaded(["bert", "./bert"], None, "auto", False)
+        commands.load_models(["bert", "./bert"], device=None, dtype="auto")
 
 
 def test_models_are_loaded_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(af.__file__).parent / "paper" / "verb-number"
-    (found,) = commands.loaded([f"mine={folder}"], "cpu", "float64", False)
+    (found,) = commands.load_models([f"mine={folder}"], device="cpu", dtype="float64")
     assert (found.name, found.kind, str(found.model.dtype)) == ("mine", "text", "torch.float64")
     assert capsys.readouterr().err == f"attnflow: loading {folder}\n"
     told = Service([found], Limits()).rows(RowsRequest(model="mine", text=TEXT, unit="words", query=0))
     assert str(folder) not in told(lambda *_: None).decode()
     assert explain(found.model, TEXT, importance=["gradient"]).document["model"]["model"] == "mine"
     with pytest.raises(InputError, match=r"^there is no folder './nowhere/at/all'"):
-        commands.loaded(["./nowhere/at/all"], "cpu", "auto", False)
+        commands.load_models(["./nowhere/at/all"], device="cpu", dtype="auto")
 
 
 def test_models_that_cannot_be_served_say_so_at_the_start() -> None:

@@ -130,10 +130,20 @@ def _processor(transformers: Any, name: str, config: Any, options: dict[str, Any
         order = ("AutoTokenizer",)
     for kind in order:
         try:
-            return getattr(transformers, kind).from_pretrained(name, **options)
+            processor = getattr(transformers, kind).from_pretrained(name, **options)
         except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError):
             continue
+        if "gguf_file" in options or not _is_empty(processor, Path(name)):
+            return processor
     return None
+
+
+def _is_empty(processor: Any, folder: Path) -> bool:
+    """Whether it is a tokenizer that transformers made of nothing, for a folder that has no file of one."""
+    files = getattr(processor, "vocab_files_names", None)
+    if not files or not folder.is_dir():
+        return False
+    return not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", *files.values()))
 
 
 def _device(device: str | None) -> torch.device:

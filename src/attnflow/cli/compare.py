@@ -13,13 +13,17 @@ from attnflow.cli.options import (
     AsJson,
     Device,
     Dtype,
+    Gguf,
     ModelName,
     Of,
     Residual,
+    Revision,
+    Safetensors,
     Special,
     Target,
     TextArgument,
     Truncate,
+    TrustRemoteCode,
     Words,
     check_measure,
     progress,
@@ -44,8 +48,12 @@ def compare(
     target: Target = None,
     of: Of = None,
     truncate: Truncate = False,
+    revision: Revision = None,
+    gguf: Gguf = None,
     device: Device = None,
     dtype: Dtype = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    safetensors: Safetensors = True,
     sort: Annotated[
         str | None, typer.Option(help="raw, rollout, flow, gradient or blank-out: its highest at the top of the table.")
     ] = None,
@@ -68,7 +76,10 @@ def compare(
     silence()
     check_measure(of)
     text = read_text(text)
-    loaded = attnflow.load(model, device=device, dtype=dtype)
+    loaded = attnflow.load(
+        model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
+        safetensors=safetensors, gguf_file=gguf,
+    )  # fmt: skip
     trace = loaded.trace(text, target=target, truncate=truncate)
     result = comparison.compare(
         loaded, text, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),

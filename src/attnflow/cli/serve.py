@@ -1,4 +1,4 @@
-"""The command that starts the web app. What it needs is imported when it runs, so that the other commands stay instant."""
+"""`attnflow serve`: the page as a local web app."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import socket
 from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.cli.options import Device, Dtype, progress, quiet
+from attnflow.capture.silence import silence
+from attnflow.cli.options import Device, Dtype, Safetensors, TrustRemoteCode, progress
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ def serve(
     queue: Annotated[int, typer.Option(min=1, help="How many requests may wait.")] = 32,
     device: Device = None,
     dtype: Dtype = "auto",
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the models.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    safetensors: Safetensors = True,
 ) -> None:  # fmt: skip
     """The page as a local web app: type a text, choose a model, look. Also a JSON API, which GET /api lists."""
     try:
@@ -51,18 +51,20 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError as e:
         raise InputError(f"the web app needs {e.name}: pip install 'attnflow[serve]'") from None
-    with closing(listening(host, port)) as sock:  # a port that is taken is told before models are loaded
-        quiet()
+    with closing(listen(host, port)) as sock:  # a taken port is reported before models are loaded
+        silence()
         from attnflow.server.app import run
         from attnflow.server.limits import Limits
 
-        models = loaded(model or [], device, dtype, trust_remote_code)
+        models = load_models(
+            model or [], device=device, dtype=dtype, trust_remote_code=trust_remote_code, safetensors=safetensors
+        )
         if not ip_address(sock.getsockname()[0]).is_loopback:
             progress(f"attnflow: other machines can reach {host}, and there is no password")
         run(models, Limits(tokens=max_tokens, queue=queue), host, sock, progress, open_page)
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there, or one sentence that says why it cannot."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -90,36 +92,37 @@ def listening(host: str, port: int) -> socket.socket:
     return sock
 
 
-def loaded(given: list[str], device: str | None, dtype: str, trust_remote_code: bool) -> list[Served]:
-    """The models, each under a name that tells clients nothing of where its folder is."""
+def load_models(sources: list[str], **options: Any) -> list[Served]:
+    """The models, each under a name that tells clients nothing of where its folder is. options: of `attnflow.load`."""
     import attnflow
     from attnflow.server.service import served
 
-    if not given:
-        embedded = attnflow.load(device=device, dtype=dtype)
+    if not sources:
+        embedded = attnflow.load(device=options["device"], dtype=options["dtype"])
         return [served(embedded.name, embedded)]
-    named: dict[str, str] = {}
-    for each in given:
-        name, source = name_and_source(each)
-        if name in named:
+    folders: dict[str, str] = {}
+    for source in sources:
+        name, folder = name_and_folder(source)
+        if name in folders:
             raise InputError(
-                f"two models are named {name!r}, {named[name]!r} and {source!r}: give one another name, with -m NAME=FOLDER"
+                f"two models are named {name!r}, {folders[name]!r} and {folder!r}: give one another name, with -m "
+                "NAME=FOLDER"
             )
-        named[name] = source
-    found = []
-    for name, source in named.items():
-        progress(f"attnflow: loading {source}")
-        model = attnflow.load(source, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+        folders[name] = folder
+    models = []
+    for name, folder in folders.items():
+        progress(f"attnflow: loading {folder}")
+        model = attnflow.load(folder, **options)
         model.name = name
-        found.append(served(name, model))
-    return found
+        models.append(served(name, model))
+    return models
 
 
-def name_and_source(given: str) -> tuple[str, str]:
+def name_and_folder(source: str) -> tuple[str, str]:
     """NAME=FOLDER as two; a folder by itself is named by its last part, and a hub id by itself."""
-    name, mark, source = given.partition("=")
-    if mark and not Path(given).exists():
-        if not name or not source:
-            raise InputError(f"model {given!r}: expected a folder, a hub id, or NAME=FOLDER")
-        return name, source
-    return (Path(given).resolve().name if Path(given).exists() else given), given
+    name, mark, folder = source.partition("=")
+    if mark and not Path(source).exists():
+        if not name or not folder:
+            raise InputError(f"model {source!r}: expected a folder, a hub id, or NAME=FOLDER")
+        return name, folder
+    return (Path(source).resolve().name if Path(source).exists() else source), source
