@@ -75,8 +75,8 @@ def _pixels(image: Any) -> FloatArray:
     if pixels.dtype.kind == "f" and pixels.min() >= 0 and pixels.max() <= 1:
         pixels = pixels * 255.0
     elif pixels.dtype != np.uint8:
-        found = f" from {pixels.min():.4g} to {pixels.max():.4g}" if pixels.dtype.kind in "iuf" else ""
-        raise InputError(f"the image holds {pixels.dtype}{found}: expected uint8, or floats from 0 to 1")
+        span = f" from {pixels.min():.4g} to {pixels.max():.4g}" if pixels.dtype.kind in "iuf" else ""
+        raise InputError(f"the image holds {pixels.dtype}{span}: expected uint8, or floats from 0 to 1")
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[:, :, None], 3, axis=2)
     return pixels.astype(np.float64)

@@ -38,9 +38,9 @@ def correlation_curves(
         )
     depth = len(next(iter(rows[0][1].values())))
     for title, ours, paper in rows:
-        for name, found in [*ours.items(), *(paper or {}).items()]:
-            if len(found) != depth:
-                raise InputError(f"{title!r} has {len(found)} layers of {name!r}: expected {depth}, as the first has")
+        for name, curve in [*ours.items(), *(paper or {}).items()]:
+            if len(curve) != depth:
+                raise InputError(f"{title!r} has {len(curve)} layers of {name!r}: expected {depth}, as the first has")
     if layers is not None and len(layers) != depth:
         raise InputError(f"layers={layers!r}: expected {depth} names, one a layer")
     names = list(dict.fromkeys(name for _, ours, _ in rows for name in ours))
@@ -54,8 +54,8 @@ def correlation_curves(
         for number, (title, ours, paper) in enumerate(rows):
             at = sheet.axes(page, left + (wide + 0.2) * number, 0.3, wide, tall)
             at.axhline(0, color=sheet.FAINT, linewidth=0.5, zorder=0)
-            for name, found in ours.items():
-                _curve(at, np.array(found, float), (paper or {}).get(name), *_look(name, names))
+            for name, curve in ours.items():
+                _curve(at, np.array(curve, float), (paper or {}).get(name), *_look(name, names))
             ticks = sheet.layer_names(range(depth), wide / depth) if layers is None else list(layers)
             at.set_xticks(range(depth), ticks)
             at.set_title(sheet.line(title, wide), loc="left", fontfamily=sheet.families(title))
@@ -70,10 +70,10 @@ def correlation_curves(
     return page
 
 
-def _curve(at: Axes, found: FloatArray, paper: Sequence[float | None] | None, colour: str, mark: str) -> None:
-    x = np.arange(len(found))
-    at.fill_between(x, found[:, 1], found[:, 2], color=colour, alpha=0.2, linewidth=0)
-    at.plot(x, found[:, 0], color=colour, marker=mark)
+def _curve(at: Axes, curve: FloatArray, paper: Sequence[float | None] | None, colour: str, mark: str) -> None:
+    x = np.arange(len(curve))
+    at.fill_between(x, curve[:, 1], curve[:, 2], color=colour, alpha=0.2, linewidth=0)
+    at.plot(x, curve[:, 0], color=colour, marker=mark)
     if paper is not None:
         y = np.array([np.nan if value is None else value for value in paper], float)
         there = np.isfinite(y)

@@ -23,6 +23,7 @@ from attnflow.receptive import uniform
 from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
+    from attnflow.selection import Query
     from attnflow.trace import Trace
 
 Progress = Callable[[str, int, int], None]
@@ -54,11 +55,11 @@ UNITS = ("subwords", "words")
 def of_trace(
     trace: Trace,
     *,
-    query: Any = None,
+    query: Query = None,
     residual: float = 0.5,
     importance: Sequence[TokenAttention] = (),
     missing: str = "",
-    image: Any = None,
+    image: FloatArray | None = None,
     state: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -71,8 +72,8 @@ def of_trace(
     """
     if not hasattr(trace, "steps"):
         raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
-    positions = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
-    if not positions:
+    chosen = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
+    if not chosen:
         raise InputError(f"query={query!r}: expected a position, a token, or several of them")
     size = trace.steps[trace.ends[-1]].weights.shape[0]
     layers = shown_layers(trace)
@@ -83,46 +84,27 @@ def of_trace(
     if trace.patches is None and _has_words(trace):
         traces["words"] = trace.words()
         units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
-    tables: dict[str, Any] = {name: {"flow": None} for name in units}
+    methods: dict[str, Any] = {name: {"flow": None} for name in units}
     for name, its in traces.items():
-        rows = positions if name == "subwords" else _word_positions(trace, its, positions)
+        rows = chosen if name == "subwords" else _word_positions(trace, its, chosen)
         if count > EXACT:
-            tables[name]["raw"] = table(its.raw(query=rows, layer=layers))
-            tables[name]["rollout"] = table(its.rollout(query=rows, layer=layers, residual=residual))
-        tables[name]["flow"] = _flows(its, rows, layers, residual, progress, left_out if name == "subwords" else [])
-    weights = None
-    if count <= ROUNDED:
-        weights = packed(np.concatenate([to_numpy(s.weights).astype(np.float32).ravel() for s in trace.steps]))
-        if count > EXACT:
-            weights = rounded([to_numpy(s.weights).astype(np.float64) for s in trace.steps])
-            left_out.append(
-                f"The weights are rounded to eight bits, because {count:,} of them in full would make a large file: what "
-                "the page computes from them is marked ≈. The rows of the query it opens with are exact."
-            )
-    else:
-        left_out.append(
-            f"The {count:,} weights of this text are left out, and with them the graph, the flow paths and the map of a "
-            "layer: the file would be too large. The rows of the query it opens with are here, and exact."
-        )
-    return {
-        "format": "attnflow-page",
-        "version": 1,
-        "text": trace.text,
-        "model": dict(trace.provenance),
-        "prediction": None
-        if trace.prediction is None
-        else {"kind": trace.prediction.kind, "top": [[label, chance] for label, chance in trace.prediction.top]},
-        "units": units,
-        "queries": None if size == len(trace.tokens) else [str(i) for i in range(size)],
-        "firstQuery": trace.first_query,
-        "causal": _is_causal(trace),
-        "patches": trace.patches,
-        "image": None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
-        "residual": residual,
-        "layers": layers,
-        "ends": list(trace.ends),
-        "levels": _levels(trace),
-        "steps": [
+            methods[name]["raw"] = table(its.raw(query=rows, layer=layers))
+            methods[name]["rollout"] = table(its.rollout(query=rows, layer=layers, residual=residual))
+        methods[name]["flow"] = _flows(its, rows, layers, residual, progress, left_out if name == "subwords" else [])
+    answer, state = trace.prediction, state or {}
+    return _document(
+        trace,
+        units=units,
+        prediction=None if answer is None else {"kind": answer.kind, "top": [list(one) for one in answer.top]},
+        queries=None if size == len(trace.tokens) else [str(i) for i in range(size)],
+        firstQuery=trace.first_query,
+        causal=_is_causal(trace),
+        image=None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
+        residual=residual,
+        layers=layers,
+        ends=list(trace.ends),
+        levels=_levels(trace),
+        steps=[
             {
                 "rows": s.weights.shape[0],
                 "cols": s.weights.shape[1],
@@ -131,11 +113,11 @@ def of_trace(
             }
             for s in trace.steps
         ],
-        "weights": weights,
-        "exact": count <= EXACT,
-        "methods": tables,
-        "heads": _heads(trace, positions, layers, left_out),
-        "importance": [
+        weights=_weights(trace, count, left_out),
+        exact=count <= EXACT,
+        methods=methods,
+        heads=_heads(trace, chosen, layers, left_out),
+        importance=[
             {
                 "name": result.method,
                 "values": result.row().tolist(),
@@ -144,10 +126,37 @@ def of_trace(
             }
             for result in importance
         ],
-        "missing": missing,
-        "leftOut": left_out,
-        "state": {**(state or {}), **_opening(traces, positions[0], (state or {}).get("unit"))},
-    }
+        missing=missing,
+        leftOut=left_out,
+        state={**state, **_opening(traces, chosen[0], state.get("unit"))},
+    )
+
+
+def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
+    """A document with all of its fields: those of `more`, and for the rest what stands for nothing."""
+    return {
+        "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
+        "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "image": None,
+        "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
+        "methods": {}, "heads": None, "importance": [], "missing": "", "leftOut": [], "state": {}, **more,
+    }  # fmt: skip
+
+
+def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | None:
+    """The weights of all steps, exact or rounded, and none where they are too many."""
+    if count <= EXACT:
+        return packed(np.concatenate([to_numpy(s.weights).astype(np.float32).ravel() for s in trace.steps]))
+    if count <= ROUNDED:
+        left_out.append(
+            f"The weights are rounded to eight bits, because {count:,} of them in full would make a large file: what the "
+            "page computes from them is marked ≈. The rows of the query it opens with are exact."
+        )
+        return rounded([to_numpy(s.weights).astype(np.float64) for s in trace.steps])
+    left_out.append(
+        f"The {count:,} weights of this text are left out, and with them the graph, the flow paths and the map of a layer: "
+        "the file would be too large. The rows of the query it opens with are here, and exact."
+    )
+    return None
 
 
 def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[str, Any]:
@@ -160,37 +169,20 @@ def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[
 
 def of_result(result: TokenAttention) -> dict[str, Any]:
     """The document of values without their graph, as of a file, of one head, or of a trace in linear memory."""
-    return {
-        "format": "attnflow-page",
-        "version": 1,
-        "text": result.text,
-        "model": dict(result.provenance),
-        "prediction": None,
-        "units": {"subwords": _unit(result)},
-        "queries": list(result.query_tokens),
-        "firstQuery": 0,
-        "causal": False,
-        "patches": result.patches,
-        "image": None,
-        "residual": result.provenance.get("residual", 0.5),
-        "layers": list(result.layers),
-        "ends": [],
-        "levels": [],
-        "steps": [],
-        "weights": None,
-        "exact": True,
-        "methods": {
-            "subwords": {"flow": None, result.method: {**table(result), "queries": list(range(len(result.queries)))}}
-        },
-        "heads": None,
-        "importance": [],
-        "missing": "",
-        "leftOut": [
+    values = {**table(result), "queries": list(range(len(result.queries)))}
+    return _document(
+        result,
+        units={"subwords": _unit(result)},
+        queries=list(result.query_tokens),
+        residual=result.provenance.get("residual", 0.5),
+        layers=list(result.layers),
+        methods={"subwords": {"flow": None, result.method: values}},
+        leftOut=[
             f"This page holds the values of {result.method} alone, as they are in the result that it was made of: neither "
             "the graph they were computed from nor what the model said."
         ],
-        "state": {"query": 0, "method": result.method},
-    }
+        state={"query": 0, "method": result.method},
+    )
 
 
 def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str, Any]:
@@ -199,7 +191,7 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
     at = _query(its, query)
     layers = shown_layers(its)
     left_out: list[str] = []
-    tables = {
+    methods = {
         "raw": table(its.raw(query=[at], layer=layers)),
         "rollout": table(its.rollout(query=[at], layer=layers, residual=residual)),
         "flow": _flows(its, [at], layers, residual, None, left_out),
@@ -207,7 +199,7 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
     return {
         "unit": unit,
         "query": query,
-        "methods": tables,
+        "methods": methods,
         "heads": _heads(its, [at], layers, []),
         "leftOut": left_out,
     }
@@ -295,13 +287,13 @@ def _compressed(data: bytes) -> str:
 
 def _flows(
     trace: Trace,
-    positions: Sequence[int],
+    chosen: Sequence[int],
     layers: list[int],
     residual: float,
     progress: Progress | None,
     left_out: list[str],
 ) -> dict[str, Any] | None:
-    """Flow of all queries where that is cheap, else of those at `positions`; of decoders also that of uniform attention."""
+    """Flow of all queries where that is cheap, else of those chosen; of decoders also what uniform attention would give."""
     n = len(trace.tokens)
     size = trace.steps[trace.ends[-1]].weights.shape[0] - trace.first_query
     if n > LONGEST:
@@ -310,13 +302,12 @@ def _flows(
     causal = _is_causal(trace)
     whole = len(layers) * size * n * (3 if causal else 1) <= PAIRS
     if not whole:
-        others = " and others" if len(positions) > 3 else ""
-        names = ", ".join(repr(trace.tokens[trace.first_query + q]) if size <= n else str(q) for q in positions[:3])
+        names = ", ".join(repr(trace.tokens[trace.first_query + q]) if size <= n else str(q) for q in chosen[:3])
         left_out.append(
-            f"Flow was computed for the query {names}{others} alone: for every pair it "
+            f"Flow was computed for the query {names}{' and others' if len(chosen) > 3 else ''} alone: for every pair it "
             f"would be {len(layers) * size * n:,} maximum flows. Other queries: explain(text, query=…), or attnflow serve."
         )
-    queries = list(range(size)) if whole else list(positions)
+    queries = list(range(size)) if whole else list(chosen)
     field = replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if causal else None
     kinds: dict[str, Callable[[list[int]], TokenAttention]] = {
         "values": lambda some: trace.flow(query=some, layer=layers, residual=residual)
@@ -325,31 +316,28 @@ def _flows(
         kinds["uniform"] = lambda some: field.flow(query=some, layer=layers, residual=residual)
         kinds["layer"] = lambda some: trace.flow(query=some, layer=layers, residual=residual, receptive_field="layer")
     step = max(1, 20_000 // (n * len(layers)))
-    flows: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
-    solved = 0
-    for kind, method in kinds.items():
+    tables: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
+    for number, (kind, method) in enumerate(kinds.items()):
         parts = []
         for start in range(0, len(queries), step):
-            some = queries[start : start + step]
             if progress is not None:
-                progress("flow", solved, len(queries) * len(kinds))
-            parts.append(method(some).values)
-            solved += len(some)
-        flows[kind] = packed(_precise(np.concatenate(parts, axis=1)))
-    return flows
+                progress("flow", number * len(queries) + start, len(queries) * len(kinds))
+            parts.append(method(queries[start : start + step]).values)
+        tables[kind] = packed(_precise(np.concatenate(parts, axis=1)))
+    return tables
 
 
-def _heads(trace: Trace, positions: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:
-    """Single heads [head, query, key] of each layer, one after another, of all queries or of those at `positions`."""
+def _heads(trace: Trace, chosen: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:
+    """Single heads [head, query, key] of each layer, one after another, of all queries or of those chosen."""
     heads = [to_numpy(trace.weights[l]) for l in layers if l in trace.weights]
     n = len(trace.tokens)
-    fitting = [h for h in heads if h.ndim == 3 and h.shape[2] == n and h.shape[1] >= max(positions, default=0) + 1]
+    fitting = [h for h in heads if h.ndim == 3 and h.shape[2] == n and h.shape[1] >= max(chosen, default=0) + 1]
     if not heads or len(fitting) < len(layers):
         return None
     size = sum(h.size for h in fitting)
     queries = list(range(fitting[0].shape[1]))
     if size > HEADS:
-        queries = list(positions)
+        queries = list(chosen)
         if sum(len(h) for h in fitting) * len(queries) * n > HEADS:
             left_out.append("Single heads are left out: their weights would make a large file.")
             return None
@@ -390,9 +378,9 @@ def _has_words(trace: Trace) -> bool:
     return len(set(words)) < len(words)
 
 
-def _word_positions(trace: Trace, words: Trace, positions: Sequence[int]) -> list[int]:
+def _word_positions(trace: Trace, words: Trace, chosen: Sequence[int]) -> list[int]:
     of = {position: number for number, group in enumerate(words.word_groups or ()) for position in group}
-    return list(dict.fromkeys(of[trace.first_query + q] - words.first_query for q in positions))
+    return list(dict.fromkeys(of[trace.first_query + q] - words.first_query for q in chosen))
 
 
 def _is_causal(trace: Trace) -> bool:

@@ -14,6 +14,7 @@ from attnflow.view.page import Page
 
 if TYPE_CHECKING:
     from attnflow.model import Model
+    from attnflow.selection import Query
     from attnflow.trace import Trace
 
 
@@ -22,7 +23,7 @@ def explain(
     text: Any,
     *,
     target: str | None = None,
-    query: Any = None,
+    query: Query = None,
     importance: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("gradient", "blank-out"),
     truncate: bool = False,
     residual: float = 0.5,
@@ -42,7 +43,7 @@ def explain(
     trace: of the same text, from `traced`, where there is one already.
     """
     options = options_of(importance) if importance else {}
-    say: document.Progress = progress or (lambda stage, done, total: None)
+    say: document.Progress = progress or (lambda stage, part, whole: None)
     say("model", 0, 1)
     if trace is None:
         trace = traced(model, text, target, truncate)

@@ -245,9 +245,9 @@ def _same_tokens(results: Mapping[str, TokenAttention]) -> TokenAttention:
 
 def _row_shares(result: TokenAttention) -> FloatArray:
     """Each row divided by its sum; what is negative has no share."""
-    held: FloatArray = np.maximum(result.values.astype(float), 0)
-    total = held.sum(-1, keepdims=True)
-    shares: FloatArray = held / np.where(total == 0, 1, total)
+    positive: FloatArray = np.maximum(result.values.astype(float), 0)
+    total = positive.sum(-1, keepdims=True)
+    shares: FloatArray = positive / np.where(total == 0, 1, total)
     return shares
 
 

@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 from attnflow.view import document
+
+if TYPE_CHECKING:
+    from attnflow.result import TokenAttention
+    from attnflow.selection import Query
+    from attnflow.trace import Trace
 
 WEB = Path(__file__).parent / "web"
 """A script and a style for each kind of page, which `make web` bundles of the sources in web/ beside src/."""
@@ -63,13 +68,13 @@ class Page:
     _repr_html_ = notebook_html
 
 
-def of_trace(trace: Any, **options: Any) -> Page:
+def of_trace(trace: Trace, **options: Any) -> Page:
     """The page of a trace, without importance, which needs the model; options as in `attnflow.view.document.of_trace`."""
     reason = "Gradients and blank-out need the model: model.explain(text) shows them too."
     return Page(document.of_trace(trace, **{"missing": reason, **options}))
 
 
-def of_result(result: Any) -> Page:
+def of_result(result: TokenAttention) -> Page:
     """The page of the trace that a result was computed from, opened where the result is; else of its values alone.
 
     Its values alone also where the page would show others from the trace: normalised ones, rollout from a layer on, and
@@ -93,7 +98,7 @@ def of_weights(
     tokens: Sequence[str] | None = None,
     *,
     text: str | None = None,
-    query: Any = None,
+    query: Query = None,
     residual: float = 0.5,
 ) -> Page:
     """The page of attention weights alone, ``[layer, head, query, key]``, without any model.
