@@ -57,9 +57,9 @@ def _described(x: Any) -> str:
     return f"an array of {x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__
 
 
-def as_layers(given: Any, what: str) -> list[Array]:
+def as_layers(layers_in: Any, what: str) -> list[Array]:
     """A sequence with one array a layer: all numpy or all torch, of one precision and one batch size."""
-    layers = [as_array(layer, f"layer {number} of {what}") for number, layer in enumerate(given)]
+    layers = [as_array(layer, f"layer {number} of {what}") for number, layer in enumerate(layers_in)]
     tensors = [is_tensor(layer) for layer in layers]
     if any(tensors) and not all(tensors):
         raise InputError(f"{what} mixes numpy arrays and torch tensors: expected all layers of one kind")
@@ -108,37 +108,37 @@ def eye_like(x: Array, n: int) -> Array:
     return np.eye(n, dtype=x.dtype)
 
 
-def indices(given: int | Iterable[int] | None, size: int, what: str) -> list[int]:
+def indices(numbers: int | Iterable[int] | None, size: int, what: str) -> list[int]:
     """Positions as a list of non-negative ints; negative ones count from the end, None means all.
 
     >>> indices([0, -1], 4, "query")
     [0, 3]
     """
-    if given is None:
+    if numbers is None:
         return list(range(size))
-    found = positions(given, what)
-    for i in found:
+    chosen = positions(numbers, what)
+    for i in chosen:
         if not -size <= i < size:
             raise InputError(f"{what} {i} does not exist: there are {size}, so expected {-size} to {size - 1}")
-    return [i % size for i in found]
+    return [i % size for i in chosen]
 
 
-def positions(given: int | Iterable[int], what: str) -> list[int]:
+def positions(numbers: int | Iterable[int], what: str) -> list[int]:
     """One int or several as a list; read once, so that an iterator serves for all layers."""
     try:
-        if hasattr(given, "__index__") and not hasattr(given, "__len__"):
-            given = [given]  # type: ignore[list-item]
-        found = [i for i in given]  # type: ignore[union-attr]  # noqa: C416
-        if any(isinstance(i, bool | np.bool_) or str(getattr(i, "dtype", "")) == "torch.bool" for i in found):
+        if hasattr(numbers, "__index__") and not hasattr(numbers, "__len__"):
+            numbers = [numbers]  # type: ignore[list-item]
+        items = [i for i in numbers]  # type: ignore[union-attr]  # noqa: C416
+        if any(isinstance(i, bool | np.bool_) or str(getattr(i, "dtype", "")) == "torch.bool" for i in items):
             raise TypeError
-        return [i.__index__() for i in found]
+        return [i.__index__() for i in items]
     except (TypeError, AttributeError):
-        shown = repr(given) if len(repr(given)) < 60 else type(given).__name__
+        shown = repr(numbers) if len(repr(numbers)) < 60 else type(numbers).__name__
         raise InputError(f"{what}={shown} is not a position: expected an int or a list of ints") from None
 
 
-def index(given: int, size: int, what: str) -> int:
+def index(number: int, size: int, what: str) -> int:
     """One position, like `indices`."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputError(f"{what}={given!r} is not a position: expected one int")
-    return indices(given, size, what)[0]
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        raise InputError(f"{what}={number!r} is not a position: expected one int")
+    return indices(number, size, what)[0]

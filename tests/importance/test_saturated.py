@@ -46,7 +46,7 @@ def double_gradient(model: Any, ids: Any) -> Any:
 def test_gradient_of_a_sure_classifier(doubt: float) -> None:
     model = sure_classifier(doubt)
     expected, left = double_gradient(model, torch.tensor([model.tokenizer(TEXT)["input_ids"]]))
-    assert left == pytest.approx(doubt, rel=1e-3)
+    assert left == pytest.approx(doubt, rel=2e-3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", af.AttentionWarning)
         result = model.gradient(TEXT)

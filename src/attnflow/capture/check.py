@@ -29,8 +29,8 @@ class Stack:
         """The calls that layers of the model stand for."""
         if not self.cross:
             return frozenset(self.main[l] for l in indices(layers, len(self.main), "layer"))
-        wanted = indices(layers, len(self.cross), "layer")
-        return frozenset(i for l in wanted for i in (self.decoder[l], self.cross[l]))
+        chosen = indices(layers, len(self.cross), "layer")
+        return frozenset(i for l in chosen for i in (self.decoder[l], self.cross[l]))
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Checked:
 
 def float_outputs(out: Any) -> list[Tensor]:
     """All floating-point tensors of a model's output but its attentions and caches, in order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def visit(x: Any, name: str) -> None:
         if "attentions" in name or name == "past_key_values":
             return
         if isinstance(x, Tensor):
             if x.is_floating_point():
-                found.append(x.detach())
+                tensors.append(x.detach())
         elif isinstance(x, Mapping):
             for key, value in x.items():
                 visit(value, str(key))
@@ -77,7 +77,7 @@ def float_outputs(out: Any) -> list[Tensor]:
                 visit(value, name)
 
     visit(out, "")
-    return found
+    return tensors
 
 
 def largest_difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:

@@ -68,9 +68,9 @@ class Collector:
 
     def add(self, module: Any, weights: Tensor, has_sinks: bool = False) -> None:
         """A whole layer: weights [batch, head, query, key]."""
-        kept = weights.detach().float() if self.wants_heads() else None
+        heads = weights.detach().float() if self.wants_heads() else None
         mean = reduce_heads(weights.detach(), self.reduce)
-        self.calls.append(Call(*self._named(module), int(weights.shape[1]), has_sinks, mean, kept))
+        self.calls.append(Call(*self._named(module), int(weights.shape[1]), has_sinks, mean, heads))
 
     def add_inside(self, module: Any, weights: Tensor, value: Tensor) -> None:
         """A whole layer with its values; gradients reach the weights."""
@@ -82,17 +82,17 @@ class Collector:
         """A layer in blocks of queries; with ``value`` also the output of the attention, [batch, query, head, size]."""
         batch, heads, queries, _ = scores.query.shape
         mean = scores.query.new_zeros(batch, queries, scores.keys, dtype=torch.float32)
-        kept = mean.new_zeros(batch, heads, queries, scores.keys) if self.wants_heads() else None
+        all_heads = mean.new_zeros(batch, heads, queries, scores.keys) if self.wants_heads() else None
         out = None if value is None else value.new_empty(batch, queries, heads, value.shape[-1])
         for start, stop in scores.blocks():
             weights = scores.weights(start, stop).detach()
             keys = weights.shape[-1]
             mean[:, start:stop, :keys] = reduce_heads(weights, self.reduce)
-            if kept is not None:
-                kept[:, :, start:stop, :keys] = weights
+            if all_heads is not None:
+                all_heads[:, :, start:stop, :keys] = weights
             if out is not None and value is not None:
                 out[:, start:stop] = mixed(weights, value)
-        self.calls.append(Call(*self._named(module), heads, scores.sinks is not None, mean, kept))
+        self.calls.append(Call(*self._named(module), heads, scores.sinks is not None, mean, all_heads))
         return out
 
     def add_fused(
@@ -163,10 +163,10 @@ def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
 
 def eager_function(module: Any) -> Any:
     """The attention that the model's own file writes out; a few files call it otherwise, and those are not for us."""
-    found = getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
-    if found is None:
+    function = getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
+    if function is None:
         raise InputError(f"the file of {type(module).__name__} has no eager_attention_forward")
-    return found
+    return function
 
 
 def register(original: str) -> str:
@@ -210,8 +210,8 @@ def register(original: str) -> str:
             return collector.add_blocks(module, scores, value), None
         from attnflow.capture.linear import attention_output
 
-        out, kept = attention_output(scores, value, collector.offload)
-        collector.add_operands(module, kept)
+        out, operands = attention_output(scores, value, collector.offload)
+        collector.add_operands(module, operands)
         return out, None
 
     def mask(*args: Any, **kwargs: Any) -> Any:
@@ -263,10 +263,10 @@ def lazy_mask(
         plain, window = (None, local_size) if local else ("causal", None)
     elif allow_is_bidirectional_skip and not padded and not local:
         plain = "full"
-    found = LazyMask(
+    mask = LazyMask(
         rule, batch_size, q_length, kv_length, int(q_offset), int(kv_offset), plain, window, torch.device(device)
     )
-    return found if window is None or _slides(found, window) else replace(found, window=None)
+    return mask if window is None or _slides(mask, window) else replace(mask, window=None)
 
 
 def _slides(mask: LazyMask, window: int) -> bool:
@@ -291,10 +291,10 @@ class Intercept(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
             collector.add_fused(*args, **kwargs)
             return out
         if collector is not None and func is torch.nn.functional.multi_head_attention_forward:
-            asked, averaged = kwargs.get("need_weights", True), kwargs.get("average_attn_weights", True)
+            needed, averaged = kwargs.get("need_weights", True), kwargs.get("average_attn_weights", True)
             out, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
             collector.add(None, weights if weights.dim() == 4 else weights[None])
-            return out, (weights.mean(-3) if averaged else weights) if asked else None
+            return out, (weights.mean(-3) if averaged else weights) if needed else None
         return func(*args, **kwargs)
 
 
@@ -314,11 +314,11 @@ def _alone(func: Any, args: Any, kwargs: Any, collector: Collector) -> Any:
         return torch.eye(out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
     if func not in _FUSED:
         return func(*args, **kwargs)
-    given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
-    query, key = given["query"], given["key"]
+    arguments = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+    query, key = arguments["query"], arguments["key"]
     if func is torch.nn.functional.scaled_dot_product_attention:
-        kept = {k: v for k, v in given.items() if k in ("query", "key", "value", "scale", "enable_gqa")}
-        return func(**kept, attn_mask=itself_only(query, key)[0, 0])
+        options = {k: v for k, v in arguments.items() if k in ("query", "key", "value", "scale", "enable_gqa")}
+        return func(**options, attn_mask=itself_only(query, key)[0, 0])
     # position first, whatever the module's own order is
     hidden = ~torch.eye(query.shape[0], key.shape[0], dtype=torch.bool, device=query.device)
     return func(*args, **{**kwargs, "attn_mask": hidden, "key_padding_mask": None, "is_causal": False})

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 def limit(model: Runner) -> int | None:
     """How many tokens the model takes, or None where nothing says so."""
-    found = []
+    limits = []
     stated = getattr(model.tokenizer, "model_max_length", None)
     if isinstance(stated, int) and stated < 10**9:
-        found.append(stated)
+        limits.append(stated)
     text = model.text_config
     positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
     relative = hasattr(text, "relative_attention_num_buckets") or getattr(text, "position_biased_input", True) is False
     if isinstance(positions, int) and positions > 0 and not relative:
         # RoBERTa and its kin count positions from the padding id on.
         offset = _position_offset(model)
-        found.append(positions - offset)
-    return min(found) if found else None
+        limits.append(positions - offset)
+    return min(limits) if limits else None
 
 
 def _position_offset(model: Runner) -> int:
@@ -41,53 +41,53 @@ def _position_offset(model: Runner) -> int:
     return 0
 
 
-def encode(model: Runner, given: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
+def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
     """What `Model.trace` was given, as tensors and labels."""
-    if isinstance(given, Mapping):
-        return _given_tensors(model, given)
+    if isinstance(item, Mapping):
+        return _named_tensors(model, item)
     main = getattr(model.model, "main_input_name", "input")
     both = hasattr(model.model, "get_text_features") and hasattr(model.model, "get_image_features")
-    if main == "pixel_values" or (both and not isinstance(given, str | tuple)):
-        return inputs.encode_image(getattr(model.processor, "image_processor", model.processor), given, _patch(model))
+    if main == "pixel_values" or (both and not isinstance(item, str | tuple)):
+        return inputs.encode_image(getattr(model.processor, "image_processor", model.processor), item, _patch(model))
     if main in ("input_values", "input_features"):
-        encoded = inputs.encode_audio(model.processor, given, main, rate)
+        encoded = inputs.encode_audio(model.processor, item, main, rate)
         return (
             _with_target(model, encoded, target, truncate)
             if getattr(model.config, "is_encoder_decoder", False)
             else encoded
         )
-    if isinstance(given, Tensor):
-        return _given_tensors(model, {main: given if given.dim() > 1 else given[None]})
+    if isinstance(item, Tensor):
+        return _named_tensors(model, {main: item if item.dim() > 1 else item[None]})
     if target is not None and not getattr(model.config, "is_encoder_decoder", False):
         raise InputError("target is for encoder-decoder models, and this is none: leave it out")
-    found = encode_texts(model, [given], target, truncate)[0]
-    if isinstance(found, InputError):
-        raise found
-    return found
+    result = encode_texts(model, [item], target, truncate)[0]
+    if isinstance(result, InputError):
+        raise result
+    return result
 
 
 def encode_texts(
     model: Runner, texts: Sequence[Any], target: str | None = None, truncate: bool = False
 ) -> list[Encoded | InputError]:
     """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
-    found = inputs.encode_texts(model.tokenizer, texts, limit(model), truncate)
+    results = inputs.encode_texts(model.tokenizer, texts, limit(model), truncate)
     untyped = not model.accepts("token_type_ids")
-    for i, encoded in enumerate(found):
+    for i, encoded in enumerate(results):
         if isinstance(encoded, InputError):
             continue
         if untyped:
             encoded.tensors.pop("token_type_ids", None)
         if getattr(model.config, "is_encoder_decoder", False):
             try:
-                found[i] = _with_target(model, encoded, target, truncate)
+                results[i] = _with_target(model, encoded, target, truncate)
             except InputError as e:
-                found[i] = e
-    return found
+                results[i] = e
+    return results
 
 
-def _given_tensors(model: Runner, given: Mapping[str, Any]) -> Encoded:
+def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
     tensors = {}
-    for name, x in given.items():
+    for name, x in inputs_by_name.items():
         if x is None:
             continue
         try:
@@ -170,17 +170,17 @@ def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: 
             ids.pop()
         side = _named(model, ids, {})
     else:
-        wanted = inputs.encode_text(model.tokenizer, target, limit(model), truncate, target=True)
-        ids = [start, *wanted.tensors["input_ids"][0].tolist()]
-        keep = len(ids) - 1 if wanted.special[-1] else len(ids)
+        written = inputs.encode_text(model.tokenizer, target, limit(model), truncate, target=True)
+        ids = [start, *written.tensors["input_ids"][0].tolist()]
+        keep = len(ids) - 1 if written.special[-1] else len(ids)
         label = _named(model, [start], {}).tokens[0]
         side = Encoded(
             {},
-            (label, *wanted.tokens)[:keep],
-            (True, *wanted.special)[:keep],
-            (None, *wanted.word_ids)[:keep],
-            wanted.word_texts,
-            wanted.text,
+            (label, *written.tokens)[:keep],
+            (True, *written.special)[:keep],
+            (None, *written.word_ids)[:keep],
+            written.word_texts,
+            written.text,
         )
         ids = ids[:keep]
     return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)

@@ -61,22 +61,22 @@ def labelled(
 
 def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, target: bool = False) -> Encoded:
     """A text, or a pair of texts, through the tokenizer."""
-    found = encode_texts(tokenizer, [text], limit, truncate, target)[0]
-    if isinstance(found, InputError):
-        raise found
-    return found
+    encoded = encode_texts(tokenizer, [text], limit, truncate, target)[0]
+    if isinstance(encoded, InputError):
+        raise encoded
+    return encoded
 
 
 def encode_texts(
     tokenizer: Any, texts: Sequence[Any], limit: int | None, truncate: bool, target: bool = False
 ) -> list[Encoded | InputError]:
     """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
-    found: list[Encoded | InputError | None] = [
+    results: list[Encoded | InputError | None] = [
         _unusable(tokenizer, text, None if truncate else limit) for text in texts
     ]
     groups: dict[int, list[int]] = {}
     for i, text in enumerate(texts):
-        if found[i] is None:
+        if results[i] is None:
             groups.setdefault(1 if isinstance(text, str) else len(text), []).append(i)
     for members in groups.values():  # texts and pairs of them take different forms
         parts = [(text,) if isinstance(text, str) else text for text in (texts[i] for i in members)]
@@ -87,16 +87,16 @@ def encode_texts(
         except BaseException as e:  # what Rust throws is no Exception; one text must not harm the others
             alone = len(members) == 1
             for i in members:
-                found[i] = _refusal(e) if alone else encode_texts(tokenizer, [texts[i]], limit, truncate, target)[0]
+                results[i] = _refusal(e) if alone else encode_texts(tokenizer, [texts[i]], limit, truncate, target)[0]
             continue
         for place, i in enumerate(members):
             try:
-                found[i] = _encoded(tokenizer, parts[place], tokenized, place, limit, truncate, target)
+                results[i] = _encoded(tokenizer, parts[place], tokenized, place, limit, truncate, target)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as e:
-                found[i] = e if isinstance(e, InputError) else _refusal(e)
-    return [e for e in found if e is not None]
+                results[i] = e if isinstance(e, InputError) else _refusal(e)
+    return [e for e in results if e is not None]
 
 
 def _refusal(e: BaseException) -> InputError:
@@ -133,18 +133,18 @@ def _tokenized(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, *
     options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False, **more}
     if getattr(tokenizer, "is_fast", False):
         options["return_offsets_mapping"] = True
-    given = {"text_target" if target else "text": [part[0] for part in parts]}
+    texts = {"text_target" if target else "text": [part[0] for part in parts]}
     if len(parts[0]) == 2:
-        given["text_pair"] = [part[1] for part in parts]
-    return tokenizer(**given, **options)
+        texts["text_pair"] = [part[1] for part in parts]
+    return tokenizer(**texts, **options)
 
 
 def _encoded(
-    tokenizer: Any, parts: tuple[str, ...], found: Any, place: int, limit: int | None, truncate: bool, target: bool
+    tokenizer: Any, parts: tuple[str, ...], tokenized: Any, place: int, limit: int | None, truncate: bool, target: bool
 ) -> Encoded:
     """The text at this place of what the tokenizer found."""
-    ids = list(found["input_ids"][place])
-    marks = [bool(mark) for mark in found["special_tokens_mask"][place]]
+    ids = list(tokenized["input_ids"][place])
+    marks = [bool(mark) for mark in tokenized["special_tokens_mask"][place]]
     if len(parts) == 2 and not any(marks) and tokenizer.num_special_tokens_to_add(pair=False):
         raise InputError("the tokenizer of this model has no form for a pair of texts: give one text")
     if all(marks) or not any(part.strip() for part in parts):
@@ -152,22 +152,22 @@ def _encoded(
     whole = len(ids)
     if limit is not None and whole > limit:
         if not truncate:
-            kept = "last" if getattr(tokenizer, "truncation_side", "right") == "left" else "first"
+            side = "last" if getattr(tokenizer, "truncation_side", "right") == "left" else "first"
             raise TextError.of(
                 "too long",
                 f"the text has {whole} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
-                f"to keep the {kept} {limit} tokens",
+                f"to keep the {side} {limit} tokens",
             )
-        found, place = _tokenized(tokenizer, [parts], target, truncation=True, max_length=limit), 0
-        ids, marks = list(found["input_ids"][0]), [bool(mark) for mark in found["special_tokens_mask"][0]]
+        tokenized, place = _tokenized(tokenizer, [parts], target, truncation=True, max_length=limit), 0
+        ids, marks = list(tokenized["input_ids"][0]), [bool(mark) for mark in tokenized["special_tokens_mask"][0]]
     raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
     if getattr(tokenizer, "is_fast", False):
-        offsets = [tuple(o) for o in found["offset_mapping"][place]]
-        tokens, word_ids, words = _by_offsets(parts, raw, marks, offsets, found.sequence_ids(place))
+        offsets = [tuple(o) for o in tokenized["offset_mapping"][place]]
+        tokens, word_ids, words = _by_offsets(parts, raw, marks, offsets, tokenized.sequence_ids(place))
     else:
         tokens, word_ids, words = by_marks(raw, marks)
-    names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in found]
-    tensors = {name: torch.tensor([found[name][place]]) for name in dict.fromkeys(["input_ids", *names])}
+    names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in tokenized]
+    tensors = {name: torch.tensor([tokenized[name][place]]) for name in dict.fromkeys(["input_ids", *names])}
     return Encoded(
         tensors, tokens, tuple(marks), word_ids, words, " ".join(parts), cut=whole if whole > len(ids) else None
     )
@@ -264,12 +264,12 @@ def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> E
         if hasattr(image, "convert") and hasattr(image, "mode"):  # PIL's: what the processor expects has its channels
             image = image.convert("L" if len(getattr(processor, "image_mean", None) or "rgb") == 1 else "RGB")
         try:
-            found = processor(images=image, return_tensors="pt")
+            features = processor(images=image, return_tensors="pt")
         except (ValueError, TypeError, AttributeError) as e:
             raise InputError(
                 f"the image cannot be prepared ({e}): expected a PIL image or an array [height, width, 3]"
             ) from None
-        tensors = {"pixel_values": found["pixel_values"]}
+        tensors = {"pixel_values": features["pixel_values"]}
     height, width = tensors["pixel_values"].shape[-2:]
     if patch is None:
         return Encoded(tensors)
@@ -290,11 +290,11 @@ def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Enc
             raise InputError("this model was wrapped without a feature extractor: give wrap(model, processor)")
         return Encoded({name: torch.from_numpy(wave)[None]}, rate=rate or 16000)
     extractor = getattr(processor, "feature_extractor", processor)
-    wanted = int(getattr(extractor, "sampling_rate", None) or 16000)
-    if rate is not None and rate != wanted:
-        raise InputError(f"the audio has {rate} Hz and the model takes {wanted}: resample it first")
-    found = extractor(wave, sampling_rate=wanted, return_tensors="pt")
-    return Encoded({name: found[name]}, rate=wanted)
+    expected_rate = int(getattr(extractor, "sampling_rate", None) or 16000)
+    if rate is not None and rate != expected_rate:
+        raise InputError(f"the audio has {rate} Hz and the model takes {expected_rate}: resample it first")
+    features = extractor(wave, sampling_rate=expected_rate, return_tensors="pt")
+    return Encoded({name: features[name]}, rate=expected_rate)
 
 
 def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Tensor]:

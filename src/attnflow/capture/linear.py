@@ -16,20 +16,20 @@ from attnflow.errors import InputError
 def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tensor, Scores]:
     """The output of the attention, [batch, query, head, size], and what a later `step` needs."""
     plain = _plain(scores)
-    kept = scores
+    operands = scores
     if plain is None:
         out = torch.cat([mixed(scores.weights(*block), value) for block in scores.blocks()], dim=1)
     elif scores.query.is_cuda and _fused(scores, value):
         out, lse = _with_lse(scores, value, plain == "causal")
-        kept = replace(scores, lse=lse)
+        operands = replace(scores, lse=lse)
     else:
         grouped = scores.query.shape[1] != scores.key.shape[1]
         out = scaled_dot_product_attention(
             scores.query, scores.key, value, is_causal=plain == "causal", scale=scores.scale, enable_gqa=grouped
         ).transpose(1, 2)
     if offload:
-        kept = replace(kept, query=_to_host(kept.query), key=_to_host(kept.key))
-    return out, kept
+        operands = replace(operands, query=_to_host(operands.query), key=_to_host(operands.key))
+    return out, operands
 
 
 def step(scores: Scores, rows: Tensor) -> Tensor:
@@ -92,18 +92,18 @@ def _with_lse(scores: Scores, value: Tensor, causal: bool) -> tuple[Tensor, Tens
     key, values = scores.key, value
     if torch.backends.cuda.cudnn_sdp_enabled():
         try:
-            found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            result = torch.ops.aten._scaled_dot_product_cudnn_attention(
                 scores.query, key, values, None, True, 0.0, causal, False, scale=scores.scale
             )
-            return found[0].transpose(1, 2), found[1].reshape(found[1].shape[:3])
+            return result[0].transpose(1, 2), result[1].reshape(result[1].shape[:3])
         except RuntimeError:  # a shape or a card that cuDNN does not take
             pass
     if groups > 1:
         key, values = key.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-    found = torch.ops.aten._scaled_dot_product_flash_attention(
+    result = torch.ops.aten._scaled_dot_product_flash_attention(
         scores.query, key, values, 0.0, causal, False, scale=scores.scale
     )
-    return found[0].transpose(1, 2), found[1]
+    return result[0].transpose(1, 2), result[1]
 
 
 def _to_host(x: Tensor) -> Tensor:

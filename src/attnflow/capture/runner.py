@@ -69,8 +69,8 @@ class Batch:
         if provenance is None:
             unknown = inputs.unknown(self.runner.tokenizer, encoded)
             provenance = {**self.provenance(missing), **({"unknown": unknown} if unknown else {})}
-        said = self.prediction(number)
-        return assemble(self.runner, self.calls, encoded, number, self.checked, missing, provenance, said)
+        answer = self.prediction(number)
+        return assemble(self.runner, self.calls, encoded, number, self.checked, missing, provenance, answer)
 
 
 class Runner:

@@ -84,9 +84,9 @@ def layer_path(path: str) -> str:
 def watched(parts: Parts, into: list[Tensor], listening: Any) -> Iterator[None]:
     """While it lasts, every y of this layer goes into the list, if ``listening()``."""
 
-    def keep(module: Any, given: Any, out: Any = None) -> None:
+    def keep(module: Any, args: Any, out: Any = None) -> None:
         if listening():
-            into.append(given[0] if parts.before else out)
+            into.append(args[0] if parts.before else out)
 
     handle = (parts.seen.register_forward_pre_hook if parts.before else parts.seen.register_forward_hook)(keep)
     try:
@@ -103,21 +103,21 @@ def sublayer_of(
     weights [head, query, key], values [head, key, size], states and y [position, width], all of one text.
     """
     heads, _, size = values.shape
-    found = _matrix(parts.projection, heads * size)
-    if found is None:
+    parameters = _matrix(parts.projection, heads * size)
+    if parameters is None:
         return "the projection after the attention is no plain matrix"
-    matrix, bias = (x.detach().to(values) for x in found)
+    matrix, bias = (x.detach().to(values) for x in parameters)
     projection = matrix.reshape(heads, size, -1)
     o = torch.einsum("hqk,hks,hsw->qw", weights, values, projection) + bias
     if o.shape != states.shape or y.shape != states.shape:
         return f"the states are {tuple(states.shape)} and what attention adds is {tuple(o.shape)}"
-    total, scale, made = states + o, None, states + o
+    total, scale, expected = states + o, None, states + o
     if parts.norm is not None:
         gamma, beta, eps = parts.norm.weight, parts.norm.bias, parts.norm.eps
         scale = gamma.detach().to(total) / torch.sqrt(total.var(-1, correction=0, keepdim=True) + eps)
-        made = (total - total.mean(-1, keepdim=True)) * scale + beta.detach().to(total)
+        expected = (total - total.mean(-1, keepdim=True)) * scale + beta.detach().to(total)
     # position by position: one with large entries, as first tokens have them, would hide what is wrong at others
-    gap = float(((made - y).norm(dim=-1) / y.norm(dim=-1).clamp(min=1e-30)).max())
+    gap = float(((expected - y).norm(dim=-1) / y.norm(dim=-1).clamp(min=1e-30)).max())
     if not gap <= slack:
         return f"projecting, adding and norming as {FORMS} do is off by {gap:.2g} of what the layer computes"
     return Sublayer(projection, bias, y, scale)
