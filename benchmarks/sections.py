@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from attnflow import markdown
-from attnflow.evaluate.evaluation_tables import listed, mean_of, passes
+from attnflow.evaluate.evaluation_tables import listed, passes
 from attnflow.evaluate.statistics import spearman
 from benchmarks.verdicts import MAIN, Found, Grid, model_of, on, word_of
 
@@ -308,7 +308,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _shown(cell: Found) -> str:
-    return NONE if cell["mean"] is None else mean_of(cell)
+    return NONE if cell["mean"] is None else f"{cell['mean']:.3f}"
 
 
 def number(value: float | None) -> str:

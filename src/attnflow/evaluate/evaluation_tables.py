@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -94,66 +95,46 @@ def _without_correlation(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _of_grid(summary: Entry) -> Iterator[Table]:
-    """The rank correlations with what each method costs, and what the first deletion tells."""
-    cells = {(cell["metric"], cell["method"]): cell for cell in summary["cells"]}
-    metrics = [metric["name"] for metric in summary["metrics"]]
-    rank = [name for name in metrics if "(" not in name]
-    ordered = _ordered(summary, (rank or metrics)[0], cells)
-    if rank:
-        title = f"Spearman with importance, {_texts(summary['samples'])}: means; cost in forward and backward passes"
-        yield _means(title, ordered, {name: name for name in rank}, cells, summary, cost=True)
-    by = next(iter(summary["curves"]), None)
-    deletion = {f"{name} ({by})": name for name in SHOWN if f"{name} ({by})" in metrics}
-    if deletion:
-        title = f"Tokens deleted ({by}), {_texts(summary['samples'])}: means"
-        yield _means(title, ordered, deletion, cells, summary, cost=not rank)
+    """The rank correlations with what each method costs, and what the first deletion tells.
 
-
-def _ordered(summary: Entry, metric: str, cells: Mapping[tuple[str, str], Entry]) -> list[Entry]:
-    """The methods kind by kind, the best by this metric on top, and last those that have no value."""
-    ways = {one["name"]: one["better"] for one in summary["metrics"]}
+    Methods stand kind by kind, the best by the first metric on top, and last those that have no value.
+    """
+    means = {(cell["metric"], cell["method"]): cell["mean"] for cell in summary["cells"]}
+    higher = {metric["name"]: metric["better"] == "higher" for metric in summary["metrics"]}
+    rank = [name for name in higher if "(" not in name]
+    first = next(iter(rank or higher))
 
     def place(method: Entry) -> tuple[int, bool, float]:
-        mean = cells[metric, method["name"]]["mean"]
-        up = -1 if ways[metric] == "higher" else 1
-        return KINDS.index(method["kind"]), mean is None, up * (mean or 0.0)
+        mean = means[first, method["name"]]
+        return KINDS.index(method["kind"]), mean is None, (-1 if higher[first] else 1) * (mean or 0.0)
 
-    return sorted(summary["methods"], key=place)
-
-
-def _means(
-    title: str,
-    ordered: Sequence[Entry],
-    columns: Mapping[str, str],
-    cells: Mapping[tuple[str, str], Entry],
-    summary: Entry,
-    cost: bool,
-) -> Table:
-    ways = {metric["name"]: metric["better"] for metric in summary["metrics"]}
-    arrows = [f"{head} {'↑' if ways[metric] == 'higher' else '↓'}" for metric, head in columns.items()]
-    table = _table(title, "", *arrows, *(["cost"] if cost else []))
-    table.columns[0].no_wrap = True
-    best = {}
-    for metric in columns:
-        means = [c["mean"] for (name, _), c in cells.items() if name == metric and c["mean"] is not None]
-        best[metric] = (max if ways[metric] == "higher" else min)(means) if means else None
-    kind = ordered[0]["kind"] if ordered else None
-    for method in ordered:
-        if method["kind"] != kind:
-            table.add_section()
-            kind = method["kind"]
-        row = [Text(method["name"])]
+    def table(title: str, columns: Mapping[str, str], cost: bool, about_cost: str = "") -> Table:
+        arrows = [f"{head} {'↑' if higher[metric] else '↓'}" for metric, head in columns.items()]
+        title = f"{title}, {_texts(summary['samples'])}: means{about_cost}"
+        table = _table(title, "", *arrows, *(["cost"] if cost else []))
+        table.columns[0].no_wrap = True
+        best = {}
         for metric in columns:
-            cell = cells[metric, method["name"]]
-            top = cell["mean"] is not None and cell["mean"] == best[metric]
-            row.append(Text(mean_of(cell), style="bold" if top else ""))
-        table.add_row(*row, *([Text(passes(method["cost"]))] if cost else []))
-    return table
+            known = [mean for (name, _), mean in means.items() if name == metric and mean is not None]
+            best[metric] = (max if higher[metric] else min)(known, default=None)
+        for _, methods in groupby(sorted(summary["methods"], key=place), key=lambda method: method["kind"]):
+            for method in methods:
+                row = [Text(method["name"])]
+                for metric in columns:
+                    mean = means[metric, method["name"]]
+                    top = mean is not None and mean == best[metric]
+                    row.append(Text("none" if mean is None else f"{mean:.3f}", style="bold" if top else ""))
+                table.add_row(*row, *([Text(passes(method["cost"]))] if cost else []))
+            table.add_section()
+        return table
 
-
-def mean_of(cell: Entry) -> str:
-    """The mean; with its interval a row would not fit a terminal."""
-    return "none" if cell["mean"] is None else f"{cell['mean']:.3f}"
+    if rank:
+        columns = {name: name for name in rank}
+        yield table("Spearman with importance", columns, True, "; cost in forward and backward passes")
+    by = next(iter(summary["curves"]), None)
+    deletion = {f"{name} ({by})": name for name in SHOWN if f"{name} ({by})" in higher}
+    if deletion:
+        yield table(f"Tokens deleted ({by})", deletion, not rank)
 
 
 def passes(cost: float | None) -> str:

@@ -203,7 +203,7 @@ class _Scorer:
 
     def _propagate(self, trace: Trace, method: Method) -> Floats:
         if method.propagation in GATHERS:
-            return trace.gather(GATHERS[method.propagation]).row()
+            return np.asarray(trace.gather(GATHERS[method.propagation]).row(), np.float64)
         query = query_of(trace, self.question.kind, self.question.place)
         field = {} if method.receptive_field is None else {"receptive_field": method.receptive_field}
         values: Floats = getattr(trace, str(method.propagation))(query=query, layer=-1, **field).values[0, 0]
