@@ -24,7 +24,7 @@ from benchmarks.sections import NONE, Section, table
 from benchmarks.verdicts import (
     MAIN,
     WORDS,
-    Found,
+    Entry,
     Grid,
     Pair,
     by_model,
@@ -51,7 +51,7 @@ FIELDS = {
 MADE = "<!-- Made by `python -m benchmarks.findings`; edit benchmarks/findings.py or the results instead. -->"
 
 
-def page(summaries: Sequence[Found]) -> str:
+def page(summaries: Sequence[Entry]) -> str:
     """The findings of grids, each the `summary` of an `attnflow.evaluate.Evaluation`, in Markdown."""
     if not summaries:
         raise InputError("there is no result to tell of: give the grid.json of at least one attnflow evaluate --grid")
@@ -61,22 +61,22 @@ def page(summaries: Sequence[Found]) -> str:
                 f"the grid of {model_of(a)!r} was given twice, and would count as two models: give each grid once"
             )
     grids = grids_of(summaries)
-    asked = [(title, why, pairs_of(grids, place)) for title, why, place in QUESTIONS]
-    told = [sections.ahead(grids), *(_question(grids, *one) for one in asked)]
+    questions = [(title, why, pairs_of(grids, place)) for title, why, place in QUESTIONS]
+    chapters = [sections.ahead(grids), *(_question(grids, *one) for one in questions)]
     rest = (
         sections.deletions, sections.metrics, sections.baselines, sections.sanity, sections.agreement, sections.published,
     )  # fmt: skip
-    told += [make(grids) for make in rest]
-    short = [f"- **{section.title}** {section.answer}" for section in told]
-    unsettled = [f"- {line}" for section in told for line in section.unsettled]
+    chapters += [make(grids) for make in rest]
+    short = [f"- **{section.title}** {section.answer}" for section in chapters]
+    unsettled = [f"- {line}" for section in chapters for line in section.unsettled]
     parts = [MADE, "# Which method to believe", _introduction(grids), "## In short", "\n".join(short), *_reading(grids)]
-    for section in told:
+    for section in chapters:
         parts += [f"## {section.title}", section.answer, *section.body]
     parts += [
         "## What is not settled",
         "\n".join(unsettled) or "By these rules and on these models, nothing asked here.",
     ]
-    parts += ["## How it was measured", *_measured(grids), "## Every difference", *_differences(grids, asked)]
+    parts += ["## How it was measured", *_measured(grids), "## Every difference", *_differences(grids, questions)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -117,22 +117,22 @@ def _question(grids: Sequence[Grid], title: str, why: str, pairs: Sequence[Pair]
     answers: dict[str, dict[str, list[str]]] = {}
     rows, unsettled = [["", *(grid.name for grid in grids), "together"]], []
     for pair in pairs:
-        said = by_model(grids, pair)
-        if not said:
+        verdicts_of = by_model(grids, pair)
+        if not verdicts_of:
             continue
-        verdict = together(said)
+        verdict = together(verdicts_of)
         short = "not settled" if verdict.startswith("not settled") else verdict
         answers.setdefault(pair.group, {}).setdefault(short, []).append(pair.member)
         rows.append([f"{pair.group}: {pair.member}", *(_verdict(grid, pair) for grid in grids), verdict])
         if short == "not settled":
-            reasons = [f"{grid.name} {_reason(grid, pair)}" for grid in grids if grid.name in said]
+            reasons = [f"{grid.name} {_reason(grid, pair)}" for grid in grids if grid.name in verdicts_of]
             unsettled.append(f"{pair.first} against {pair.second}: {'; '.join(reasons)}.")
     if not answers:
         return Section(title, "Cannot be asked of these grids: none has both of any two such methods.", [why])
-    told = [f"{group}: {_members(verdicts)}" for group, verdicts in answers.items()]
+    lines = [f"{group}: {_members(verdicts)}" for group, verdicts in answers.items()]
     missing = [grid.name for grid in grids if not any(words_of(grid, pair) for pair in pairs)]
     none = [f"Not in the grid of {listed(missing)}."] if missing else []
-    return Section(title, "; ".join(told) + ".", [why, *none, table(rows)], unsettled)
+    return Section(title, "; ".join(lines) + ".", [why, *none, table(rows)], unsettled)
 
 
 def _members(verdicts: Mapping[str, Sequence[str]]) -> str:
@@ -142,8 +142,8 @@ def _members(verdicts: Mapping[str, Sequence[str]]) -> str:
 def _reason(grid: Grid, pair: Pair) -> str:
     words = words_of(grid, pair)
     settled = settle(list(words.values()))
-    said = {word: [head for head, own in words.items() if own == word] for word in WORDS}
-    by = ", ".join(f"{word} by {listed(heads)}" for word, heads in said.items() if heads)
+    heads_of = {word: [head for head, own in words.items() if own == word] for word in WORDS}
+    by = ", ".join(f"{word} by {listed(heads)}" for word, heads in heads_of.items() if heads)
     return f"is not settled ({by})" if settled == "not settled" else settled
 
 
@@ -153,18 +153,18 @@ def _verdict(grid: Grid, pair: Pair) -> str:
         return NONE
     word, counts = settle(list(words.values())), Counter(words.values())
     ways = [f"{way} by {counts[way]}" for way in ("helps", "hurts") if counts[way]]
-    said = ", ".join(ways) if word == "not settled" else str(counts[word])
-    by = f" ({said} of {len(words)})" if ways else ""
+    how_many = ", ".join(ways) if word == "not settled" else str(counts[word])
+    by = f" ({how_many} of {len(words)})" if ways else ""
     head = MAIN if MAIN in words else next(iter(words))
     return f"**{word}**{by}; {_difference(grid.tests[pair.about, grid.judges[head], pair.first, pair.second])}"
 
 
-def _difference(test: Found, p: bool = False) -> str:
+def _difference(test: Entry, p: bool = False) -> str:
     if test["effect"] is None:
         return "the same on every text"
-    found = "{difference:+z.3f} [{low:+z.3f}, {high:+z.3f}], {effect:+z.2f}".format(**test)
+    text = "{difference:+z.3f} [{low:+z.3f}, {high:+z.3f}], {effect:+z.2f}".format(**test)
     chance = test["adjusted"]
-    return found + (f", p {NONE if chance is None else '< 0.001' if chance < 0.001 else f'{chance:.3f}'}" if p else "")
+    return text + (f", p {NONE if chance is None else '< 0.001' if chance < 0.001 else f'{chance:.3f}'}" if p else "")
 
 
 def _quoted(name: str) -> str:
@@ -175,17 +175,17 @@ def _quoted(name: str) -> str:
 def _introduction(grids: Sequence[Grid]) -> str:
     lines = []
     for grid in grids:
-        told = grid.told["provenance"]
-        name = model_of(grid.told)
-        model = "" if str(told.get("revision") or "").startswith("attnflow ") else f" -m {_quoted(name)}"
+        provenance = grid.summary["provenance"]
+        name = model_of(grid.summary)
+        model = "" if str(provenance.get("revision") or "").startswith("attnflow ") else f" -m {_quoted(name)}"
         options = {
-            "--samples": told.get("texts"), "--seed": told.get("seed"), "--steps": told.get("steps"),
-            "--sanity": told.get("sanity"),
+            "--samples": provenance.get("texts"), "--seed": provenance.get("seed"), "--steps": provenance.get("steps"),
+            "--sanity": provenance.get("sanity"),
         }  # fmt: skip
-        given = "".join(f" {option} {value}" for option, value in options.items() if value is not None)
-        cut = " --truncate" if told.get("truncate") else ""
+        arguments = "".join(f" {option} {value}" for option, value in options.items() if value is not None)
+        cut = " --truncate" if provenance.get("truncate") else ""
         lines.append(
-            f"attnflow evaluate {_quoted(told.get('data') or 'DATA')}{model} --grid{given}{cut} "
+            f"attnflow evaluate {_quoted(provenance.get('data') or 'DATA')}{model} --grid{arguments}{cut} "
             f"-o {grid.name.replace(' ', '-')}"
         )
     folders = " ".join(grid.name.replace(" ", "-") for grid in grids)
@@ -219,21 +219,21 @@ def _reading(grids: Sequence[Grid]) -> list[str]:
 
 
 def _measured(grids: Sequence[Grid]) -> list[str]:
-    rows = [["", *(grid.name for grid in grids)], ["model", *(model_of(grid.told) for grid in grids)]]
+    rows = [["", *(grid.name for grid in grids)], ["model", *(model_of(grid.summary) for grid in grids)]]
     rows.append(["methods", *(str(len(grid.methods)) for grid in grids)])
     for field in FIELDS:
-        values = [_plain(grid.told["provenance"].get(field)) for grid in grids]
+        values = [_plain(grid.summary["provenance"].get(field)) for grid in grids]
         if set(values) != {NONE}:
             rows.append([FIELDS[field], *values])
     return [table(rows)]
 
 
-def _differences(grids: Sequence[Grid], asked: Sequence[tuple[str, str, Sequence[Pair]]]) -> list[str]:
-    told = [
+def _differences(grids: Sequence[Grid], questions: Sequence[tuple[str, str, Sequence[Pair]]]) -> list[str]:
+    blocks = [
         "Mean difference [95 % interval], rank-biserial effect, corrected p: the first method less the second. The effect "
         "is positive where the first is better, also by sufficiency, of which less is better."
     ]
-    for title, _, pairs in asked:
+    for title, _, pairs in questions:
         for grid in grids:
             rows = [["", *grid.judges, "verdict"]]
             for pair in pairs:
@@ -244,15 +244,15 @@ def _differences(grids: Sequence[Grid], asked: Sequence[tuple[str, str, Sequence
                 cells = [_difference(test, p=True) if head in words and test else NONE for head, test in tests.items()]
                 if words:
                     rows.append([f"{pair.first} less {pair.second}", *cells, settle(list(words.values()))])
-            told += [f"**{title}** {grid.name}", table(rows)] if len(rows) > 1 else []
-    return told
+            blocks += [f"**{title}** {grid.name}", table(rows)] if len(rows) > 1 else []
+    return blocks
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {_plain(held)}" for name, held in value.items()) or NONE
+        return "; ".join(f"{name}: {_plain(own)}" for name, own in value.items()) or NONE
     if isinstance(value, list | tuple):
         return ", ".join(map(_plain, value)) or NONE
     return NONE if value is None else f"{value:,}" if isinstance(value, int) else str(value)
@@ -268,15 +268,15 @@ def main(
     or flow; and what is not settled. As Markdown, every number from the files."""
     summaries = [read_summary(path) for path in results]
     try:
-        told = page(summaries)
+        text = page(summaries)
     except (KeyError, IndexError, TypeError, AttributeError) as e:  # what no run writes
         raise InputError(
             f"a result is damaged ({e!r:.60}): run attnflow evaluate --grid again with the same folder"
         ) from e
     if output is None:
-        print(told)
+        print(text)
         return
-    write_whole(output, lambda beside: beside.write_text(told, encoding="utf-8"))
+    write_whole(output, lambda beside: beside.write_text(text, encoding="utf-8"))
     progress(f"wrote {output}")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from attnflow import markdown
 from attnflow.evaluate.evaluation_tables import listed, passes
 from attnflow.evaluate.statistics import spearman
-from benchmarks.verdicts import MAIN, Found, Grid, model_of, on, word_of
+from benchmarks.verdicts import MAIN, Entry, Grid, model_of, on, word_of
 
 FEW = 5
 CHEAP = 3.0  # forward and backward passes
@@ -48,33 +48,33 @@ class Section:
 
 def ahead(grids: Sequence[Grid]) -> Section:
     title = "What is ahead of the paper's three methods?"
-    asked = [grid for grid in grids if _judged(grid) and grid.of_kind("paper")]
-    if not asked:
+    able = [grid for grid in grids if _judged(grid) and grid.of_kind("paper")]
+    if not able:
         return Section(title, "Cannot be asked of these grids: none has comprehensiveness or blank-out.")
-    won = {grid.name: {head: grid.told["ahead"].get(m, ()) for head, m in _judged(grid).items()} for grid in asked}
+    won = {grid.name: {head: grid.summary["ahead"].get(m, ()) for head, m in _judged(grid).items()} for grid in able}
     rows = [["", *won, "ahead on", "cost", f"below {CHEAP:.0f}×"]]
     models, costs = {}, {}
-    for name in dict.fromkeys(name for grid in asked for name in grid.of_kind("edges")):
+    for name in dict.fromkeys(name for grid in able for name in grid.of_kind("edges")):
         models[name] = [model for model, by in won.items() if all(name in names for names in by.values())]
-        costs[name] = [grid.methods[name]["cost"] for grid in asked if name in grid.methods]
+        costs[name] = [grid.methods[name]["cost"] for grid in able if name in grid.methods]
     most = max(map(len, models.values()), default=0)
-    order = sorted((name for name in models if models[name]), key=lambda n: (-len(models[n]), _place(asked, n)))
+    order = sorted((name for name in models if models[name]), key=lambda n: (-len(models[n]), _place(able, n)))
     for name in order:
-        by = [_won(won[grid.name], name) if name in grid.methods else NONE for grid in asked]
-        rows.append([name, *by, f"{len(models[name])} of {len(asked)}", _cost(costs[name]), _cheap(costs[name])])
+        by = [_won(won[grid.name], name) if name in grid.methods else NONE for grid in able]
+        rows.append([name, *by, f"{len(models[name])} of {len(able)}", _cost(costs[name]), _cheap(costs[name])])
     first = [name for name in order if len(models[name]) == most]
-    told = [f"{name} ({_cost(costs[name])})" for name in first]
-    more = [f"{len(told) - FEW} more"] if len(told) > FEW else []
+    names = [f"{name} ({_cost(costs[name])})" for name in first]
+    more = [f"{len(names) - FEW} more"] if len(names) > FEW else []
     if not first:
         answer = "Nothing on any model."
-    elif most < len(asked):
+    elif most < len(able):
         counts = [f"{sum(m in own for own in models.values())} on {m}" for m in won]
         answer = (
-            f"No one combination on every model, but {listed(counts)}; on {most} of {len(asked)}: "
-            f"{listed(told[:FEW] + more)}."
+            f"No one combination on every model, but {listed(counts)}; on {most} of {len(able)}: "
+            f"{listed(names[:FEW] + more)}."
         )
     else:
-        answer = f"{on(models[first[0]], list(won)).capitalize()}: {listed(told[:FEW] + more)}."
+        answer = f"{on(models[first[0]], list(won)).capitalize()}: {listed(names[:FEW] + more)}."
     if first:
         cheap = sum(_cheap(costs[name]) == "yes" for name in first)
         answer += f" Of these {len(first)}, {cheap} cost less than {CHEAP:.0f} forward and backward passes."
@@ -84,7 +84,7 @@ def ahead(grids: Sequence[Grid]) -> Section:
         "in forward and backward passes of the same model on the same text, the least and the most of the models."
     )
     body = [why, *([table(rows)] if order else [])]
-    for grid in asked:
+    for grid in able:
         metric = next(iter(_judged(grid).values()))
         others = grid.best(metric, grid.of_kind("edges"))[:FEW]
         arrows = [f"{head} {'↑' if grid.better[m] == 'higher' else '↓'}" for head, m in grid.judges.items()]
@@ -131,23 +131,23 @@ def _order(grid: Grid, metrics: tuple[str, str]) -> float | None:
     if len(there) < 3:
         return None
     a, b = np.array([[grid.up(m, mean) for m, mean in zip(metrics, pair, strict=True)] for pair in there]).T
-    found = spearman(a, b)
-    return None if np.isnan(found) else found
+    rho = spearman(a, b)
+    return None if np.isnan(rho) else rho
 
 
-def _alike(found: Mapping[tuple[str, str, str], float]) -> str:
+def _alike(correlations: Mapping[tuple[str, str, str], float]) -> str:
     """Of correlations by model and two names: whether all are high, and the lowest."""
-    models = list(dict.fromkeys(model for model, _, _ in found))
-    high = [model for model in models if min(r for key, r in found.items() if key[0] == model) >= ALIKE]
-    told = f"They do {on(high, models)}" if high else f"They do not on {models[0]}"
-    told = told if high or len(models) == 1 else "They do on no model"
-    (model, a, b), least = min(found.items(), key=lambda one: one[1])
-    return f"{told}. The lowest rank correlation is {least:.2f} ({a} with {b}, {model})."
+    models = list(dict.fromkeys(model for model, _, _ in correlations))
+    high = [model for model in models if min(r for key, r in correlations.items() if key[0] == model) >= ALIKE]
+    answer = f"They do {on(high, models)}" if high else f"They do not on {models[0]}"
+    answer = answer if high or len(models) == 1 else "They do on no model"
+    (model, a, b), least = min(correlations.items(), key=lambda one: one[1])
+    return f"{answer}. The lowest rank correlation is {least:.2f} ({a} with {b}, {model})."
 
 
 def deletions(grids: Sequence[Grid]) -> Section:
     title = "Do deletions by mask, UNK and removal rank methods alike?"
-    found: dict[tuple[str, str, str], float] = {}
+    correlations: dict[tuple[str, str, str], float] = {}
     rows = [["model", "deletions", "ρ of the methods' means", "best by the first", "best by the second"]]
     for grid in grids:
         metrics = [name for name in grid.better if name.startswith(f"{MAIN} (")]
@@ -155,38 +155,38 @@ def deletions(grids: Sequence[Grid]) -> Section:
             r = _order(grid, (a, b))
             if r is not None:
                 names = [metric[len(MAIN) + 2 : -1] for metric in (a, b)]
-                found[grid.name, names[0], names[1]] = r
+                correlations[grid.name, names[0], names[1]] = r
                 best = [grid.best(metric, grid.of_kind("paper", "edges"))[0] for metric in (a, b)]
                 rows.append([grid.name, " and ".join(names), f"{r:.2f}", *best])
-    if not found:
+    if not correlations:
         return Section(title, "Cannot be asked of these grids: none has two deletions.")
     why = f"By comprehensiveness, over all methods. Two are called alike from a rank correlation of {ALIKE} on."
-    return Section(title, _alike(found), [why, table(rows)])
+    return Section(title, _alike(correlations), [why, table(rows)])
 
 
 def metrics(grids: Sequence[Grid]) -> Section:
     title = "Do the metrics agree with each other?"
-    found: dict[tuple[str, str, str], float] = {}
+    correlations: dict[tuple[str, str, str], float] = {}
     tables = []
     for grid in grids:
         rows = [[grid.name, *grid.judges]]
         for a, first in grid.judges.items():
             each = {b: _order(grid, (first, second)) for b, second in grid.judges.items() if b != a}
-            found.update({(grid.name, min(a, b), max(a, b)): r for b, r in each.items() if r is not None})
+            correlations.update({(grid.name, min(a, b), max(a, b)): r for b, r in each.items() if r is not None})
             rows.append([a, *("" if b == a else number(each[b]) for b in grid.judges)])
         tables.append(table(rows))
-    if not found:
+    if not correlations:
         return Section(title, "Cannot be asked of these grids: none has two metrics.")
     why = "Rank correlation of the methods' means by two metrics, each turned so that more is better."
     unsettled = []
     for grid in grids:
-        own = {(a, b): r for (model, a, b), r in found.items() if model == grid.name}
+        own = {(a, b): r for (model, a, b), r in correlations.items() if model == grid.name}
         low = {pair: r for pair, r in own.items() if r < ALIKE}
         if low:
             (a, b), r = min(low.items(), key=lambda one: one[1])
             pairs = f"{len(low)} of {len(own)} pairs of metrics rank the methods of {grid.name} differently"
             unsettled.append(f"{pairs}, {a} and {b} most (ρ {r:.2f}).")
-    return Section(title, _alike(found), [why, *tables], unsettled)
+    return Section(title, _alike(correlations), [why, *tables], unsettled)
 
 
 def baselines(grids: Sequence[Grid]) -> Section:
@@ -218,24 +218,24 @@ def _beats(grid: Grid, name: str, baseline: str, metric: str) -> bool:
 
 def sanity(grids: Sequence[Grid]) -> Section:
     title = "What hardly changes when the weights are shuffled?"
-    asked = [grid for grid in grids if grid.told["sanity"]]
-    if not asked:
+    shuffled = [grid for grid in grids if grid.summary["sanity"]]
+    if not shuffled:
         return Section(title, "Cannot be asked of these grids: none was scored with shuffled weights.")
-    names = list(dict.fromkeys(name for grid in asked for name in grid.of_kind("paper", "edges")))
-    paper = {name for grid in asked for name in grid.of_kind("paper")}
-    levels = list(dict.fromkeys(level for grid in asked for level in grid.told["sanity"] if level != "head"))
+    names = list(dict.fromkeys(name for grid in shuffled for name in grid.of_kind("paper", "edges")))
+    paper = {name for grid in shuffled for name in grid.of_kind("paper")}
+    levels = list(dict.fromkeys(level for grid in shuffled for level in grid.summary["sanity"] if level != "head"))
     body = [
         "Rank correlation of a method's scores with those of the same model after its weights were shuffled, each tensor "
         f"in itself. A method fails where the whole interval lies above {HARDLY}: most of what it says is then not what "
         "the shuffled weights had learned. The paper's three and all that fail:"
     ]
-    told = []
+    answers = []
     for level in levels:
-        held = [grid for grid in asked if level in grid.told["sanity"]]
-        models = [grid.name for grid in held]
+        own = [grid for grid in shuffled if level in grid.summary["sanity"]]
+        models = [grid.name for grid in own]
         rows, failing = [[f"shuffled: {level}", *models, "fails on"]], []
         for name in names:
-            cells = [grid.told["sanity"][level].get(name) or {"mean": None} for grid in held]
+            cells = [grid.summary["sanity"][level].get(name) or {"mean": None} for grid in own]
             there = [(model, cell) for model, cell in zip(models, cells, strict=True) if cell["mean"] is not None]
             fails = [model for model, cell in there if cell["low"] > HARDLY]
             failing += [f"{name} {on(fails, [model for model, _ in there])}"] if fails else []
@@ -245,25 +245,25 @@ def sanity(grids: Sequence[Grid]) -> Section:
         few = (
             "; ".join(failing) if len(failing) <= FEW else f"{len(failing)} of {len(names)} methods, as the table says"
         )
-        told += [f"With {level} shuffled: {few}"] if failing else []
-    heads = [grid.told["sanity"]["head"] for grid in asked if "head" in grid.told["sanity"]]
-    means = {name: [held[name]["mean"] for held in heads if name in held] for name in names}
+        answers += [f"With {level} shuffled: {few}"] if failing else []
+    heads = [grid.summary["sanity"]["head"] for grid in shuffled if "head" in grid.summary["sanity"]]
+    means = {name: [own[name]["mean"] for own in heads if name in own] for name in names}
     blind = [name for name, of in means.items() if of and all(mean is not None and mean > SAME for mean in of)]
     if blind:
         body.append(
             f"With only the head shuffled, the ranks of {listed(blind)} stay: what the head does is not in them."
         )
-    return Section(title, ". ".join(told) + "." if told else "No method fails.", body)
+    return Section(title, ". ".join(answers) + "." if answers else "No method fails.", body)
 
 
 def agreement(grids: Sequence[Grid]) -> Section:
     title = "Do the methods agree with each other?"
     rows = [["", *(grid.name for grid in grids)]]
     papers = list(dict.fromkeys(name for grid in grids for name in grid.of_kind("paper")))
-    found = {}
+    agreements = {}
     for a, b in combinations(papers, 2):
-        found[a, b] = [_agree(grid, a, b) for grid in grids]
-        rows.append([f"{a} with {b}", *map(number, found[a, b])])
+        agreements[a, b] = [_agree(grid, a, b) for grid in grids]
+        rows.append([f"{a} with {b}", *map(number, agreements[a, b])])
     best = {}
     for grid in grids:
         metric = next(iter(_judged(grid).values()), None)
@@ -271,9 +271,9 @@ def agreement(grids: Sequence[Grid]) -> Section:
     for other in ("blank-out", "gradient-input", *papers, "random"):
         values = [(best[grid.name], _agree(grid, best[grid.name], other)) for grid in grids]
         if any(r is not None for _, r in values):
-            told = [NONE if r is None else f"{name}: {r:.2f}" for name, r in values]
-            rows.append([f"the best other edges with {other}", *told])
-    known = [r for values in found.values() for r in values if r is not None]
+            cells = [NONE if r is None else f"{name}: {r:.2f}" for name, r in values]
+            rows.append([f"the best other edges with {other}", *cells])
+    known = [r for values in agreements.values() for r in values if r is not None]
     answer = f"The paper's three correlate by {min(known):.2f} to {max(known):.2f}." if known else "Nothing to compare."
     why = "Mean over texts of the rank correlation of two methods' scores. The best is so by comprehensiveness."
     return Section(title, answer, [why, table(rows)] if len(rows) > 1 else [])
@@ -281,12 +281,12 @@ def agreement(grids: Sequence[Grid]) -> Section:
 
 def _agree(grid: Grid, a: str, b: str) -> float | None:
     names = list(grid.methods)
-    return grid.told["agreement"][names.index(a)][names.index(b)] if a in names and b in names else None
+    return grid.summary["agreement"][names.index(a)][names.index(b)] if a in names and b in names else None
 
 
 def published(grids: Sequence[Grid]) -> Section:
     title = "How do published figures look beside ours?"
-    ours = [g for g in grids if "sst" in f"{model_of(g.told)} {g.told['provenance'].get('data', '')}".casefold()]
+    ours = [g for g in grids if "sst" in f"{model_of(g.summary)} {g.summary['provenance'].get('data', '')}".casefold()]
     rows = [["", "published for", "figure", "nearest here", *(grid.name for grid in ours)]]
     for metric, method, figure, head, name in PUBLISHED:
         cells = [grid.cells.get((grid.judges.get(head, ""), name or ""), {"mean": None}) for grid in ours]
@@ -307,7 +307,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n\n".join(markdown.table([[row[0], *row[k : k + 7]] for row in rows]) for k in range(1, len(rows[0]), 7))
 
 
-def _shown(cell: Found) -> str:
+def _shown(cell: Entry) -> str:
     return NONE if cell["mean"] is None else f"{cell['mean']:.3f}"
 
 

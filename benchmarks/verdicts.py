@@ -15,8 +15,8 @@ MAIN = "comprehensiveness"
 DELETED = (MAIN, "sufficiency", "aopc")
 WORDS = ("helps", "hurts", "no difference found", "not settled")
 
-Found = Mapping[str, Any]
-Place = Callable[[str, Found, Found], tuple[str, str] | None]
+Entry = Mapping[str, Any]
+Place = Callable[[str, Entry, Entry], tuple[str, str] | None]
 """From what a test is about and its two methods to their place in the answer, or None where they are no part of it."""
 
 
@@ -28,12 +28,12 @@ class Grid:
     """
 
     name: str
-    told: Found
+    summary: Entry
     judges: Mapping[str, str]
     better: Mapping[str, str]
-    methods: Mapping[str, Found]
-    cells: Mapping[tuple[str, str], Found]
-    tests: Mapping[tuple[str, str, str, str], Found]
+    methods: Mapping[str, Entry]
+    cells: Mapping[tuple[str, str], Entry]
+    tests: Mapping[tuple[str, str, str, str], Entry]
 
     def of_kind(self, *kinds: str) -> list[str]:
         return [name for name, method in self.methods.items() if method["kind"] in kinds]
@@ -58,56 +58,56 @@ class Pair:
     member: str
 
 
-def grids_of(summaries: Sequence[Found]) -> list[Grid]:
-    found: list[Grid] = []
-    for told in summaries:
-        better = {metric["name"]: metric["better"] for metric in told["metrics"]}
+def grids_of(summaries: Sequence[Entry]) -> list[Grid]:
+    grids: list[Grid] = []
+    for summary in summaries:
+        better = {metric["name"]: metric["better"] for metric in summary["metrics"]}
         by = next((name[len(MAIN) :] for name in better if name.startswith(f"{MAIN} (")), "")
         gradient = next((name for name in ("gradient-input", "gradient") if name in better), "")
-        wanted = {"blank-out ρ": "blank-out", f"{gradient} ρ": gradient, **{name: name + by for name in DELETED}}
-        name = model_of(told).rpartition("/")[2]
-        same = sum(name in (grid.name, grid.name.rpartition(" (")[0]) for grid in found)
+        metrics = {"blank-out ρ": "blank-out", f"{gradient} ρ": gradient, **{name: name + by for name in DELETED}}
+        name = model_of(summary).rpartition("/")[2]
+        same = sum(name in (grid.name, grid.name.rpartition(" (")[0]) for grid in grids)
         grid = Grid(
             name=f"{name} ({same + 1})" if same else name,
-            told=told,
-            judges={head: metric for head, metric in wanted.items() if metric in better},
+            summary=summary,
+            judges={head: metric for head, metric in metrics.items() if metric in better},
             better=better,
-            methods={method["name"]: method for method in told["methods"]},
-            cells={(cell["metric"], cell["method"]): cell for cell in told["cells"]},
-            tests={(test["about"], test["metric"], test["first"], test["second"]): test for test in told["tests"]},
+            methods={method["name"]: method for method in summary["methods"]},
+            cells={(cell["metric"], cell["method"]): cell for cell in summary["cells"]},
+            tests={(test["about"], test["metric"], test["first"], test["second"]): test for test in summary["tests"]},
         )
-        found.append(grid)
-    return found
+        grids.append(grid)
+    return grids
 
 
-def model_of(told: Found) -> str:
+def model_of(summary: Entry) -> str:
     """The name of the model; of a folder its last part, because where it lay is nobody's business."""
-    name = re.sub(r"[^\w .@+~:/\\-]", "_", str(told["provenance"].get("model") or "unnamed model"))
+    name = re.sub(r"[^\w .@+~:/\\-]", "_", str(summary["provenance"].get("model") or "unnamed model"))
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.startswith(("/", ".", "~")) or "\\" in name else name
 
 
-def of_edges(*wanted: str) -> Place:
-    def place(about: str, a: Found, b: Found) -> tuple[str, str] | None:
-        if about != "edges" or a["edges"] not in wanted:
+def of_edges(*names: str) -> Place:
+    def place(about: str, a: Entry, b: Entry) -> tuple[str, str] | None:
+        if about != "edges" or a["edges"] not in names:
             return None
         return a["name"].partition(" · ")[0], a["propagation"]
 
     return place
 
 
-def of_propagation(about: str, a: Found, b: Found) -> tuple[str, str] | None:
+def of_propagation(about: str, a: Entry, b: Entry) -> tuple[str, str] | None:
     if about != "propagation" or a["receptive_field"] is not None:
         return None
     return f"{a['propagation']} in place of {b['propagation']}", a["name"].partition(" · ")[0]
 
 
-def of_normalisation(about: str, a: Found, b: Found) -> tuple[str, str] | None:
+def of_normalisation(about: str, a: Entry, b: Entry) -> tuple[str, str] | None:
     if about != "normalisation":
         return None
     return f"{a['edges']}, {a['normalize']} in place of {b['normalize']}", a["propagation"]
 
 
-def of_field(about: str, a: Found, b: Found) -> tuple[str, str] | None:
+def of_field(about: str, a: Entry, b: Entry) -> tuple[str, str] | None:
     return (a["receptive_field"], a["propagation"]) if about == "receptive field" else None
 
 
@@ -116,18 +116,18 @@ def pairs_of(grids: Sequence[Grid], place: Place) -> list[Pair]:
 
     Tests about the paper's methods come last, so that of two tests of a pair that of its own question counts.
     """
-    found: dict[tuple[str, str], Pair] = {}
+    pairs: dict[tuple[str, str], Pair] = {}
     for about in (*ABOUTS[1:], ABOUTS[0]):
         for grid in grids:
             for own, _, first, second in grid.tests:
                 at = place(about, grid.methods[first], grid.methods[second]) if own == about else None
                 if at is not None:
-                    found.setdefault((first, second), Pair(about, first, second, *at))
-    groups = list(dict.fromkeys(pair.group for pair in found.values()))
-    return sorted(found.values(), key=lambda pair: groups.index(pair.group))
+                    pairs.setdefault((first, second), Pair(about, first, second, *at))
+    groups = list(dict.fromkeys(pair.group for pair in pairs.values()))
+    return sorted(pairs.values(), key=lambda pair: groups.index(pair.group))
 
 
-def word_of(grid: Grid, test: Found) -> str:
+def word_of(grid: Grid, test: Entry) -> str:
     """Of one metric: significant and better in the mean and in the ranks, the same of worse, or neither."""
     if test["adjusted"] is None or test["adjusted"] >= SIGNIFICANT:
         return "no difference found"
@@ -158,22 +158,22 @@ def by_model(grids: Sequence[Grid], pair: Pair) -> dict[str, str]:
     return {grid.name: settle(list(words.values())) for grid in grids if (words := words_of(grid, pair))}
 
 
-def together(said: Mapping[str, str]) -> str:
+def together(verdicts: Mapping[str, str]) -> str:
     """What `by_model` comes to: a verdict of all models, or how many say what.
 
     >>> together({"A": "helps", "B": "helps"}), together({"A": "helps", "B": "hurts"})
     ('helps on both models', 'not settled: helps on 1 of 2, hurts on 1 of 2')
     """
-    words = list(said.values())
+    words = list(verdicts.values())
     if len(set(words)) == 1:
-        return f"{words[0]} {on(list(said), list(said))}"
+        return f"{words[0]} {on(list(verdicts), list(verdicts))}"
     counts = [f"{word} on {words.count(word)} of {len(words)}" for word in WORDS if word in words]
     return f"not settled: {', '.join(counts)}"
 
 
-def on(names: Sequence[str], asked: Sequence[str]) -> str:
-    if len(names) < len(asked):
-        return f"on {len(names)} of {len(asked)} models ({listed(names)})"
+def on(names: Sequence[str], models: Sequence[str]) -> str:
+    if len(names) < len(models):
+        return f"on {len(names)} of {len(models)} models ({listed(names)})"
     return (
         f"on {names[0]}" if len(names) == 1 else "on both models" if len(names) == 2 else f"on all {len(names)} models"
     )
