@@ -16,11 +16,7 @@ from attnflow.edges import traced
 from attnflow.errors import InputError
 from attnflow.importance import blank_out, gradient, integrated_gradients, shapley
 from attnflow.importance.answer import many
-from attnflow.importance.baselines import IntegralOptions, ShapleyOptions
-from attnflow.importance.blank import BlankOptions
-from attnflow.importance.gradients import GradientOptions
 from attnflow.long import LinearTrace, trace_linear
-from attnflow.result import TokenAttention
 from attnflow.selection import Query
 from attnflow.trace import Trace
 from attnflow.version import __version__
@@ -213,59 +209,11 @@ class Model(Runner):
         batch = self.run_batch(encoded, checked, reduce, keep)
         return [Trace.of(batch.passed(number, missing)) for number in range(len(encoded))]
 
-    @overload
-    def blank_out(
-        self, text: list[Any], answer: Any = None, **options: Unpack[BlankOptions]
-    ) -> list[TokenAttention]: ...
-    @overload
-    def blank_out(self, text: Any, answer: Any = None, **options: Unpack[BlankOptions]) -> TokenAttention: ...
-    def blank_out(
-        self, text: Any, answer: Any = None, **options: Unpack[BlankOptions]
-    ) -> TokenAttention | list[TokenAttention]:
-        """What each token is worth to the answer, by blanking it: see `attnflow.importance.blank_out`."""
-        results: TokenAttention | list[TokenAttention] = blank_out(self, text, answer, **options)
-        return results
-
-    @overload
-    def gradient(
-        self, text: list[Any], answer: Any = None, **options: Unpack[GradientOptions]
-    ) -> list[TokenAttention]: ...
-    @overload
-    def gradient(self, text: Any, answer: Any = None, **options: Unpack[GradientOptions]) -> TokenAttention: ...
-    def gradient(
-        self, text: Any, answer: Any = None, **options: Unpack[GradientOptions]
-    ) -> TokenAttention | list[TokenAttention]:
-        """What each token is worth to the answer, by the gradient: see `attnflow.importance.gradient`."""
-        results: TokenAttention | list[TokenAttention] = gradient(self, text, answer, **options)
-        return results
-
-    @overload
-    def integrated_gradients(
-        self, text: list[Any], answer: Any = None, **options: Unpack[IntegralOptions]
-    ) -> list[TokenAttention]: ...
-    @overload
-    def integrated_gradients(
-        self, text: Any, answer: Any = None, **options: Unpack[IntegralOptions]
-    ) -> TokenAttention: ...
-    def integrated_gradients(
-        self, text: Any, answer: Any = None, **options: Unpack[IntegralOptions]
-    ) -> TokenAttention | list[TokenAttention]:
-        """The gradient along the way from a blank text, through captum: see `attnflow.importance.integrated_gradients`."""
-        results: TokenAttention | list[TokenAttention] = integrated_gradients(self, text, answer, **options)
-        return results
-
-    @overload
-    def shapley(
-        self, text: list[Any], answer: Any = None, **options: Unpack[ShapleyOptions]
-    ) -> list[TokenAttention]: ...
-    @overload
-    def shapley(self, text: Any, answer: Any = None, **options: Unpack[ShapleyOptions]) -> TokenAttention: ...
-    def shapley(
-        self, text: Any, answer: Any = None, **options: Unpack[ShapleyOptions]
-    ) -> TokenAttention | list[TokenAttention]:
-        """The mean gain over random orders of adding tokens, through captum: see `attnflow.importance.shapley`."""
-        results: TokenAttention | list[TokenAttention] = shapley(self, text, answer, **options)
-        return results
+    # What a token is worth to the answer: functions of the room importance, whose first argument is this model.
+    blank_out = blank_out
+    gradient = gradient
+    integrated_gradients = integrated_gradients
+    shapley = shapley
 
     def explain(
         self, text: Any, *, target: str | None = None, query: Query = None,

@@ -186,10 +186,10 @@ def is_saturated(question: Question, of: str) -> bool:
     return of in ("probability", "difference") and question.kind != "score" and sure
 
 
-def warn_saturated(questions: Sequence[Question], stacklevel: int = 4) -> None:
+def warn_saturated(questions: Sequence[Question], stacklevel: int = 3) -> None:
     """Says once that probabilities are saturated, if any of these are.
 
-    stacklevel: by default, of who called the method of a `Model` whose function calls this.
+    stacklevel: by default, of who called the function that calls this.
     """
     if questions:
         name, chance = questions[0].name, questions[0].chance

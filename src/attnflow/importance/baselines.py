@@ -143,7 +143,7 @@ def _questions(model: Runner, text: Any, answer: Any, of: str, truncate: bool) -
     check_of(of)
     about = questions(model, *many(text, answer), truncate)
     check_difference(about, of)
-    warn_saturated([question for question in about if is_saturated(question, of)], stacklevel=5)
+    warn_saturated([question for question in about if is_saturated(question, of)], stacklevel=4)
     return about
 
 

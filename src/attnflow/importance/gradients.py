@@ -107,7 +107,7 @@ def gradient(
             f"the model takes the mean away from what it reads, so reduce={reduce!r} ranks rounding errors; "
             "reduce='l2' does not",
             AttentionWarning,
-            stacklevel=3,  # of who called the method of a Model
+            stacklevel=2,
         )
     results = [
         result(model, question, v, "gradient", reduce=reduce, of=of) for question, v in zip(about, values, strict=True)
