@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.corpus import corpus_report as report
 from attnflow.corpus import lists, tally
+from attnflow.corpus import summary as report
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import spearman
 from attnflow.view import corpus_page
@@ -180,7 +180,7 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
 
 @pytest.mark.parametrize(("texts", "least"), [(12, 2), (100, 5), (300, 10), (9000, 10), (40000, 40)])
 def test_how_often_a_token_must_stand(texts: int, least: int) -> None:
-    told = lists.told_tokens(tally.Tokens((1, 1)), ["raw"], ["L1"], texts)
+    told = lists.list_tokens(tally.Tokens((1, 1)), ["raw"], ["L1"], texts)
     assert told["least"] == least
 
 
@@ -443,7 +443,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         "'X/bare/part-000000.parquet' has no column of scores: expected raw_L1, rollout_L1, flow_L1 or others of them"
     )
     assert refused(folder, layer=5) == "layer=5 (L6) has no scores in 'X/out': expected one of L1, L2"
-    assert refused(folder, texts=-1) == "texts=-1: expected how many to show for each pair of views, 0 or more"
+    assert refused(folder, texts=-1) == "texts=-1: expected how many to show for each pair of methods, 0 or more"
     rows[4]["raw_L1"] = [[0.5, 0.5]]
     assert refused(stored(tmp_path / "odd", rows, columns, parts=1)) == (
         "rows 0 to 29 of 'X/odd' do not have one score for each token: expected shards as a corpus job writes them"
@@ -492,17 +492,15 @@ def test_pages(real: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_progress_is_for_terminals(real: Path, terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 10_000, 6))
-    for module in (report, corpus_page):
-        monkeypatch.setattr(module, "monotonic", lambda: float(next(clock)))
+def test_progress_is_for_terminals(real: Path, terminal: bool, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    said: list[str] = []
-    _, *pages = corpus_page.write(real, tmp_path / "page", texts=1, say=said.append)
-    parts = [f"report: {n} of 2 parts" for n in (1, 2)]
-    assert said == (
-        [*parts, *(f"pages: {n} of {len(pages)} texts" for n in range(1, len(pages) + 1))] if terminal else []
-    )
+    sentences: list[str] = []
+    corpus_page.write(real, tmp_path / "page", texts=1, say=sentences.append)
+    shown = capsys.readouterr()
+    assert sentences == [] and shown.out == ""
+    assert ("reading the shards" in shown.err and "writing the pages of texts" in shown.err) == terminal
+    assert terminal or shown.err == ""
 
 
 def test_pages_of_words(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnflow.corpus import corpus_report as report
+from attnflow.corpus import summary as report
 from attnflow.view.corpus_page import html_of, write
 from helpers.browser import opened, settle
 from helpers.corpora import WORDS, embedded, made_up, stored, traced

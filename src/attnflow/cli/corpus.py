@@ -140,13 +140,13 @@ def report(
         str | None, typer.Option("-m", "--model", help="Where the model lies, if it is no longer where it was.")
     ] = None,
     texts: Annotated[
-        int, typer.Option(min=1, help="Texts for each two views, of those on which they disagree the most.")
+        int, typer.Option(min=1, help="Texts for each two methods, of those on which they disagree the most.")
     ] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Make a page of a job's result: which tokens and positions receive attention under each view, how far the views agree,
-    and the texts on which they disagree the most, each with its interactive page."""
-    from attnflow.corpus.corpus_report import summarize
+    """Make a page of a job's result: which tokens and positions receive attention by each method, how far the methods
+    agree, and the texts on which they disagree the most, each with its interactive page."""
+    from attnflow.corpus.summary import summarize
     from attnflow.view.corpus_page import write
 
     silence()

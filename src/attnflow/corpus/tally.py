@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -38,8 +38,8 @@ class Batch:
     """Texts that have scores, their tokens one after another.
 
     rows: where they stand in the batch that was read. sizes: tokens of each. ids, special: of each token; words have no id.
-    shares: scores [view, layer, token], the mean over the queries of a text; rows of flow are divided by their sums before.
-    signed: for each view, whether its scores are differences, which are no parts of a whole.
+    shares: scores [method, layer, token], the mean over the queries of a text; flow by parts of its rows.
+    signed: for each method, whether its scores are differences, which are no parts of a whole.
     """
 
     rows: Ints
@@ -65,49 +65,42 @@ class Batch:
 
     @cached_property
     def scale(self) -> Floats:
-        """What makes of scores parts of what the tokens of a text have that are not special, [view, layer, text]."""
-        found = np.ones((*self.shares.shape[:2], len(self.sizes)))
-        kept = ~self.special
-        for v, k in np.ndindex(*found.shape[:2]):
-            if not self.signed[v]:
-                sums = np.bincount(self.text[kept], self.shares[v, k, kept], len(self.sizes))
-                found[v, k] = np.divide(1, sums, out=np.zeros(len(sums)), where=sums > 0)
-        return found
+        """What makes of scores parts of what the tokens of a text have that are not special, [method, layer, text]."""
+        scale = np.ones((*self.shares.shape[:2], len(self.sizes)))
+        plain = ~self.special
+        for m, k in np.ndindex(*scale.shape[:2]):
+            if not self.signed[m]:
+                sums = np.bincount(self.text[plain], self.shares[m, k, plain], len(self.sizes))
+                scale[m, k] = np.divide(1, sums, out=np.zeros(len(sums)), where=sums > 0)
+        return scale
 
 
-@dataclass
 class Tokens:
     """What each token id received; each word, where tokens are words.
 
-    sums: of scores. lifts: of scores times the number of tokens of their texts. plain: the same, where special tokens
-        neither count nor have a part of the scores.
+    sums: of scores [method, layer, token]. lifts: of scores times the number of tokens of their texts. plain: the same,
+        where special tokens neither count nor have a part of the scores.
     slots: the place of an id in the other arrays, -1 where it has none yet. words: what stands for the ids of words.
     """
 
-    shape: tuple[int, int]
-    words: dict[str, int] = field(default_factory=dict)
-    slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    ids: list[int] = field(default_factory=list)
-    names: list[Counter[str]] = field(default_factory=list)
-    counts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    special: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    sums: Floats = field(init=False)
-    lifts: Floats = field(init=False)
-    plain: Floats = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sums, self.lifts, self.plain = (np.zeros((*self.shape, 0)) for _ in range(3))
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = shape
+        self.words: dict[str, int] = {}
+        self.ids: list[int] = []
+        self.names: list[Counter[str]] = []
+        self.slots, self.counts, self.special = (np.zeros(0, np.int64) for _ in range(3))
+        self.sums, self.lifts, self.plain = (np.zeros((*shape, 0)) for _ in range(3))
 
     def add(self, batch: Batch, texts: Any) -> None:
         """texts: what stands for each token, an Arrow array."""
         spelled = texts.dictionary_encode()
         words, codes = spelled.dictionary.to_pylist(), spelled.indices.to_numpy()
-        given = batch.ids
-        if given is not None and len(given) and not 0 <= given.min() <= given.max() < VOCABULARY:
-            raise ValueError(f"token ids from {given.min()} to {given.max()}")
-        if given is None:
-            given = np.array([self.words.setdefault(word, len(self.words)) for word in words])[codes]
-        ids, inverse, counts = np.unique(given, return_inverse=True, return_counts=True)
+        own = batch.ids
+        if own is not None and len(own) and not 0 <= own.min() <= own.max() < VOCABULARY:
+            raise ValueError(f"token ids from {own.min()} to {own.max()}")
+        if own is None:
+            own = np.array([self.words.setdefault(word, len(self.words)) for word in words])[codes]
+        ids, inverse, counts = np.unique(own, return_inverse=True, return_counts=True)
         at = self._places(ids)
         self.counts[at] += counts
         self.special[at] += np.bincount(inverse, batch.special, len(ids)).astype(np.int64)
@@ -142,160 +135,149 @@ class Tokens:
         return self.slots[ids]
 
 
-@dataclass
 class Positions:
     """Sums of shares by position, [from the start or from the end, all tokens or none special, …, position].
 
     Where none is special, shares are parts of what those tokens have, and uniform is one by their number.
     """
 
-    shape: tuple[int, int]
-    counts: Floats = field(default_factory=lambda: np.zeros((2, 2, PLACES + 1)))
-    uniform: Floats = field(default_factory=lambda: np.zeros((2, 2, PLACES + 1)))
-    sums: Floats = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sums = np.zeros((2, 2, *self.shape, PLACES + 1))
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = shape
+        self.counts, self.uniform = (np.zeros((2, 2, PLACES + 1)) for _ in range(2))
+        self.sums = np.zeros((2, 2, *shape, PLACES + 1))
 
     def add(self, batch: Batch) -> None:
         many = np.repeat(batch.sizes, batch.sizes)
         first = np.arange(len(many)) - np.repeat(batch.starts, batch.sizes)
         for end, place in enumerate((first, many - 1 - first)):
             for plain in (0, 1):
-                kept = ~batch.special if plain else np.ones(len(many), bool)
-                at = np.minimum(place[kept], PLACES)
+                counted = ~batch.special if plain else np.ones(len(many), bool)
+                at = np.minimum(place[counted], PLACES)
                 self.counts[end, plain] += np.bincount(at, minlength=PLACES + 1)
-                text = batch.text[kept]
+                text = batch.text[counted]
                 of = batch.plain if plain else batch.sizes
                 self.uniform[end, plain] += np.bincount(at, 1 / of[text], PLACES + 1)
                 for k in np.ndindex(*self.shape):
-                    shares = batch.shares[k][kept] * (batch.scale[k][text] if plain else 1)
+                    shares = batch.shares[k][counted] * (batch.scale[k][text] if plain else 1)
                     self.sums[end, plain, *k] += np.bincount(at, shares, PLACES + 1)
 
 
-@dataclass
 class Spread:
     """How far scores tell the tokens of a text apart that are not special: texts by the logarithm of the ratio of the
-    largest to the smallest, [view, layer, bin]. The last bin has those whose smallest is 0, or below."""
+    largest to the smallest, [method, layer, bin]. The last bin has those whose smallest is 0, or below."""
 
-    shape: tuple[int, int]
-    bins: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bins = np.zeros((*self.shape, len(RATIOS) + 1), np.int64)
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.bins = np.zeros((*shape, len(RATIOS) + 1), np.int64)
 
     def add(self, batch: Batch) -> None:
         sizes = batch.plain[batch.plain >= FEWEST]
         if not len(sizes):
             return
-        kept = np.flatnonzero(~batch.special & (batch.plain >= FEWEST)[batch.text])
+        counted = np.flatnonzero(~batch.special & (batch.plain >= FEWEST)[batch.text])
         starts = np.cumsum(sizes) - sizes
-        for k in np.ndindex(*self.shape):
-            shares = batch.shares[k][kept]
+        for k in np.ndindex(self.bins.shape[:2]):
+            shares = batch.shares[k][counted]
             low, high = np.minimum.reduceat(shares, starts), np.maximum.reduceat(shares, starts)
             ratio = np.divide(high, low, out=np.full(len(low), np.inf), where=low > 0)
             self.bins[k] += np.bincount(np.searchsorted(RATIOS, np.log(ratio)), minlength=len(RATIOS) + 1)
 
     def median(self) -> Floats:
-        """The ratio of a typical text, [view, layer]; NaN where there is no text or no ratio."""
+        """The ratio of a typical text, [method, layer]; NaN where there is no text or no ratio."""
         many = self.bins.sum(-1)
         at = (2 * self.bins.cumsum(-1) >= many[..., None]).argmax(-1)
-        found = np.exp(np.append(RATIOS / np.sqrt(RATIOS[1] / RATIOS[0]), np.nan)[at])
-        return np.where(many > 0, found, np.nan)
+        ratios = np.exp(np.append(RATIOS / np.sqrt(RATIOS[1] / RATIOS[0]), np.nan)[at])
+        return np.where(many > 0, ratios, np.nan)
 
 
-@dataclass
 class Agreement:
-    """Rank correlations of pairs of views: counts and moments [all tokens or none special, pair, layer]."""
+    """Rank correlations of pairs of methods: counts and moments [all tokens or none special, pair, layer].
 
-    pairs: tuple[tuple[int, int], ...]
-    layers: int
-    few: Ints = field(default_factory=lambda: np.zeros(2, np.int64))
-    n: Floats = field(init=False)
-    flat: Floats = field(init=False)
-    sums: Floats = field(init=False)
-    squares: Floats = field(init=False)
-    first: Floats = field(init=False)
-    bins: Floats = field(init=False)
+    n: texts that have one. few: those with too few tokens. flat: those in which a method gives all tokens the same.
+    first: those in which both put the same token first.
+    """
 
-    def __post_init__(self) -> None:
-        shape = (2, len(self.pairs), self.layers)
+    def __init__(self, pairs: Sequence[tuple[int, int]], layers: int) -> None:
+        self.pairs = pairs
+        shape = (2, len(pairs), layers)
+        self.few = np.zeros(2, np.int64)
         self.n, self.flat, self.sums, self.squares, self.first = (np.zeros(shape) for _ in range(5))
         self.bins = np.zeros((*shape, BINS))
 
     def add(self, batch: Batch) -> Floats:
         """The correlations over tokens that are not special, [pair, layer, text]."""
         for plain in (0, 1):
-            kept = np.flatnonzero(~batch.special) if plain else np.arange(len(batch.special))
+            counted = np.flatnonzero(~batch.special) if plain else np.arange(len(batch.special))
             sizes = batch.plain if plain else batch.sizes
-            found, same = _correlations(batch.shares, kept, sizes, self.pairs)
-            told = np.isfinite(found)
-            filled = np.where(told, found, 0)
+            correlations, same = _correlations(batch.shares, counted, sizes, self.pairs)
+            finite = np.isfinite(correlations)
+            filled = np.where(finite, correlations, 0)
             self.few[plain] += int((sizes < FEWEST).sum())
-            self.n[plain] += told.sum(-1)
-            self.flat[plain] += (~told[..., sizes >= FEWEST]).sum(-1)
+            self.n[plain] += finite.sum(-1)
+            self.flat[plain] += (~finite[..., sizes >= FEWEST]).sum(-1)
             self.sums[plain] += filled.sum(-1)
             self.squares[plain] += (filled**2).sum(-1)
-            self.first[plain] += (same & told).sum(-1)
+            self.first[plain] += (same & finite).sum(-1)
             # rounded first: with few tokens correlations are multiples of a tenth but for the last bits
             at = np.clip(np.floor(np.round((filled + 1) * BINS / 2, 6)).astype(int), 0, BINS - 1)
-            for k in np.ndindex(len(self.pairs), self.layers):
-                self.bins[plain, *k] += np.bincount(at[k][told[k]], minlength=BINS)
-        return found
+            for k in np.ndindex(at.shape[:2]):
+                self.bins[plain, *k] += np.bincount(at[k][finite[k]], minlength=BINS)
+        return correlations
 
 
 def _correlations(
-    shares: Floats, kept: Ints, sizes: Ints, pairs: Sequence[tuple[int, int]]
+    shares: Floats, counted: Ints, sizes: Ints, pairs: Sequence[tuple[int, int]]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Spearman's rank correlation of pairs of views [pair, layer, text], NaN where there is none, and whether both have the
-    same token first.
+    """Spearman's rank correlation of pairs of methods [pair, layer, text], NaN where there is none, and whether both have
+    the same token first.
 
-    kept: which of the tokens count. sizes: how many of them each text has. As `attnflow.evaluate.statistics.spearman`, for
-    all texts of a length at once.
+    counted: places of the tokens that count. sizes: how many of them each text has. As
+    `attnflow.evaluate.statistics.spearman`, for all texts of a length at once.
     """
-    views, layers, _ = shares.shape
-    found = np.full((len(pairs), layers, len(sizes)), np.nan)
-    same = np.zeros(found.shape, bool)
+    methods, layers, _ = shares.shape
+    correlations = np.full((len(pairs), layers, len(sizes)), np.nan)
+    same = np.zeros(correlations.shape, bool)
     starts = np.cumsum(sizes) - sizes
     for n in np.unique(sizes[sizes >= FEWEST]).tolist() if pairs else ():
         texts = np.flatnonzero(sizes == n)
-        for some in np.array_split(texts, -(-len(texts) * views * layers * n // CELLS)):
-            places = kept[starts[some][:, None] + np.arange(n)]
-            placed = ranks(shares[:, :, places])  # [view, layer, text, token]
-            top = placed == placed.max(-1, keepdims=True)
-            centred = placed - placed.mean(-1, keepdims=True)
+        for some in np.array_split(texts, -(-len(texts) * methods * layers * n // CELLS)):
+            places = counted[starts[some][:, None] + np.arange(n)]
+            order = ranks(shares[:, :, places])  # [method, layer, text, token]
+            top = order == order.max(-1, keepdims=True)
+            centred = order - order.mean(-1, keepdims=True)
             size = (centred**2).sum(-1)
             for p, (a, b) in enumerate(pairs):
                 flat = (size[a] == 0) | (size[b] == 0)
                 both = (centred[a] * centred[b]).sum(-1)
-                found[p][:, some] = np.where(flat, np.nan, both / np.sqrt(np.where(flat, 1, size[a] * size[b])))
+                values = both / np.sqrt(np.where(flat, 1, size[a] * size[b]))
+                correlations[p][:, some] = np.where(flat, np.nan, values)
                 same[p][:, some] = (top[a] & top[b]).any(-1)
-    return found, same
+    return correlations, same
 
 
-@dataclass
-class Worst:
-    """For each pair of views the texts with the lowest correlations: (correlation, row), and all of those texts by row."""
+class Lowest:
+    """For each pair of methods the texts with the lowest correlations, and all of those texts by row.
 
-    pairs: int
-    most: int
-    found: list[list[tuple[float, int]]] = field(init=False)
-    texts: dict[int, dict[str, Any]] = field(default_factory=dict)
-    eligible: int = 0
+    entries: (correlation, row), at most so many of each pair. eligible: texts that were compared.
+    """
 
-    def __post_init__(self) -> None:
-        self.found = [[] for _ in range(self.pairs)]
+    def __init__(self, pairs: int, most: int) -> None:
+        self.most = most
+        self.entries: list[list[tuple[float, int]]] = [[] for _ in range(pairs)]
+        self.texts: dict[int, dict[str, Any]] = {}
+        self.eligible = 0
 
-    def add(self, told: Floats, numbers: Ints, entry: Callable[[int], dict[str, Any]]) -> None:
-        """told: correlations [pair, text] of texts that count, NaN for others. numbers: their rows in the whole corpus."""
-        self.eligible += int(np.isfinite(told).any(0).sum())
-        for p, values in enumerate(told):
-            here = [(round(float(values[k]), 9), int(numbers[k]), int(k)) for k in np.flatnonzero(np.isfinite(values))]
-            here = sorted(here)[: self.most]
-            self.found[p] = sorted([*self.found[p], *((value, row) for value, row, _ in here)])[: self.most]
-            stay = {row for _, row in self.found[p]}
+    def add(self, correlations: Floats, rows: Ints, entry: Callable[[int], dict[str, Any]]) -> None:
+        """correlations: [pair, text], NaN for texts that do not count. rows: of the texts in the whole corpus."""
+        self.eligible += int(np.isfinite(correlations).any(0).sum())
+        for p, values in enumerate(correlations):
+            here = sorted(
+                (round(float(values[k]), 9), int(rows[k]), int(k)) for k in np.flatnonzero(np.isfinite(values))
+            )
+            here = here[: self.most]
+            self.entries[p] = sorted([*self.entries[p], *((value, row) for value, row, _ in here)])[: self.most]
+            staying = {row for _, row in self.entries[p]}
             for _, row, k in here:
-                if row in stay and row not in self.texts:
+                if row in staying and row not in self.texts:
                     self.texts[row] = entry(k)
-        named = {row for found in self.found for _, row in found}
-        self.texts = {row: text for row, text in self.texts.items() if row in named}
+        staying = {row for entries in self.entries for _, row in entries}
+        self.texts = {row: text for row, text in self.texts.items() if row in staying}

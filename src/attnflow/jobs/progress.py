@@ -6,12 +6,14 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.progress import track as track_items
 
 from attnflow.errors import InputError
 
@@ -134,6 +136,15 @@ class Progress:
             self.bar.start()
             total, completed = self.texts.total, self.texts.finished
             self.bar.update(self.task, description=description, total=total, completed=completed, refresh=True)
+
+
+T = TypeVar("T")
+
+
+def track(items: Sequence[T], description: str) -> Iterable[T]:
+    """The items, with a bar while they last if a terminal shows it."""
+    console = Console(stderr=True)
+    return track_items(items, description, console=console, transient=True, disable=not console.is_terminal)
 
 
 def to_stderr(line: str) -> None:

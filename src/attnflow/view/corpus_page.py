@@ -6,14 +6,14 @@ Each text that it shows has its own interactive page beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from attnflow.corpus.corpus_report import SHOWN, Say, now_and_then, summarize
+from attnflow.corpus.summary import SHOWN, summarize
 from attnflow.errors import InputError
 from attnflow.files import make_folder, write_whole
+from attnflow.jobs.progress import track
 from attnflow.view.page import file_of
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ def write(
     model: str | None = None,
     layer: int | None = None,
     texts: int = 20,
-    say: Say = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
     """The report as a page, index.html, and texts/<row>.html for each text that it shows; where they were written.
 
     output: a folder; _report in the corpus's own by default.
     model: what makes the pages of texts; by default the model that explained the corpus. Where it is gone, the report has
         no links and says why.
-    layer, texts, say: as in `summarize`.
+    layer, texts: as in `summarize`. say: takes the sentence on texts without a page.
     """
-    summary = summarize(folder, layer=layer, texts=texts, say=say)
+    summary = summarize(folder, layer=layer, texts=texts)
     target = Path(folder) / REPORT if output is None else Path(output)
     make_folder(target)
-    pages, missing = _text_pages(summary, model, target / "texts", say)
+    pages, missing = _text_pages(summary, model, target / "texts")
     if missing is not None:
         say(missing)
     page = html_of({**summary, "pages": sorted(pages), "missing": missing})
@@ -53,7 +53,7 @@ def write(
 
 
 def html_of(summary: Mapping[str, Any]) -> str:
-    """The whole file, of what `attnflow.corpus.corpus_report.summarize` gives, with two more entries.
+    """The whole file, of what `attnflow.corpus.summary.summarize` gives, with two more entries.
 
     pages: the rows whose texts have a page of their own beside this one, texts/<row>.html.
     missing: a sentence on those that have none, or None.
@@ -68,9 +68,7 @@ def html_of(summary: Mapping[str, Any]) -> str:
     return file_of(f"{summary['folder']} · attnflow", shown, "corpus")
 
 
-def _text_pages(
-    summary: Mapping[str, Any], name: str | None, folder: Path, say: Say
-) -> tuple[dict[int, Path], str | None]:
+def _text_pages(summary: Mapping[str, Any], name: str | None, folder: Path) -> tuple[dict[int, Path], str | None]:
     """The pages by row, and a sentence on those that could not be made."""
     entries = {int(row): text for row, text in summary["disagreement"]["texts"].items()}
     if not entries:
@@ -83,13 +81,11 @@ def _text_pages(
     make_folder(folder)
     pages: dict[int, Path] = {}
     reasons: list[str] = []
-    before = monotonic()
-    for number, (row, text) in enumerate(entries.items(), 1):
+    for row, text in track(list(entries.items()), "writing the pages of texts"):
         try:
             pages[row] = _text_page(model, text, summary["provenance"], folder / f"{row}.html")
         except InputError as e:
             reasons.append(f"{text['id']}: {e}")
-        before = now_and_then(before, f"pages: {number} of {len(entries)} texts", say)
     if not reasons:
         return pages, None
     count = f"{len(reasons)} of {len(entries)} texts have" if len(entries) > 1 else "The text has"
