@@ -12,19 +12,16 @@ import pytest
 import attnflow as af
 from attnflow.errors import InputError
 from attnflow.paper import pronouns
-from attnflow.paper.pronoun_data import EITHER, WINOBIAS_GENDER, WINOGENDER_GENDER
-from attnflow.paper.pronouns import (
+from attnflow.paper.pronoun_data import (
+    EITHER,
     FIGURE_4,
-    MaskedPronoun,
-    agreement,
-    consistency,
-    implied,
-    masked_pronoun,
-    measure,
+    WINOBIAS_GENDER,
+    WINOGENDER_GENDER,
     read_winobias,
     read_winogender,
     with_slot,
 )
+from attnflow.paper.pronouns import MaskedPronoun, agreement, consistency, implied, masked_pronoun, measure
 from helpers.pronoun_files import ROWS, winobias
 
 
@@ -241,7 +238,7 @@ def test_one_sentence_is_what_the_model_and_the_trace_say(model):
     import torch
 
     text = "Mary convinced John of [MASK] love"
-    found = masked_pronoun(model, text, ("Mary", "John"), ("female", "male"))
+    found = masked_pronoun(model, with_slot(text, ("Mary", "John"), ("female", "male")))
     trace = model.trace(text)
     mask = trace.tokens.index("[MASK]")
     for view in ("raw", "rollout", "flow"):
@@ -258,11 +255,15 @@ def test_one_sentence_is_what_the_model_and_the_trace_say(model):
     assert found.to_dict()["text"] == text and found.forms == ("his", "her")
 
 
-def test_a_candidate_of_several_tokens_has_their_sum_or_mean(model):
-    arguments = (model, "the cabinet is [MASK] old key", ("cabinet", "old"))
-    whole, mean = masked_pronoun(*arguments), masked_pronoun(*arguments, combine="mean")
-    for view in whole.weights:
-        np.testing.assert_allclose(whole.weights[view], mean.weights[view] * [1, 3], rtol=1e-6)  # o, ##l, ##d
+def test_a_candidate_of_several_tokens_has_their_sum(model):
+    text = "the cabinet is [MASK] old key"
+    weights = masked_pronoun(model, with_slot(text, ("cabinet", "old"))).weights
+    trace = model.trace(text)
+    mask, old = trace.tokens.index("[MASK]"), [i for i, word in enumerate(trace.word_ids) if word == 4]
+    assert len(old) == 3  # o, ##l, ##d
+    for view, rows in weights.items():
+        expected = getattr(trace, view)(query=mask).values[:, 0][:, old].sum(1)
+        np.testing.assert_allclose(rows[:, 1], expected, rtol=1e-6)
 
 
 def test_male_and_female_variants_are_one_sentence(model, tmp_path):
@@ -293,7 +294,7 @@ def test_batches_do_not_change_what_is_measured(model, tmp_path, monkeypatch):
 
 def test_referents_that_contradict_each_other_are_none(model):
     e = replace(FIGURE_4[1], referent=0, source="own")
-    found = consistency(model, [e, replace(e, referent=1)], views=["raw"])
+    found = consistency(model, [e, replace(e, referent=1)])
     assert found.contradictory == 1 and not [r for r in found.rows if r.against == "referent"]
 
 
@@ -303,23 +304,19 @@ def test_what_the_model_cannot_read_is_counted(model):
         with_slot("Mary saw John " + "again " * 20 + "and [MASK] love", ("Mary", "John")),
         FIGURE_4[1],
     ]
-    found, excluded = measure(model, examples, ["raw"])
+    found, excluded = measure(model, examples)
     assert [m.example for m in found] == [FIGURE_4[1]]
     assert [e.reason for e in excluded] == [
         "'himself' is not one token of the model",
         "the sentence is longer than the 32 tokens that the model takes",
     ]
     with pytest.raises(InputError, match=r"cannot be used with .* 'himself' is not one token of the model"):
-        masked_pronoun(model, examples[0].text, ("Mary", "John"), kind="reflexive")
+        masked_pronoun(model, with_slot(examples[0].text, ("Mary", "John"), kind="reflexive"))
 
 
 def test_arguments_and_models_that_do_not_fit_are_refused(model):
     from transformers import BertForSequenceClassification
 
-    with pytest.raises(InputError, match=r"views=\['gradient'\]: expected some of 'raw', 'rollout', 'flow'"):
-        consistency(model, FIGURE_4, ["gradient"])
-    with pytest.raises(InputError, match="combine='max': expected one of 'sum', 'mean'"):
-        consistency(model, FIGURE_4, combine="max")
     with pytest.raises(InputError, match="there are no examples"):
         consistency(model, [])
     classifier = af.wrap(BertForSequenceClassification(model.config), model.tokenizer)

@@ -12,7 +12,8 @@ import pytest
 from attnflow import TokenAttention
 from attnflow.errors import InputError
 from attnflow.paper.figures import pronoun_figure
-from attnflow.paper.pronouns import FIGURE_4, MaskedPronoun
+from attnflow.paper.pronoun_data import FIGURE_4
+from attnflow.paper.pronouns import MaskedPronoun
 from attnflow.view.figure import correlation_curves, layer_maps, layered_graph, save
 
 matplotlib = pytest.importorskip("matplotlib", reason="needs matplotlib")

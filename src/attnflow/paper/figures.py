@@ -12,6 +12,7 @@ from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
 from attnflow.paper import pronouns
 from attnflow.paper import published as paper
+from attnflow.paper.pronoun_data import FIGURE_4, read_winobias, read_winogender
 from attnflow.view import figure as picture
 from attnflow.view import sheet
 
@@ -65,7 +66,7 @@ def pronoun_results(
     winobias, winogender: where these lie; without both, there are the two sentences alone. held_out: how well the model
         predicts words of other texts, if known.
     """
-    shown = [pronouns.masked_pronoun(model, e.text, e.names, e.genders, kind=e.kind) for e in pronouns.FIGURE_4]
+    shown = [pronouns.masked_pronoun(model, e) for e in FIGURE_4]
     result: dict[str, Any] = {
         "figure": "figure4",
         "model": model.name,
@@ -76,8 +77,8 @@ def pronoun_results(
     examples: list[Any] = []
     excluded: dict[str, dict[str, int]] = {}
     for name, path, read in (
-        ("WinoBias", winobias, pronouns.read_winobias),
-        ("Winogender", winogender, pronouns.read_winogender),
+        ("WinoBias", winobias, read_winobias),
+        ("Winogender", winogender, read_winogender),
     ):
         if path is not None:
             sentences = read(path)
@@ -85,7 +86,7 @@ def pronoun_results(
             excluded[name] = dict(sentences.reasons)
     if examples:
         say(f"{len(examples)} sentences with a pronoun and two candidates")
-        result["consistency"] = pronouns.consistency(model, examples, say=say).to_dict()
+        result["consistency"] = pronouns.consistency(model, examples, say).to_dict()
         result["left out"] = excluded
     return result, pronoun_figure(shown)
 

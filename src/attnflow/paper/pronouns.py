@@ -20,47 +20,14 @@ from numpy.typing import NDArray
 from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
 from attnflow.evaluate.statistics import wilson
-from attnflow.paper.pronoun_data import (
-    EITHER,
-    FEMALE,
-    FIGURE_4,
-    FORMS,
-    MALE,
-    Examples,
-    Excluded,
-    Genders,
-    PronounExample,
-    Span,
-    read_winobias,
-    read_winogender,
-    with_slot,
-)
+from attnflow.paper.pronoun_data import EITHER, FEMALE, FORMS, MALE, Excluded, PronounExample, Span
 
 if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.trace import Trace
 
-__all__ = [
-    "FIGURE_4",
-    "Agreement",
-    "Consistency",
-    "Examples",
-    "Excluded",
-    "MaskedPronoun",
-    "PronounExample",
-    "agreement",
-    "consistency",
-    "implied",
-    "masked_pronoun",
-    "measure",
-    "read_winobias",
-    "read_winogender",
-    "with_slot",
-]
-
 Floats = NDArray[np.float64]
 
-COMBINE = ("sum", "mean")
 BATCH = 64
 SAME = 1e-9  # relative: weights that are equal come out of sums in different orders
 
@@ -110,7 +77,7 @@ class MaskedPronoun:
             "genders": list(self.example.genders),
             "referent": self.example.referent,
             "implied": self.implied,
-            "weights": {view: found.tolist() for view, found in self.weights.items()},
+            "weights": {view: weights.tolist() for view, weights in self.weights.items()},
         }
 
 
@@ -173,14 +140,15 @@ def implied(example: PronounExample, p_male: float, p_female: float) -> int | No
     participants have no gender, that one if it is its gender, else the other one: a reading that takes every preference
     against the stereotype of an occupation for one of the participant. Where both are the same or none is known, neither.
 
+    >>> from attnflow.paper.pronoun_data import FIGURE_4
     >>> implied(FIGURE_4[1], p_male=0.2, p_female=0.6), implied(FIGURE_4[0], p_male=0.7, p_female=0.1)
     (0, 0)
     """
     first, second = example.genders
     if p_male == p_female or first == second:
         return None
-    said = MALE if p_male > p_female else FEMALE
-    return example.genders.index(said if said in example.genders else None)
+    likelier = MALE if p_male > p_female else FEMALE
+    return example.genders.index(likelier if likelier in example.genders else None)
 
 
 class _Prepared(NamedTuple):
@@ -194,83 +162,52 @@ class _Prepared(NamedTuple):
     female: list[int]
 
 
-def masked_pronoun(
-    model: Model,
-    text: str,
-    candidates: tuple[str, str],
-    genders: Genders = (None, None),
-    *,
-    kind: str = "possessive",
-    views: Sequence[str] = VIEWS,
-    combine: str = "sum",
-) -> MaskedPronoun:
-    """What Figure 4 shows of one sentence.
-
-    text: with [MASK] where the pronoun is, whatever the model's own mask token. candidates: two words of it.
-    genders: of the candidates, "male", "female" or None. kind: of the pronoun, a key of `FORMS`.
-    views, combine: as in `consistency`.
-    """
-    measured, excluded = measure(model, [with_slot(text, candidates, genders, kind)], views, combine=combine)
+def masked_pronoun(model: Model, example: PronounExample) -> MaskedPronoun:
+    """What Figure 4 shows of one sentence."""
+    measured, excluded = measure(model, [example])
     if excluded:
-        raise InputError(f"{text!r} cannot be used with {model!r}: {excluded[0].reason}")
+        raise InputError(f"{example.text!r} cannot be used with {model!r}: {excluded[0].reason}")
     return measured[0]
 
 
 def consistency(
-    model: Model,
-    examples: Sequence[PronounExample],
-    views: Sequence[str] = VIEWS,
-    *,
-    combine: str = "sum",
-    say: Callable[[str], None] = lambda line: None,
+    model: Model, examples: Sequence[PronounExample], say: Callable[[str], None] = lambda line: None
 ) -> Consistency:
     """How often each view favours the candidate that the model's prediction implies, and the referent, at every layer.
 
     model: a masked language model. examples: of `read_winobias` and `read_winogender`; each distinct masked sentence counts
-        once. views: of "raw", "rollout", "flow".
-    combine: a candidate of several tokens has their "sum" or their "mean".
-    say: is told of progress.
+        once. say: is told of progress.
     """
-    kept: dict[Any, PronounExample] = {}
-    against: set[Any] = set()
+    distinct: dict[Any, PronounExample] = {}
+    contradictory: set[Any] = set()
     for e in examples:
-        first = kept.setdefault(e.key, e)
+        first = distinct.setdefault(e.key, e)
         if first.kind == EITHER:
-            kept[e.key] = first = replace(first, kind=e.kind)
+            distinct[e.key] = first = replace(first, kind=e.kind)
         if first.referent != e.referent:
-            against.add(e.key)
-    for key in against:
-        kept[key] = replace(kept[key], referent=None)
-    if not kept:
+            contradictory.add(e.key)
+    for key in contradictory:
+        distinct[key] = replace(distinct[key], referent=None)
+    if not distinct:
         raise InputError("there are no examples: expected at least one sentence with a pronoun and two candidates")
-    measured, excluded = measure(model, list(kept.values()), views, combine=combine, say=say)
-    return Consistency(
-        tuple(agreement(measured)), tuple(measured), tuple(excluded), len(examples) - len(kept), len(against)
-    )
+    measured, excluded = measure(model, list(distinct.values()), say)
+    repeated = len(examples) - len(distinct)
+    return Consistency(tuple(agreement(measured)), tuple(measured), tuple(excluded), repeated, len(contradictory))
 
 
 def measure(
-    model: Model,
-    examples: Sequence[PronounExample],
-    views: Sequence[str] = VIEWS,
-    *,
-    combine: str = "sum",
-    say: Callable[[str], None] = lambda line: None,
+    model: Model, examples: Sequence[PronounExample], say: Callable[[str], None] = lambda line: None
 ) -> tuple[list[MaskedPronoun], list[Excluded]]:
-    """Masks and traces every example; what does not fit the model's tokens is excluded. Arguments: see `consistency`."""
-    if isinstance(views, str) or not views or any(view not in VIEWS for view in views):
-        raise InputError(f"views={views!r}: expected some of {', '.join(map(repr, VIEWS))}")
-    if combine not in COMBINE:
-        raise InputError(f"combine={combine!r}: expected one of {', '.join(map(repr, COMBINE))}")
+    """Masks and traces every example; what does not fit the model's tokens is excluded."""
     _check_model(model)
     ready: list[tuple[PronounExample, _Prepared]] = []
     excluded: list[Excluded] = []
     for e in examples:
-        found = _prepared(model, e)
-        if isinstance(found, str):
-            excluded.append(Excluded(e.id or e.text, found))
+        prepared = _prepared(model, e)
+        if isinstance(prepared, str):
+            excluded.append(Excluded(e.id or e.text, prepared))
         else:
-            ready.append((e, found))
+            ready.append((e, prepared))
     # texts of about one length share their batches, so that little of them is padding
     order = sorted(range(len(ready)), key=lambda i: ready[i][1].tensors["input_ids"].shape[1])
     measured: dict[int, MaskedPronoun] = {}
@@ -279,8 +216,8 @@ def measure(
         chances = _probabilities(model, [ready[i][1] for i in part])
         traces = model.trace([ready[i][1].text for i in part])
         for i, (p_male, p_female), trace in zip(part, chances, traces, strict=True):
-            e, p = ready[i]
-            weights = {view: _weights(trace, view, p, combine) for view in views}
+            e, prepared = ready[i]
+            weights = {view: _weights(trace, view, prepared) for view in VIEWS}
             measured[i] = MaskedPronoun(e, p_male, p_female, weights)
         say(f"{start + len(part)} of {len(order)} sentences")
     return [measured[i] for i in range(len(ready))], excluded
@@ -304,15 +241,15 @@ def _prepared(model: Model, example: PronounExample) -> _Prepared | str:
 
     tokenizer: Any = model.tokenizer
     text, spans = example.filled(tokenizer.mask_token)
-    found = tokenizer(text, return_offsets_mapping=True, verbose=False)
-    ids = list(found["input_ids"])
+    encoding = tokenizer(text, return_offsets_mapping=True, verbose=False)
+    ids = list(encoding["input_ids"])
     if ids.count(tokenizer.mask_token_id) != 1:
         return "the mask token stands in the sentence itself"
     limit = model.limit()
     if limit is not None and len(ids) > limit:
         return f"the sentence is longer than the {limit} tokens that the model takes"
     mask = ids.index(tokenizer.mask_token_id)
-    first, second = (_tokens(found["offset_mapping"], span) for span in spans)
+    first, second = (_tokens(encoding["offset_mapping"], span) for span in spans)
     if not first or not second or set(first) & set(second) or mask in (*first, *second):
         return "a candidate has no tokens of its own"
     forms = []
@@ -330,8 +267,8 @@ def _prepared(model: Model, example: PronounExample) -> _Prepared | str:
         return (
             f"one of {', '.join(map(repr, (w for side in FORMS[example.kind] for w in side)))} is unknown to the model"
         )
-    names = [n for n in tokenizer.model_input_names if n in found and model.accepts(n)]
-    tensors = {name: torch.tensor([found[name]]) for name in dict.fromkeys(["input_ids", *names])}
+    names = [n for n in tokenizer.model_input_names if n in encoding and model.accepts(n)]
+    tensors = {name: torch.tensor([encoding[name]]) for name in dict.fromkeys(["input_ids", *names])}
     return _Prepared(text, tensors, mask, (first, second), forms[0], forms[1])
 
 
@@ -359,11 +296,10 @@ def _probabilities(model: Model, batch: Sequence[_Prepared]) -> list[tuple[float
     return [(float(row[p.male].sum()), float(row[p.female].sum())) for row, p in zip(chances, batch, strict=True)]
 
 
-def _weights(trace: Trace, view: str, prepared: _Prepared, combine: str) -> Floats:
-    """[layer, candidate] of the mask's row."""
+def _weights(trace: Trace, view: str, prepared: _Prepared) -> Floats:
+    """[layer, candidate] of the mask's row; a candidate of several tokens has their sum."""
     rows = getattr(trace, view)(query=prepared.mask).values[:, 0].astype(np.float64)
-    reduce = np.sum if combine == "sum" else np.mean
-    return np.stack([reduce(rows[:, own], axis=1) for own in prepared.candidates], axis=1)
+    return np.stack([rows[:, own].sum(axis=1) for own in prepared.candidates], axis=1)
 
 
 def _larger(pair: Floats) -> int | None:
