@@ -1,6 +1,7 @@
 """Flow against solvers that share nothing with ours."""
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -135,6 +136,20 @@ def test_large_capacities_do_not_drown_small_flows(case: str) -> None:
     graph = [np.array(layer, dtype=float) for layer in layers]
     assert af.flow(graph, query, 0, -1)[0, 0, 0] == truth
     assert af.max_flow(graph, query, 0).value == truth
+
+
+@pytest.mark.parametrize("call", [lambda A: af.flow(A, 0, 0, -1)[0, 0, 0], lambda A: af.max_flow(A, 0, 0).value])
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_flow_beyond_the_largest_double_is_an_error(depth: int, call: Callable[[np.ndarray], float]) -> None:
+    A = np.full((depth, 2, 2), 1.7e308)
+    assert call(A / 2) == 1.7e308
+    with pytest.raises(af.InputError, match="exceeds the largest double"):
+        call(A)
+    A[-1, 0, 1] = A[0, 0, 0] = np.inf  # edges of infinite capacity, and no path
+    with pytest.raises(af.InputError, match="exceeds the largest double"):
+        call(A)
+    A[0, 1, 0] = A[1:-1, 1, 1] = np.inf
+    assert call(A) == np.inf
 
 
 def test_unreachable_tokens_get_zero() -> None:

@@ -9,12 +9,16 @@ import attnflow as af
 from helpers.families import attention
 
 GRAPHS = [(1, 5), (2, 7), (3, 9), (4, 16), (6, 12), (6, 70), (12, 8), (40, 5)]
+DEEPER = [(depth, n) for depth, n in GRAPHS if depth > 1]
+
+
+def graph(depth: int, n: int) -> np.ndarray:
+    return attention(np.random.default_rng(depth * 100 + n), depth, n, sharpness=2.0)
 
 
 @pytest.fixture(params=GRAPHS, ids=lambda g: f"{g[0]}x{g[1]}")
 def A(request: pytest.FixtureRequest) -> np.ndarray:
-    depth, n = request.param
-    return attention(np.random.default_rng(depth * 100 + n), depth, n, sharpness=2.0)
+    return graph(*request.param)
 
 
 def test_first_layer_is_rollout_is_the_graph(A: np.ndarray) -> None:
@@ -22,9 +26,9 @@ def test_first_layer_is_rollout_is_the_graph(A: np.ndarray) -> None:
     assert (af.rollout(A, layers=0)[0] == A[0]).all()
 
 
-def test_second_layer_has_a_closed_form(A: np.ndarray) -> None:
-    if len(A) < 2:
-        return
+@pytest.mark.parametrize(("depth", "n"), DEEPER)
+def test_second_layer_has_a_closed_form(depth: int, n: int) -> None:
+    A = graph(depth, n)
     expected = np.minimum(A[1][:, :, None], A[0][None, :, :]).sum(axis=1)
     assert np.allclose(af.flow(A, layers=1)[0], expected, rtol=0, atol=1e-14)
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from attnflow._core import Graph
 
 Floats = NDArray[np.float64]
+TOO_LARGE = (
+    "a flow of this graph exceeds the largest double (about 1.8e308): make its capacities smaller, for example by "
+    "A * 2.0**-64, and the flows come out smaller by the same factor"
+)
 MOST_THREADS = 256  # each holds two copies of the inner layers
 
 
@@ -78,26 +82,30 @@ def flow_and_steps(
     elif isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"threads={threads!r}: expected an int of at least 1, or None for all cores")
     depth, widths = len(matrices), level_widths(matrices)
-    wanted = indices(layers, depth, "layer")
-    if not wanted:
+    levels = [l + 1 for l in indices(layers, depth, "layer")]
+    if not levels:
         raise InputError(f"layers={layers!r}: expected at least one, from 0 to {depth - 1}")
-    sizes = [widths[l + 1] for l in wanted]
-    asked = None if queries is None else positions(queries, "query")
-    if len(set(sizes)) > 1 and (asked is None or min(asked, default=0) < 0):
+    sizes = [widths[level] for level in levels]
+    if queries is not None:
+        queries = positions(queries, "query")
+    if len(set(sizes)) > 1 and (queries is None or min(queries, default=0) < 0):
         raise InputError(
             f"the layers asked for have {sizes} positions: give queries that exist in all of them, counted from 0, or ask "
             "for layers of one size at a time"
         )
-    rows = indices(asked, min(sizes), "query")
+    rows = indices(queries, min(sizes), "query")
     columns = indices(tokens, widths[0], "token")
     batched = matrices[0].ndim == 3
     results: list[Floats] = []
     steps: dict[str, int] = {}
     for b in range(matrices[0].shape[0] if batched else 1):
         graph = _native_graph(matrices, b if batched else None)
-        values, done = graph.flow([l + 1 for l in wanted], rows, columns, min(int(threads), MOST_THREADS))
+        try:
+            values, counts = graph.flow(levels, rows, columns, min(int(threads), MOST_THREADS))
+        except OverflowError:
+            raise InputError(TOO_LARGE) from None
         results.append(values)
-        steps = {name: steps.get(name, 0) + count for name, count in done.items()}
+        steps = {name: steps.get(name, 0) + count for name, count in counts.items()}
     return (np.stack(results) if batched else results[0]), steps
 
 
@@ -157,13 +165,13 @@ class MaxFlow:
         if limit is not None and (not isinstance(limit, int) or limit < 0):
             raise InputError(f"limit={limit!r}: expected 0 or more, or None for all paths")
         remaining = [_Sparse.of(layer) for layer in self.edges]
-        found: list[FlowPath] = []
-        while limit is None or len(found) < limit:
+        paths: list[FlowPath] = []
+        while limit is None or len(paths) < limit:
             path = _widest_path(remaining, self.query, self.token)
             if path is None:
                 break
-            found.append(path)
-        return found
+            paths.append(path)
+        return paths
 
 
 def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
@@ -191,7 +199,10 @@ def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
     layer = index(layer, len(matrices), "layer")
     query = index(query, widths[layer + 1], "query")
     token = index(token, widths[0], "token")
-    value, capacity, edges, sink_side = _native_graph(matrices, None).max_flow(layer + 1, query, token)
+    try:
+        value, capacity, edges, sink_side = _native_graph(matrices, None).max_flow(layer + 1, query, token)
+    except OverflowError:
+        raise InputError(TOO_LARGE) from None
     cut: list[CutEdge] = []
     if np.isfinite(value):
         for l in range(layer + 1):

@@ -6,7 +6,7 @@
 namespace attnflow {
 
 namespace {
-constexpr double kUnlimited = std::numeric_limits<double>::max();
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 }
 
 Columns::Columns(const Graph& graph, const Pair& pair) : pair_(pair), kernels_(kernels()) {
@@ -16,17 +16,15 @@ Columns::Columns(const Graph& graph, const Pair& pair) : pair_(pair), kernels_(k
     supply_ = demand_ = Rows<double>(levels, n);
     budget_.assign(n, 0.0);
     source_column_ = sink_column_ = direct_ = std::vector<double>(levels);
-    sink_room_.assign(levels + 1, 0.0);
+    source_room_ = sink_room_ = std::vector<double>(levels + 1);
 }
 
 bool Columns::run() {
     begin();
     send_directly();
-    for (int k = pair_.depth; k >= 3; --k) {
-        double room = source_room(k);
-        for (int m = k - 1; m >= 2 && room > 0; --m) room = match(k, m, room);
-    }
-    for (int k = 2; k <= pair_.depth; ++k) match(k, 1, source_room(k));
+    for (int k = pair_.depth; k >= 3; --k)
+        for (int m = k - 1; m >= 2 && source_room(k) > 0; --m) match(k, m);
+    for (int k = 2; k <= pair_.depth; ++k) match(k, 1);
     return saturated();
 }
 
@@ -44,7 +42,9 @@ void Columns::begin() {
         sink_column_[k] = q != t ? capacity(k, t, t) : 0;
         direct_[k] = q != t ? capacity(k, q, t) : 0;
     }
-    find_sink_rooms();
+    source_room_[top] = sink_room_[1] = kUnlimited;
+    for (int k = top - 1; k >= 0; --k) source_room_[k] = std::min(source_room_[k + 1], source_column_[k + 1]);
+    for (int m = 2; m <= top; ++m) sink_room_[m] = std::min(sink_room_[m - 1], sink_column_[m - 1]);
 }
 
 void Columns::first_supply(int k, double* to) const {
@@ -77,39 +77,35 @@ void Columns::send_directly() {
     }
 }
 
-// Paths that hop out of the source's column at layer k, where there is room for that much, and into the sink's at layer
-// m; returns the room left.
-double Columns::match(int k, int m, double source_room_here) {
-    const double room = std::min(source_room_here, sink_room(m));
-    if (room <= 0) return source_room_here;
+// Paths that hop out of the source's column at layer k and into the sink's at layer m.
+void Columns::match(int k, int m) {
+    const double room = std::min(source_room(k), sink_room(m));
+    if (room <= 0) return;
     const int n = static_cast<int>(budget_.size());
     const double amount = m + 1 == k ? kernels_.take(supply_[k], demand_[m], n, room)
                                      : kernels_.take_via(supply_[k], demand_[m], budget_.data(), n, room);
-    if (amount <= 0) return source_room_here;
+    if (amount <= 0) return;
     leave_source(k, amount);
     enter_sink(m, amount);
-    return source_room(k);
 }
 
-double Columns::source_room(int k) const {
-    double room = kUnlimited;
-    for (int i = k + 1; i <= pair_.depth; ++i) room = std::min(room, source_column_[i]);
-    return room;
-}
-
+// The room above layer k shrinks by the amount, as all the edges there do; the room below may be limited by others.
 void Columns::leave_source(int k, double amount) {
-    for (int i = k + 1; i <= pair_.depth; ++i) source_column_[i] -= amount;
+    for (int i = k; i < pair_.depth; ++i) {
+        source_column_[i + 1] -= amount;
+        source_room_[i] -= amount;
+    }
+    for (int i = k - 1; i >= 0; --i) source_room_[i] = std::min(source_room_[i + 1], source_column_[i + 1]);
     value_ += amount;
 }
 
 void Columns::enter_sink(int m, double amount) {
-    for (int i = 1; i < m; ++i) sink_column_[i] -= amount;
-    if (m > 1) find_sink_rooms();
-}
-
-void Columns::find_sink_rooms() {
-    sink_room_[1] = kUnlimited;
-    for (int m = 2; m <= pair_.depth; ++m) sink_room_[m] = std::min(sink_room_[m - 1], sink_column_[m - 1]);
+    for (int i = 1; i < m; ++i) {
+        sink_column_[i] -= amount;
+        sink_room_[i + 1] -= amount;
+    }
+    if (m == 1) return;
+    for (int i = m + 1; i <= pair_.depth; ++i) sink_room_[i] = std::min(sink_room_[i - 1], sink_column_[i - 1]);
 }
 
 // A column is cut off when it is full at some layer, and so is everything that leaves it (or enters it) up to there.

@@ -29,7 +29,7 @@ public:
     double value() const { return value_; }
 
     // What can still come down the source's column to layer k, and go down the sink's column from layer m.
-    double source_room(int k) const;
+    double source_room(int k) const { return source_room_[k]; }
     double sink_room(int m) const { return sink_room_[m]; }
     // Takes note that `amount` leaves the source's column at layer k, or enters the sink's at layer m.
     void leave_source(int k, double amount);
@@ -56,8 +56,7 @@ public:
 private:
     void begin();
     void send_directly();
-    double match(int k, int m, double source_room_here);
-    void find_sink_rooms();
+    void match(int k, int m);
     void copy_on_paths(double* to, const double* edges, bool node_on_path, int ends_at) const;
 
     const Pair& pair_;
@@ -66,7 +65,7 @@ private:
     Rows<double> supply_, demand_;                              // [layer][column]
     std::vector<double> budget_;                                // [column]
     std::vector<double> source_column_, sink_column_, direct_;  // [layer]
-    std::vector<double> sink_room_;                             // [m] the least of sink_column_ below m
+    std::vector<double> source_room_, sink_room_;  // [layer] the least of source_column_ above, of sink_column_ below
 };
 
 }  // namespace attnflow

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 namespace attnflow {
 
@@ -25,6 +26,22 @@ public:
         double value = 0;
         while (!stopped() && label()) value += blocking_flow();
         return value;
+    }
+
+    // Whether a path of infinite capacity joins the two.
+    bool infinite_path() const {
+        if (g_.finite) return false;
+        std::vector<char> reached(g_.width[top_], 0);
+        reached[query_] = 1;
+        for (int k = top_; k >= 1; --k) {
+            std::vector<char> below(g_.width[k - 1], 0);
+            for (int i = 0; i < g_.width[k]; ++i)
+                if (reached[i])
+                    for (int j = 0; j < g_.width[k - 1]; ++j)
+                        if (std::isinf(g_.cap.row(k, i)[j])) below[j] = 1;
+            reached = below;
+        }
+        return reached[token_];
     }
 
     bool stopped() {
@@ -153,21 +170,6 @@ private:
         return v.level < u.level ? residual_down(u.level, u.node, v.node) : f_.row(v.level, v.node)[u.node];
     }
 
-    bool infinite_path() {
-        if (g_.finite) return false;
-        std::vector<char> reached(g_.width[top_], 0);
-        reached[query_] = 1;
-        for (int k = top_; k >= 1; --k) {
-            std::vector<char> below(g_.width[k - 1], 0);
-            for (int i = 0; i < g_.width[k]; ++i)
-                if (reached[i])
-                    for (int j = 0; j < g_.width[k - 1]; ++j)
-                        if (std::isinf(g_.cap.row(k, i)[j])) below[j] = 1;
-            reached = below;
-        }
-        return reached[token_];
-    }
-
     const Graph& g_;
     const int top_, query_, token_;
     Matrices& f_;
@@ -185,13 +187,15 @@ Certificate exact_flow(const Graph& graph, int layer, int query, int token, Matr
     for (int k = 1; k <= layer; ++k) std::fill_n(flow.at(k), flow.size(k), 0.0);
     Dinic dinic(graph, layer, query, token, flow, stop);
     const double value = dinic.run();
-    if (dinic.stopped() || std::isinf(value)) {
-        Certificate c;
+    Certificate c;
+    if (dinic.stopped() || dinic.infinite_path()) {
         c.value = c.cut = value;
         c.stopped = dinic.stopped();
         return c;
     }
-    return dinic.certificate(value);
+    if (std::isfinite(value)) c = dinic.certificate(value);
+    if (!std::isfinite(value) || !std::isfinite(c.cut)) throw std::overflow_error("a flow exceeds the largest double");
+    return c;
 }
 
 }  // namespace attnflow

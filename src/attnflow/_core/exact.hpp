@@ -18,7 +18,7 @@ struct Certificate {
 };
 
 // Maximum flow from (layer, query) to (0, token); `flow` has the shape of graph.cap and receives the flow on the edges.
-// `stop` is asked now and then.
+// `stop` is asked now and then. A finite flow that no double can hold is a std::overflow_error.
 Certificate exact_flow(const Graph& graph, int layer, int query, int token, Matrices& flow,
                        const std::function<bool()>& stop);
 

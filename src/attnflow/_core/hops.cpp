@@ -15,15 +15,13 @@ bool Hops::run() {
     for (int m = 1; m < (sink_column_open ? pair_.depth - 1 : 2); ++m)
         kernels_.above(columns_.demand(m), 0, padded(n), wanting_[m]);
     for (int k = pair_.depth; k >= 3; --k) {
-        double room = columns_.source_room(k);
         double* supply = columns_.supply(k);
-        for (int h = 0; h < n && room > 0; ++h) {
+        for (int h = 0; h < n && columns_.source_room(k) > 0; ++h) {
             if (supply[h] <= 0) continue;
-            const double sent = send_supply(k, h, std::min(supply[h], room), sink_column_open);
+            const double sent = send_supply(k, h, std::min(supply[h], columns_.source_room(k)), sink_column_open);
             if (sent <= 0) continue;
             supply[h] -= sent;
             columns_.leave_source(k, sent);
-            room = columns_.source_room(k);
         }
     }
     return columns_.saturated();

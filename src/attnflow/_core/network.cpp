@@ -32,9 +32,9 @@ void Network::begin() {
         std::copy_n(pair_.open(k, 0), static_cast<std::ptrdiff_t>(pair_.width(k)) * pair_.words(k - 1), open(k, 0));
     begin_ends();
     if (!pair_.square()) return;
+    std::fill(inflow_[0], inflow_[top], 0.0);
+    enter_hops();
     find_straight_flows();
-    for (const Residual::Change& hop : residual_.changes())
-        if (residual_.row(hop.layer, hop.from)[hop.to] <= pair_.negligible) drop(open(hop.layer, hop.from), hop.to);
     for (int k = 2; k < top; ++k) close_full_edges(k);
 }
 
@@ -60,14 +60,25 @@ void Network::begin_ends() {
     kernels_.above(into_sink_.data(), pair_.negligible, above_sink, open_to_sink_.data());
 }
 
+// Closes the edges that step 2 filled, and adds up what it sends into each node and takes from it.
+void Network::enter_hops() {
+    const std::vector<Residual::Change>& hops = residual_.changes();
+    for (auto hop = hops.begin(); hop != hops.end();) {
+        const int layer = hop->layer, from = hop->from;
+        double *below = inflow_[layer - 1], sum = 0;
+        Word* out = open(layer, from);
+        for (; hop != hops.end() && hop->layer == layer && hop->from == from; ++hop) {
+            below[hop->to] += hop->sent;
+            sum += hop->sent;
+            if (*hop->left <= pair_.negligible) drop(out, hop->to);
+        }
+        inflow_[layer][from] -= sum;
+    }
+}
+
 // What step 1 sent straight down a column it counted only as a sum; conservation gives it, level by level from the top.
 void Network::find_straight_flows() {
     const int top = pair_.depth, n = pair_.width(0);
-    std::fill(inflow_[0], inflow_[top], 0.0);
-    for (const Residual::Change& hop : residual_.changes()) {
-        inflow_[hop.layer][hop.from] -= hop.sent;
-        inflow_[hop.layer - 1][hop.to] += hop.sent;
-    }
     for (int k = top; k >= 2; --k) {
         // what enters (k, j) and has not left it by a hop
         const double* flow = inflow_[k];
@@ -128,8 +139,8 @@ void Network::take_back(double& left, int k, int i, int j, double amount) {
 void Network::find_feeders() {
     feeders_known_ = true;
     for (const Residual::Change& at : residual_.changes()) {
-        const double left = residual_.row(at.layer, at.from)[at.to];
-        if (pair_.capacity(at.layer, at.from, at.to) - left > pair_.negligible && pair_.on_path(at.layer - 1, at.to))
+        if (pair_.capacity(at.layer, at.from, at.to) - *at.left > pair_.negligible &&
+            pair_.on_path(at.layer - 1, at.to))
             add(feeders(at.layer, at.to), at.from);
     }
     if (!pair_.square()) return;

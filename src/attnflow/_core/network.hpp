@@ -68,6 +68,7 @@ private:
     void make_ready(int k, int i);
     bool in_residual(int k, int i) const { return i != pair_.source || (!pair_.square() && k < pair_.depth); }
     void begin_ends();
+    void enter_hops();
     void find_straight_flows();
     void close_full_edges(int k);
     void find_feeders_at_columns(int k);

@@ -28,8 +28,7 @@ Residual::Residual(const Graph& graph, const Pair& pair) : graph_(graph), pair_(
 }
 
 void Residual::restore() {
-    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change)
-        row(change->layer, change->from)[change->to] = change->before;
+    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) *change->left = change->before;
     changes_.clear();
 }
 

@@ -13,20 +13,24 @@ public:
     Residual(const Graph& graph, const Pair& pair);
 
     struct Change {
-        int layer, from, to;  // the edge (layer, from) -> (layer - 1, to), as the pair sees it
+        // A constructor, so that a change is written where it stays: a copy would wait for the writes before it.
+        Change(double& edge, int k, int i, int j, double amount)
+            : left(&edge), before(edge), sent(amount), layer(k), from(i), to(j) {}
+        double* left;  // the place of the edge
         double before, sent;
+        int layer, from, to;  // the edge (layer, from) -> (layer - 1, to), as the pair sees it
     };
 
     // What the edges from (k, i) can carry, 1 < k < depth of the pair. To be changed by the functions below alone.
     double* row(int k, int i) { return (pair_.flipped ? flipped_ : upright_).row(pair_.layer_of_graph(k), i); }
     // Puts `amount` on an edge, whose place is `left`; an edge wider than the bound counts as that wide.
     void send(double& left, int k, int i, int j, double amount) {
-        changes_.push_back(Change{k, i, j, left, amount});
+        changes_.emplace_back(left, k, i, j, amount);
         left = pair_.within_bound(left) - amount;
     }
     // Replaces what an edge can carry.
     void set(double& left, int k, int i, int j, double value) {
-        changes_.push_back(Change{k, i, j, left, 0});
+        changes_.emplace_back(left, k, i, j, 0);
         left = value;
     }
     const std::vector<Change>& changes() const { return changes_; }

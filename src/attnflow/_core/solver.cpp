@@ -22,9 +22,11 @@ Solver::Solver(const Graph& graph)
 double Solver::solve(int layer, int query, int token, const std::atomic<bool>& cancelled) {
     ++counters.pairs;
     if (layer == 1) return graph_.cap.row(1, query)[token];
-    if (layer == 2)
-        return kernels().sum_min(graph_.cap.row(2, query), graph_.cap_t.row(1, token), padded(graph_.width[1]));
-    if (graph_.finite) {
+    if (layer == 2) {
+        const double sum =
+            kernels().sum_min(graph_.cap.row(2, query), graph_.cap_t.row(1, token), padded(graph_.width[1]));
+        if (std::isfinite(sum)) return sum;
+    } else if (graph_.finite) {
         if (!graph_.full && !reach_.find(layer, query, token)) return 0;
         const Flow flow = narrow(layer, query, token, cancelled);
         if (cancelled || flow.proven()) return flow.cut;
