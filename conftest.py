@@ -1,6 +1,12 @@
-"""For all tests: modules whose libraries are not installed are left out of the doctests; torch uses one thread."""
+"""For all tests: modules whose libraries are not installed are left out of the doctests; torch uses one thread; no test
+has a deadline; and `attnflow` is the command, run in this process."""
 
 import importlib.util
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
 
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
@@ -13,3 +19,31 @@ if importlib.util.find_spec("torch") is not None:
     import torch
 
     torch.set_num_threads(1)  # the models are tiny, and threads that wait for each other are slow on a busy machine
+
+if importlib.util.find_spec("hypothesis") is not None:
+    from hypothesis import settings
+
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
+
+
+class Printed(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def attnflow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
+    """attnflow(*words) is what the command prints for these words, and its exit status. This process has torch loaded."""
+
+    def run(*words: str) -> Printed:
+        from attnflow.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["attnflow", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return Printed(int(stop.value.code or 0), *capsys.readouterr())
+
+    return run

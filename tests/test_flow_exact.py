@@ -22,7 +22,7 @@ def a_pair(rng: np.random.Generator, layers: list[np.ndarray]) -> tuple[int, int
     return int(rng.integers(layers[-1].shape[0])), int(rng.integers(layers[0].shape[1]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seeds, kinds, st.integers(1, 8), st.booleans())
 def test_equals_the_true_maximum(seed: int, kind: str, depth: int, square: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def test_equals_the_true_maximum(seed: int, kind: str, depth: int, square: bool)
     assert af.flow(layers, query, token, -1)[0, 0, 0] == pytest.approx(truth, rel=1e-9, abs=0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seeds, st.integers(3, 40), st.integers(1, 12), st.sampled_from([0.0, 0.3, 0.5, 0.9]))
 def test_equals_scipy_to_the_last_bit_on_dyadic_capacities(seed: int, depth: int, n: int, residual: float) -> None:
     rng = np.random.default_rng(seed)
@@ -50,7 +50,7 @@ def test_equals_scipy_beyond_one_machine_word(depth: int, n: int) -> None:
         assert af.flow(A, query, token, -1)[0, 0, 0] == scipy_maximum(list(A), query, token, bits=20)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seeds, kinds, st.integers(1, 5), st.booleans())
 def test_max_flow_proves_itself(seed: int, kind: str, depth: int, square: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -65,7 +65,7 @@ def test_max_flow_proves_itself(seed: int, kind: str, depth: int, square: bool) 
     assert [p.amount for p in paths] == sorted((p.amount for p in paths), reverse=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seeds, st.integers(1, 4), st.integers(1, 5))
 def test_equals_networkx_with_infinite_capacities(seed: int, depth: int, n: int) -> None:
     import networkx as nx

@@ -45,7 +45,7 @@ def test_flow_stays_below_what_leaves_the_query_and_what_enters_the_token(A: np.
     assert (flowing <= A[0].sum(0)[None, None, :] + 1e-12).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 9))
 def test_flow_grows_with_every_capacity(seed: int, depth: int, n: int) -> None:
     rng = np.random.default_rng(seed)
@@ -55,7 +55,7 @@ def test_flow_grows_with_every_capacity(seed: int, depth: int, n: int) -> None:
     assert (af.flow(wider) >= af.flow(A) - 1e-12).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 9))
 def test_permuting_the_tokens_permutes_the_result(seed: int, depth: int, n: int) -> None:
     rng = np.random.default_rng(seed)

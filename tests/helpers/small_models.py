@@ -11,6 +11,7 @@ import torch
 import transformers
 
 import attnflow as af
+from helpers.architectures import POSITIONS, hf
 from helpers.small_tokenizers import byte_level, wordpiece
 
 TEXT = "the key to the cabinet"
@@ -52,3 +53,16 @@ def package(name: str) -> Path:
     if spec is None or spec.origin is None:
         pytest.skip(f"the package {name} is not installed; make test installs it")
     return Path(spec.origin).parent
+
+
+def model_folder(path: Path, model: Any, tokenizer: Any = None) -> Path:
+    model.save_pretrained(path)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(path)
+    return path
+
+
+def classifier() -> Any:
+    return hf(
+        "BertForSequenceClassification", **POSITIONS, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}
+    )()

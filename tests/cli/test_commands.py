@@ -1,0 +1,136 @@
+"""What the commands print and refuse, in the words of a command."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnflow as af
+
+torch = pytest.importorskip("torch", reason="models need torch")
+transformers = pytest.importorskip("transformers", reason="models need transformers")
+
+from helpers.small_models import classifier, model_folder  # noqa: E402
+from helpers.small_tokenizers import wordpiece  # noqa: E402
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(model_folder(tmp_path_factory.mktemp("models") / "m", classifier(), wordpiece()))
+
+
+def test_offline_and_not_in_the_cache(tmp_path: Path) -> None:
+    """In a process of its own: the hub reads its variables once."""
+    run = subprocess.run(
+        [sys.executable, "-m", "attnflow", "show", "the key", "-m", "no-such/model"],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert run.returncode == 2 and run.stdout == ""
+    assert run.stderr.strip() == (
+        "attnflow: the model 'no-such/model' is not in the cache and the hub cannot be reached: connect to the network "
+        "(or unset HF_HUB_OFFLINE), or give the path of a folder"
+    )
+
+
+def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    printed = attnflow("show", "the key to the cabinets", "-m", model, "--method", "flow", "--words", "--no-special")
+    assert printed.status == 0, printed.err
+    lines = printed.out.splitlines()
+    assert lines[0].startswith("class: '") and "flow" in lines[1]
+    assert [line.split()[1] for line in lines if line[:1].isdigit()] == ["the", "key", "to", "the", "cabinets"]
+    assert "\x1b" not in printed.out
+    result = json.loads(attnflow("show", "the key", "-m", model, "--layer", "all", "--query", "key", "--json").out)
+    assert np.array(result["values"]).shape == (3, 1, 4)
+    assert result["method"] == "rollout" and result["query_tokens"] == ["key"]
+    assert attnflow("show", "the key", "-m", model, "-o", str(tmp_path / "r.npz")).out == ""
+    assert af.TokenAttention.load(tmp_path / "r.npz").tokens == ("[CLS]", "the", "key", "[SEP]")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--layer", "L9"], "layer 'L9': expected L1 to L3, last or all"),
+        (["--query", "all"], "query all: a table shows one query; give --json or --output for all of them"),
+        (["--query", "--5"], "query '--5' is not a token of this text"),
+        (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
+        (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
+        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"),
+        (["--method", "gather"], "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"),
+        (["--normalize", "rows"], "--normalize goes with --edges: give that too, or leave it out"),
+        (["--edges", "alti", "--answer", "0"], "--answer goes with edges by gradients, and alti are about no answer: leave it out"),
+        (["--edges", "alti", "--method", "gradient"], "method gradient looks at no edges: leave --edges out"),
+        (["--edges", "alti", "-o", "x.html"], "the page shows attention itself: --edges go with the terminal, with --json and with other files"),
+        (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
+        (["-o", "x.doc"], "x.doc"),
+        (["--answer", "0"], "--answer goes with importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
+        (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
+        (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
+        (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page is about the model's own answer"),
+        (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
+    ],
+)  # fmt: skip
+def test_show_with_mistakes(attnflow: Command, model: str, words: list[str], sentence: str) -> None:
+    printed = attnflow("show", "the key", "-m", model, *words)
+    assert printed.status == 2 and printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
+
+
+def test_messages_name_options(attnflow: Command, tmp_path: Path) -> None:
+    """What is for Python in the library is for the terminal in the command."""
+    path, bare = (
+        model_folder(tmp_path / "long", classifier(), wordpiece()),
+        model_folder(tmp_path / "bare", classifier()),
+    )
+    for words, sentence in (
+        (("key " * 40, "-m", str(path)), "shorten it, split it, or give --truncate to keep the first 32 tokens"),
+        (("the key", "-m", str(bare)), "has no tokenizer: save it into its folder too"),
+        (("the key", "--device", "moon"), "--device 'moon' is not here"),
+        (("the key", "--dtype", "float3"), "--dtype 'float3': expected one of"),
+    ):
+        printed = attnflow("show", *words)
+        assert printed.status == 2 and sentence in printed.err
+    torch.save(classifier().state_dict(), path / "pytorch_model.bin")
+    (path / "model.safetensors").unlink()
+    printed = attnflow("show", "the key", "-m", str(path))
+    assert printed.status == 2 and "convert it, or give --no-safetensors to read its PyTorch files" in printed.err
+    assert attnflow("show", "the key", "-m", str(path), "--no-safetensors").status == 0
+
+
+def test_show_importance_of_an_answer(attnflow: Command, model: str) -> None:
+    loaded = af.load(model)
+    for method in ("blank-out", "gradient"):
+        for answer in (0, 1):
+            printed = attnflow("show", "the key", "-m", model, "--method", method, "--answer", str(answer), "--json")
+            expected = getattr(loaded, method.replace("-", "_"))("the key", answer).values
+            assert np.allclose(json.loads(printed.out)["values"], expected)
+    printed = attnflow("show", "the key", "-m", model, "--method", "gradient", "--of", "logit", "--json")
+    assert np.allclose(json.loads(printed.out)["values"], loaded.gradient("the key", of="logit").values)
+
+
+def test_show_takes_words_as_queries(attnflow: Command, model: str) -> None:
+    printed = attnflow("show", "the unbelievable key", "-m", model, "--words", "--query", "unbelievable")
+    assert "rollout (words) · query unbelievable · L3" in printed.out
+
+
+def test_a_text_that_is_not_utf_8(attnflow: Command, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    printed = attnflow("show", "-", "-m", model)
+    assert printed.status == 2 and "not UTF-8" in printed.err
+
+
+def test_env(attnflow: Command) -> None:
+    versions = json.loads(attnflow("env", "--json").out)
+    assert (versions["attnflow"], versions["core"]) == (af.__version__, "compiled")
+    assert versions["torch"] == torch.__version__
+    assert f"transformers     {transformers.__version__}\n" in attnflow("env").out
