@@ -14,6 +14,7 @@ from attnflow._arrays import index, indices, positions, to_numpy
 from attnflow._core import native
 from attnflow.errors import InputError
 from attnflow.graph import graph_layers, level_widths
+from attnflow.selection import select_layers
 
 if TYPE_CHECKING:
     from attnflow._core import Graph
@@ -81,10 +82,8 @@ def flow_and_steps(
         threads = cores()
     elif isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"threads={threads!r}: expected an int of at least 1, or None for all cores")
-    depth, widths = len(matrices), level_widths(matrices)
-    levels = [l + 1 for l in indices(layers, depth, "layer")]
-    if not levels:
-        raise InputError(f"layers={layers!r}: expected at least one, from 0 to {depth - 1}")
+    widths = level_widths(matrices)
+    levels = [l + 1 for l in select_layers(layers, len(matrices))]
     sizes = [widths[level] for level in levels]
     if queries is not None:
         queries = positions(queries, "query")
