@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import attnflow as af
+from attnflow.view.page import Page
 
 model = af.load("bert-base-uncased")
 assert_type(model, af.Model)
@@ -33,3 +35,7 @@ assert_type(af.TokenAttention.load("result.json"), af.TokenAttention)
 assert_type(model.blank_out("the key"), af.TokenAttention)
 assert_type(model.blank_out(["the key", "the keys"]), list[af.TokenAttention])
 assert_type(model.gradient("the key"), af.TokenAttention)
+assert_type(model.explain("the key"), Page)
+assert_type(af.evaluate.evaluate(model, ["the key", "the keys"], ["singular", "plural"]), af.evaluate.Evaluation)
+
+graph: torch.Tensor = af.attention_graph(model.trace("the key", keep_heads=True).weights)
