@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow import files
-from attnflow.files import LABELS, VERSION
+from attnflow import result_files as files
 from attnflow.result import Score, TokenAttention
+from attnflow.result_files import LABELS, VERSION
 from attnflow.view.colour import colours
 
 FORMATS = ("json", "npz", "csv", "parquet")
@@ -329,7 +329,7 @@ def test_a_file_with_a_wrong_field_is_one_sentence(field: str, wrong: object, tm
 def test_a_newer_file_is_one_sentence(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = path_of(tmp_path, extension)
     with monkeypatch.context() as later:
-        later.setattr("attnflow.files.VERSION", VERSION + 1)
+        later.setattr("attnflow.result_files.VERSION", VERSION + 1)
         result().save(path)
     with pytest.raises(af.InputError) as caught:
         TokenAttention.load(path)

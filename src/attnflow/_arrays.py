@@ -14,6 +14,8 @@ from attnflow.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+FloatArray = NDArray[np.floating[Any]]
+
 Array = Any
 """A numpy array or a torch tensor, where the code does not tell them apart."""
 

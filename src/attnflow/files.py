@@ -1,46 +1,22 @@
-"""The file formats of a result: .json, .npz, .csv and .parquet, by the extension. Nothing is ever unpickled."""
+"""Writing files whole or not at all, and what the formats of this package share."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import hashlib
 import importlib
-import itertools
-import json
-import math
 import os
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeVar
 
 from attnflow.errors import InputError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from attnflow.result import TokenAttention
-
-FORMAT = "attnflow.TokenAttention"
-VERSION = 2
-LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
-          "patches", "provenance")  # fmt: skip
-
-DEFLATE = 1100
-"""Bytes that one byte of a compressed file can stand for, at most."""
-
-DIGEST = b"attnflow.sha256"
-"""The key of a .parquet file's metadata under which the checksum of its content stands."""
 
 BESIDE = ".attnflow-*.tmp"
 """The name of a file that is being written."""
 
-FloatArray = NDArray[np.floating[Any]]
+PICTURES = (".svg", ".pdf", ".png")
+
 T = TypeVar("T")
 
 
@@ -106,126 +82,9 @@ def of_extension(table: Mapping[str, T], path: Path) -> T:
         ) from None
 
 
-def labels(result: TokenAttention) -> dict[str, Any]:
-    """All but the values, as JSON holds it."""
-    fields = {name: getattr(result, name) for name in LABELS}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    return {"format": FORMAT, "version": VERSION, **plain, "dtype": str(result.values.dtype)}
-
-
-def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[str, Any], np.dtype[Any]]:
-    """The arguments of TokenAttention that a file holds, except the values, and the type of those."""
-    document = text if isinstance(text, dict) else json.loads(text)
-    if document["format"] != FORMAT:
-        raise ValueError("another format")
-    if document["version"] > VERSION:
-        from attnflow.version import __version__
-
-        raise InputError(
-            f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
-            "update attnflow"
-        )
-    if document["version"] < 2:
-        document["patches"] = document["grid"]
-    if document["dtype"] not in ("float32", "float64"):
-        raise ValueError("another dtype")
-    return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
-
-
-def _write_json(result: TokenAttention, path: Path) -> None:
-    path.write_text(json.dumps(result.to_dict()) + "\n", encoding="ascii")
-
-
-def _read_json(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    fields, dtype = _read_labels(document, path)
-    return fields, np.array(document["values"], dtype=dtype)
-
-
-def _write_npz(result: TokenAttention, path: Path) -> None:
-    with path.open("wb") as file:  # a path would get .npz appended
-        np.savez_compressed(file, values=result.values, meta=np.array(json.dumps(labels(result))))
-
-
-def _read_npz(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        for name in ("meta", "values"):
-            _check_size(archive.zip, f"{name}.npy", path)
-        fields, dtype = _read_labels(str(archive["meta"]), path)
-        return fields, archive["values"].astype(dtype)
-
-
-def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
-    """Refuses an array whose header declares more than the file can hold, before memory is taken for it."""
-    entry = archive.getinfo(name)
-    with archive.open(name) as file:
-        first = np.lib.format.read_magic(file) == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    declared = math.prod(shape) * dtype.itemsize
-    if declared > entry.file_size or entry.file_size > DEFLATE * path.stat().st_size:
-        raise InputError(
-            f"{str(path)!r} is damaged or forged: it declares {max(declared, entry.file_size):,} bytes of {name[:-4]}, and "
-            f"its {path.stat().st_size:,} bytes cannot hold them"
-        )
-
-
 def table_text(text: str) -> str:
     """What other programs can read: UTF-8 has no lone surrogates, and many readers stop at NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-
-
-def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
-    """The columns of the long table before the value: the axis each belongs to, and its entries along that axis."""
-    n = len(result.tokens)
-    return {
-        "layer": (0, [number + 1 for number in result.layers]),
-        "query": (1, list(result.queries)),
-        "query_token": (1, [table_text(token) for token in result.query_tokens]),
-        "input": (2, list(range(n))),
-        "token": (2, [table_text(token) for token in result.tokens]),
-        "word": (2, list(result.word_ids)),
-        "special": (2, list(result.special)),
-        "part": (2, [table_text(part) for part in result.parts] or [""] * n),
-    }
-
-
-def _placed(fields: Mapping[str, Any], dtype: np.dtype[Any], cells: list[tuple[int, int, int, float]]) -> FloatArray:
-    """[layer, query, input] from rows in any order; what is missing stays NaN, which TokenAttention refuses."""
-    layers = {number + 1: i for i, number in enumerate(fields["layers"])}
-    queries = {position: i for i, position in enumerate(fields["queries"])}
-    shape = len(layers), len(queries), len(fields["tokens"])
-    if math.prod(shape) > len(cells):
-        raise ValueError("rows are missing")
-    values = np.full(shape, np.nan, dtype)
-    for layer, query, i, value in cells:
-        values[layers[layer], queries[query], i] = value
-    return values
-
-
-def _write_csv(result: TokenAttention, path: Path) -> None:
-    columns = _columns(result)
-    columns["special"] = 2, [str(special).lower() for special in result.special]
-    places = np.indices(result.values.shape).reshape(3, -1).tolist()
-    cells = [map(entries.__getitem__, places[axis]) for axis, entries in columns.values()]
-    meta = itertools.chain([json.dumps(labels(result))], itertools.repeat(""))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow((*columns, "value", "meta"))
-        writer.writerows(zip(*cells, result.values.ravel().tolist(), meta, strict=False))  # meta never ends
-
-
-def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    # the reader refuses long fields, and the labels of long texts are one; raised only, so that threads do not interfere
-    csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
-    # in any row, should somebody have sorted the table
-    fields, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
-    if rows[-1]["meta"] is None:
-        raise ValueError("the last row is cut")
-    cells = [(int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"])) for row in rows]
-    return fields, _placed(fields, dtype, cells)
 
 
 def arrow(kind: str = "parquet") -> tuple[ModuleType, ModuleType]:
@@ -234,82 +93,3 @@ def arrow(kind: str = "parquet") -> tuple[ModuleType, ModuleType]:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise InputError(f"{kind} needs pyarrow: pip install 'attnflow[corpus]'") from None
-
-
-def _write_parquet(result: TokenAttention, path: Path) -> None:
-    pa, parquet = arrow(".parquet")
-    places = np.indices(result.values.shape).reshape(3, -1)
-    # a text without any word would leave its column without a type
-    kinds = {"word": pa.int64()}
-    columns = {
-        name: pa.array(entries, kinds.get(name)).take(pa.array(places[axis]))
-        for name, (axis, entries) in _columns(result).items()
-    }
-    meta = json.dumps(labels(result)).encode()
-    table = pa.table({**columns, "value": result.values.ravel()}).replace_schema_metadata(
-        {b"attnflow": meta, DIGEST: _digest(meta, result.values)}
-    )
-    parquet.write_table(table, path, write_page_checksum=True)
-
-
-def _digest(meta: bytes, values: FloatArray) -> bytes:
-    """Of labels and values together: the checksums of pages cover neither labels nor the headers of pages."""
-    return hashlib.sha256(meta + values.tobytes()).hexdigest().encode()
-
-
-def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    _, parquet = arrow(".parquet")
-    with path.open("rb") as file:
-        table = parquet.ParquetFile(file, page_checksum_verification=True).read()
-    meta = table.schema.metadata[b"attnflow"]
-    fields, dtype = _read_labels(meta, path)
-    cells = list(zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True))
-    values = _placed(fields, dtype, cells)
-    if json.loads(meta)["version"] >= 2 and table.schema.metadata[DIGEST] != _digest(meta, values):
-        raise ValueError("another checksum")
-    return fields, values
-
-
-def frame(result: TokenAttention) -> DataFrame:
-    """The long table in pandas."""
-    try:
-        import pandas
-    except ImportError:
-        raise InputError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
-    places = np.indices(result.values.shape).reshape(3, -1)
-    # words have no number where there is no word, which int64 cannot say
-    columns = {
-        name: pandas.Series(entries, dtype="Int64" if name == "word" else None).take(places[axis]).array
-        for name, (axis, entries) in _columns(result).items()
-    }
-    return pandas.DataFrame({**columns, "value": result.values.ravel()})
-
-
-def damaged(path: Path) -> InputError:
-    return InputError(f"{str(path)!r} is damaged or is something else: expected a whole file written by save()")
-
-
-def read(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    """The arguments of TokenAttention that a file holds, and the values."""
-    reader = of_extension(READERS, path)
-    try:
-        return reader(path)
-    except InputError:
-        raise
-    except MemoryError:
-        raise InputError(f"{str(path)!r} declares more values than fit into memory: it is damaged or forged") from None
-    except FileNotFoundError:
-        raise InputError(f"{str(path)!r} does not exist: expected a file written by save()") from None
-    except Exception as e:  # zip, csv, JSON and parquet readers share no base class for what a garbled file raises
-        if isinstance(e, OSError) and e.strerror:
-            raise InputError(f"cannot read {str(path)!r}: {e.strerror}") from None
-        raise damaged(path) from None
-
-
-WRITERS: dict[str, Callable[[TokenAttention, Path], None]] = {
-    ".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet,
-}  # fmt: skip
-PICTURES = (".svg", ".pdf", ".png")
-READERS: dict[str, Callable[[Path], tuple[dict[str, Any], FloatArray]]] = {
-    ".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet,
-}  # fmt: skip

@@ -11,9 +11,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnflow._arrays import as_array, is_tensor, positions
+from attnflow._arrays import FloatArray, as_array, is_tensor, positions
 from attnflow.errors import InputError
-from attnflow.files import PICTURES, WRITERS, FloatArray, damaged, frame, labels, of_extension, read, write_whole
+from attnflow.files import PICTURES, of_extension, write_whole
+from attnflow.result_files import WRITERS, damaged, frame, labels, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
-from attnflow.files import FloatArray
 
 # cividis: even steps of lightness, and the same picture with and without colour-blindness
 RAMP = np.array(

@@ -29,8 +29,8 @@ from attnflow.view.sheet import save
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from attnflow._arrays import FloatArray
     from attnflow.capture.passes import Prediction
-    from attnflow.files import FloatArray
     from attnflow.model import Model
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace

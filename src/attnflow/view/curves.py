@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
-from attnflow.files import FloatArray
 from attnflow.view import sheet
 
 if TYPE_CHECKING:

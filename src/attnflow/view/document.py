@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow._arrays import to_numpy
+from attnflow._arrays import FloatArray, to_numpy
 from attnflow.errors import InputError
-from attnflow.files import FloatArray
 from attnflow.flow import max_flow
 from attnflow.receptive import uniform
 from attnflow.result import TokenAttention

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnflow._arrays import FloatArray
 from attnflow.evaluate.importances import answering_position, importances_of, options_of
-from attnflow.files import FloatArray
 from attnflow.view import document
 from attnflow.view.page import Page
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
-from attnflow.files import FloatArray
 from attnflow.result import TokenAttention
 from attnflow.view import sheet
 from attnflow.view.comparison_figure import shaded_lines

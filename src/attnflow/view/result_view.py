@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
-from attnflow.files import FloatArray
+from attnflow._arrays import FloatArray
 from attnflow.result import TokenAttention
 from attnflow.view import figure, page, terminal
 from attnflow.view.colour import laid_over

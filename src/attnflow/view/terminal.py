@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
-from attnflow.files import FloatArray
 from attnflow.result import TokenAttention
 from attnflow.view.colour import colours, ink, shares
 
