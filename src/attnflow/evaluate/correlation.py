@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -56,6 +56,18 @@ class Scores:
     provenance: Mapping[str, Any]
 
 
+class Options(TypedDict, total=False):
+    """Arguments of `measure` that `evaluate` passes on."""
+
+    importance: Mapping[str, Mapping[str, Any]] | Sequence[str]
+    views: Sequence[str]
+    explain: str
+    row: str
+    signed: bool
+    truncate: bool
+    say: Callable[[str], None]
+
+
 def evaluate(
     model: Model,
     texts: Sequence[Any],
@@ -65,14 +77,13 @@ def evaluate(
     ties: str = "mean",
     resamples: int = 5000,
     seed: int = 0,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Evaluation:
     """Spearman's rank correlation of each view with each importance, within every text, and what that comes to over all.
 
-    texts: as `Model.trace` takes them. labels: the true class of each, by name or number; None where there is none.
+    texts, labels, options: as in `attnflow.evaluate.correlation.measure`.
     special: whether special tokens are among those ranked. ties: "mean", or "authors" as in `spearman`.
     resamples, seed: of the bootstrap.
-    options: importance, views, explain, row, signed, truncate, say; see `attnflow.evaluate.correlation.measure`.
 
     `Evaluation.cell(importance, view, layer)` is one mean; `show` prints all, `save` writes them.
     """

@@ -125,16 +125,11 @@ def run(
         raise none_left(excluded, "one with two tokens")
     settings = _settings(model, job, used, ids)
     counts = {stage: min(sanity, len(used)) if stage == "sanity" else len(used) for stage in STAGES}
-    shards = {
-        stage: {
-            f"{stage}/{place:05}.parquet": tuple(range(k, min(k + SHARD, count)))
-            for place, k in enumerate(range(0, count, SHARD))
-        }
-        for stage, count in counts.items()
-    }
-    plans = {
-        name: {"shard": name, "samples": list(numbers)} for stage in STAGES for name, numbers in shards[stage].items()
-    }
+    shards: dict[str, dict[str, tuple[int, ...]]] = {stage: {} for stage in STAGES}  # the numbers of the texts, by file
+    for stage, count in counts.items():
+        for place, k in enumerate(range(0, count, SHARD)):
+            shards[stage][f"{stage}/{place:05}.parquet"] = tuple(range(k, min(k + SHARD, count)))
+    plans = {name: {"shard": name, "samples": list(own)} for by in shards.values() for name, own in by.items()}
     rows: dict[str, list[Row]] = {}  # of each stage that is complete
     size = workers or (cores() if model.device.type == "cpu" else 1)
     load_again = partial(_loaded, {**source, "device": str(model.device)}, max(1, cores() // size))
@@ -169,18 +164,13 @@ def run(
     sanity_rows = rows.get("sanity", [])
     provenance = {
         **{name: value for name, value in settings.items() if name not in ("texts", "tokens", "methods")},
-        "revision": model.revision,
-        "data": data,
-        "explained": "the model's own answer",
+        "revision": model.revision, "data": data, "explained": "the model's own answer",
         "answers": dict(Counter(json.loads(row["answer"])["kind"] for row in rows["scores"])),
-        "texts": len(texts),
-        "samples": len(used),
-        "excluded": dict(excluded),
-        "without edges": without,
+        "texts": len(texts), "samples": len(used), "excluded": dict(excluded), "without edges": without,
         "sanity": len(sanity_rows) // len(LEVELS),
         "without sanity": dict(Counter(row["why"] for row in sanity_rows if row["why"])),
         "devices": {stage: sorted({row["device"] for row in own_rows}) for stage, own_rows in rows.items()},
-    }
+    }  # fmt: skip
     return _evaluation(job, rows, provenance)
 
 
@@ -188,16 +178,10 @@ def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[i
     """The first line of the manifest: what has to be the same for a run to go on."""
     plain = json.dumps(list(texts), default=lambda x: torch.as_tensor(x).tolist())
     return {
-        "model": model.name,
-        "class": type(model.model).__name__,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "weights": weights_hash(model),
-        "texts": digest(plain),
-        "tokens": digest(list(ids)),
-        **json.loads(json.dumps(asdict(job))),
-        "attnflow": __version__,
-        "configuration": fingerprint(model),
-    }
+        "model": model.name, "class": type(model.model).__name__, "dtype": str(model.dtype).removeprefix("torch."),
+        "weights": weights_hash(model), "texts": digest(plain), "tokens": digest(list(ids)),
+        **json.loads(json.dumps(asdict(job))), "attnflow": __version__, "configuration": fingerprint(model),
+    }  # fmt: skip
 
 
 def _scores(job: Job, model: Model, task: Task) -> list[Row]:
