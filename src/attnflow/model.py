@@ -145,8 +145,8 @@ class Model(Runner):
         queries, layers: for memory="linear": which positions and layers to explain; the last of each by default.
         offload: for memory="linear" on a GPU: keep queries and keys in host memory.
         sampling_rate: of a waveform, in Hz.
-        edges: what an edge weighs, other than its attention: "effective", "gradient", "attention-gradient", "value-norm",
-            "block-norm", "alti", "value-zeroing"; `attnflow.edges` has them all. normalize: see `attnflow.edges.reweighed`.
+        edges: what an edge weighs, other than its attention, for example "value-norm", "alti" or "attention-gradient":
+            `attnflow.edges.EDGES` has them all. normalize: see `attnflow.edges.reweighed`.
         answer, of: for edges by gradients, what is differentiated, as in `gradient`, but the logit unless told otherwise.
         """
         if edges is not None:

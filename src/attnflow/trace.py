@@ -172,8 +172,7 @@ class Trace(Pass):
     def with_edges(self, edges: str, normalize: str | None = None) -> Trace:
         """The same with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.
 
-        edges: "mean", "max", "effective", "gradient", "attention-gradient", "value-norm", "block-norm", "alti",
-            "value-zeroing"; see `attnflow.edges.weights`. normalize: see `attnflow.edges.reweighed`.
+        edges: one of `attnflow.edges.EDGES`, for example "value-norm". normalize: see `attnflow.edges.reweighed`.
         """
         return reweighed(self, edges, normalize)
 

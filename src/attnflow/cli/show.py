@@ -52,8 +52,8 @@ def show(
     edges: Annotated[
         str | None,
         typer.Option(
-            help="What an edge weighs instead of its attention: mean, max, effective, gradient, attention-gradient, "
-            "value-norm, block-norm, alti, value-zeroing."
+            help="What an edge weighs instead of its attention, such as value-norm, alti or attention-gradient; any other "
+            "word is answered with the list."
         ),
     ] = None,
     query: Annotated[

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -16,39 +15,14 @@ from torch import Tensor
 from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
 from attnflow.capture.passes import Pass
 from attnflow.capture.runner import Batch, Runner, running
-from attnflow.edges import weights
+from attnflow.edges.weights import EDGES as EDGES
+from attnflow.edges.weights import Edges, rows
 from attnflow.errors import InputError
 from attnflow.importance.answer import check_difference, check_of, logits_at, question_of, score
 
 PassT = TypeVar("PassT", bound=Pass)
 
 NORMALIZE = ("rows", "graph", "none")
-
-
-@dataclass(frozen=True)
-class Edges:
-    """function: from a trace to weights. normalize: how they are put into a graph if nothing else is asked for.
-
-    whole: whether the residual connection is in the weights already, so that none is added.
-    """
-
-    function: Callable[[Pass], Tensor]
-    normalize: str = "rows"
-    gradient: bool = False
-    whole: bool = False
-
-
-EDGES: dict[str, Edges] = {
-    "mean": Edges(weights.mean),
-    "max": Edges(weights.largest),
-    "effective": Edges(weights.effective),
-    "gradient": Edges(weights.gradient, "none", gradient=True),
-    "attention-gradient": Edges(weights.attention_gradient, "none", gradient=True),
-    "value-norm": Edges(weights.value_norm),
-    "block-norm": Edges(weights.block_norm, whole=True),
-    "alti": Edges(weights.alti, whole=True),
-    "value-zeroing": Edges(weights.value_zeroing),
-}
 
 
 def edges_of(name: str) -> Edges:
@@ -71,7 +45,7 @@ def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
         raise InputError(f"normalize={normalize!r}: expected one of {', '.join(map(repr, NORMALIZE))}")
     edge_weights = kind.function(trace)  # [layer, query, key]
     if how == "rows":
-        edge_weights = weights.rows(edge_weights)
+        edge_weights = rows(edge_weights)
     elif how == "graph":
         largest = edge_weights.sum(-1).max()
         edge_weights = edge_weights / torch.where(largest == 0, 1, largest)

@@ -8,6 +8,7 @@ head, so that the attention of a layer adds ``Σ_k Σ_h A^h[q, k]·f^h(x_k)`` to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -227,3 +228,31 @@ def _passed(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor
         own = torch.arange(start, stop, device=vectors.device)
         vectors[own - start, own] += layer.states[own]
         yield start, stop, sublayer.passed(vectors, start, stop)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """function: from a pass to weights. normalize: how they are put into a graph if nothing else is asked for.
+
+    gradient: whether they need the gradient of the answer. whole: whether the residual connection is in the weights
+    already, so that none is added.
+    """
+
+    function: Callable[[Pass], Tensor]
+    normalize: str = "rows"
+    gradient: bool = False
+    whole: bool = False
+
+
+EDGES: dict[str, Edges] = {
+    "mean": Edges(mean),
+    "max": Edges(largest),
+    "effective": Edges(effective),
+    "gradient": Edges(gradient, "none", gradient=True),
+    "attention-gradient": Edges(attention_gradient, "none", gradient=True),
+    "value-norm": Edges(value_norm),
+    "block-norm": Edges(block_norm, whole=True),
+    "alti": Edges(alti, whole=True),
+    "value-zeroing": Edges(value_zeroing),
+}
+"""All kinds of edges, by the names that users give. A new one is a function above and a line here."""
