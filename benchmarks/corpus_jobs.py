@@ -169,7 +169,7 @@ def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
 
     given = [Text(str(i), text) for i, text in enumerate(texts)]
     layers = tuple(range(explain.layer_count(explain.checked(model))))
-    wanted = explain.Wanted(("rollout", "flow"), layers, batch_tokens=_budget(model))
+    wanted = explain.Options(("rollout", "flow"), layers, batch_tokens=_budget(model))
     found: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -182,7 +182,7 @@ def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
     batches = _batches(model, texts)
     forward(model, batches[:2])
     timed("forward pass, ms", lambda: forward(model, batches))
-    explainer = explain.Explainer(model, explain.Wanted(("rollout",), layers, batch_tokens=wanted.batch_tokens))
+    explainer = explain.Explainer(model, explain.Options(("rollout",), layers, batch_tokens=wanted.batch_tokens))
     timed("with capture and rollout, ms", lambda: explainer.explain(prepared, lambda texts, tokens: None)())
     explainer.close()
     graphs = [trace.graph() for trace in model.trace(list(texts[: min(len(texts), 500)]))]

@@ -242,7 +242,7 @@ def test_a_word_of_ten_megabytes_is_a_row(embedded: Any, tmp_path: Path) -> None
 def test_scores_stand_under_their_own_names(methods: tuple[str, ...]) -> None:
     """In whatever order the methods are asked for."""
     model = bert()
-    explainer = explain.Explainer(model, explain.Wanted(methods, (0, 1)), 1)
+    explainer = explain.Explainer(model, explain.Options(methods, (0, 1)), 1)
     encoded = explain.prepared(model, [Text("a", TEXTS[0]), Text("b", TEXTS[2])], False)
     found = explainer.explain(encoded, lambda texts, tokens: None)()
     explainer.close()
@@ -579,11 +579,11 @@ def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, mon
 
 def test_shards_hold_fewer_texts_where_these_are_long(tmp_path: Path) -> None:
     given = open_corpus(write(tmp_path / "t.txt", ["the key " * 2000] * 40))
-    one = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5))
+    one = explain.Options(METHODS, (0, 1, 2, 3, 4, 5))
     assert len(corpus_job.planned(given, one, None, 4096)) == 1
-    every = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5), query="all")
+    every = explain.Options(METHODS, (0, 1, 2, 3, 4, 5), query="all")
     assert len(corpus_job.planned(given, every, None, 4096)) == 40
-    token = explain.Wanted(METHODS, (0, 1, 2, 3, 4, 5), query="the")
+    token = explain.Options(METHODS, (0, 1, 2, 3, 4, 5), query="the")
     assert len(corpus_job.planned(given, token, None, 4096)) == 40
     assert len(corpus_job.planned(given, every, 128, 4096)) == 1  # of which the model takes no more
 

@@ -22,7 +22,7 @@ from attnflow.selection import read_layer
 from attnflow.texts.sources import Corpus, open_corpus
 
 if TYPE_CHECKING:
-    from attnflow.corpus.explainer import Wanted
+    from attnflow.corpus.explainer import Options
     from attnflow.corpus.worker import Spec
     from attnflow.model import Model
 
@@ -121,7 +121,7 @@ def explain_corpus(
         else:
             loaded = attnflow.load(model, **(loading if place is None else {**loading, "device": "cpu"}))
         device = loaded.device.type if place is None else loading["device"]
-        options = explain.Wanted(
+        options = explain.Options(
             names,
             _layers(layers, explain.layer_count(explain.checked(loaded))),
             None if query is None else str(query),
@@ -203,7 +203,7 @@ def _opened(source: str | Path, output: Path, **options: Any) -> Corpus:
 
 def planned(
     corpus: Corpus,
-    options: Wanted,
+    options: Options,
     limit: int | None,
     shard_texts: int,
     samples: int | None = None,
@@ -230,7 +230,7 @@ def planned(
 
 def _settings(
     model: Model,
-    options: Wanted,
+    options: Options,
     corpus: Corpus,
     device: str,
     gguf_file: str | None,

@@ -49,8 +49,8 @@ Solved = tuple[list[int], list[Explained]]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked of every text. layers: from 0. batch_tokens: how many run together, with their padding."""
+class Options:
+    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding."""
 
     methods: tuple[str, ...]
     layers: tuple[int, ...]
@@ -70,24 +70,24 @@ def checked(model: Model) -> Checked:
     """The self-check; refuses what takes no text."""
     if getattr(model.model, "main_input_name", "input_ids") != "input_ids" or model.tokenizer is None:
         raise InputError(f"{model!r} takes no text: a corpus is of texts, and needs a model with a tokenizer")
-    found = encode_texts(model, [PROBE], truncate=True)[0]
-    if isinstance(found, InputError):
-        raise found
-    return model.verify(found)
+    encoded = encode_texts(model, [PROBE], truncate=True)[0]
+    if isinstance(encoded, InputError):
+        raise encoded
+    return model.verify(encoded)
 
 
-def layer_count(found: Checked) -> int:
-    return len(found.stack.decoder or found.stack.main)
+def layer_count(checks: Checked) -> int:
+    return len(checks.stack.decoder or checks.stack.main)
 
 
 def prepared(model: Model, texts: Sequence[Text], truncate: bool) -> list[Encoded | Explained]:
     """Texts through the tokenizer; for those that cannot be explained, why."""
-    found: list[Encoded | Explained | None] = [_unreadable(text) for text in texts]
-    rest = [i for i, one in enumerate(found) if one is None]
-    given = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
-    for i, encoded in zip(rest, encode_texts(model, given, truncate=truncate), strict=True):
-        found[i] = _failed(encoded) if isinstance(encoded, InputError) else encoded
-    return [one for one in found if one is not None]
+    inputs: list[Encoded | Explained | None] = [_unreadable(text) for text in texts]
+    rest = [i for i, one in enumerate(inputs) if one is None]
+    readable = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
+    for i, encoded in zip(rest, encode_texts(model, readable, truncate=truncate), strict=True):
+        inputs[i] = _failed(encoded) if isinstance(encoded, InputError) else encoded
+    return [one for one in inputs if one is not None]
 
 
 def _unreadable(text: Text) -> Explained | None:
@@ -108,13 +108,13 @@ def batches(sizes: Sequence[tuple[int, int]], tokens: int) -> list[list[int]]:
     >>> batches([(0, 5), (1, 2), (2, 4), (3, 2)], 8)
     [[1, 3], [2], [0]]
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for i, n in sorted(sizes, key=lambda one: (one[1], one[0])):
         room = min(tokens // n, tokens * WIDE // n**2)
-        if not found or len(found[-1]) >= room:
-            found.append([])
-        found[-1].append(i)
-    return found
+        if not groups or len(groups[-1]) >= room:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
 
 
 class Explainer:
@@ -123,45 +123,44 @@ class Explainer:
     solvers: threads for the flows.
     """
 
-    def __init__(self, model: Model, wanted: Wanted, solvers: int | None = None) -> None:
+    def __init__(self, model: Model, options: Options, solvers: int | None = None) -> None:
         self.model = model
-        self.wanted = wanted
+        self.options = options
         self.checked = checked(model)
         self.solvers = solvers or cores()
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
         self.together = self.checked.padding is not False and not stack.cross
-        self.stacked = self.together and not wanted.words and wanted.receptive_field is None
+        self.stacked = self.together and not options.words and options.receptive_field is None
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
 
     def explain(
-        self, given: Sequence[Encoded | Explained], done: Callable[[int, int], None]
+        self, inputs: Sequence[Encoded | Explained], advance: Callable[[int, int], None]
     ) -> Callable[[], list[Explained]]:
-        """Runs the model on all of them, and returns what waits for the rest of the work.
+        """Runs the model on all of them, and returns a function that waits for the rest of the work.
 
-        done: is told of the texts and tokens of each batch.
+        advance: takes the number of texts and of tokens of each batch.
         """
-        found: list[Explained | None] = [one if isinstance(one, Explained) else None for one in given]
-        rest = {i: one for i, one in enumerate(given) if isinstance(one, Encoded)}
+        rows: list[Explained | None] = [one if isinstance(one, Explained) else None for one in inputs]
+        rest = {i: one for i, one in enumerate(inputs) if isinstance(one, Encoded)}
         sizes = [(i, int(one.tensors["input_ids"].shape[1])) for i, one in rest.items()]
         pending: list[Future[Solved]] = []
-        for members in batches(sizes, self.wanted.batch_tokens if self.together else 1):
+        for members in batches(sizes, self.options.batch_tokens if self.together else 1):
             pending += self._batch(members, [rest[i] for i in members])
-            done(len(members), sum(int(rest[i].tensors["input_ids"].shape[1]) for i in members))
+            advance(len(members), sum(int(rest[i].tensors["input_ids"].shape[1]) for i in members))
             waiting = [f for f in pending if not f.done()]
             if len(waiting) > 4 * self.solvers:  # the graphs of these are held: what is bounded here is memory
                 waiting[0].result()
 
-        def collected() -> list[Explained]:
+        def collect() -> list[Explained]:
             for future in pending:
-                numbers, solved = future.result()
-                for i, one in zip(numbers, solved, strict=True):
-                    found[i] = one
-            return [one for one in found if one is not None]
+                for i, row in zip(*future.result(), strict=True):
+                    rows[i] = row
+            return [row for row in rows if row is not None]
 
-        return collected
+        return collect
 
     def _batch(self, members: list[int], encoded: list[Encoded]) -> list[Future[Solved]]:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
@@ -179,54 +178,54 @@ class Explainer:
             return [failure]
 
     def _provenance(self, batch: Batch) -> dict[str, Any]:
-        record = {**batch.provenance(), "residual": self.wanted.residual}
-        if self.wanted.receptive_field is not None:
-            record["receptive_field"] = self.wanted.receptive_field
+        record = {**batch.provenance(), "residual": self.options.residual}
+        if self.options.receptive_field is not None:
+            record["receptive_field"] = self.options.receptive_field
         return record
 
     def _stacked(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
         """All texts of a batch at once: what is raw or rolled out on the model's device, flows from a copy in memory."""
-        wanted = self.wanted
-        means = [batch.calls[i].mean for i in self.checked.stack.main[: wanted.layers[-1] + 1]]
-        weights = [mean for mean in means if mean is not None]
+        options = self.options
+        means = [batch.calls[i].mean for i in self.checked.stack.main[: options.layers[-1] + 1]]
+        weights = [mean for mean in means if mean is not None]  # of each layer [text, query, key]
         provenance = json.dumps(self._provenance(batch))
         rows = [[0]] * len(encoded)
         failed: dict[int, Explained] = {}
         for number, one in enumerate(encoded):
             try:
-                rows[number] = _places(wanted.query, one.tokens, natural_query(self.checked, one.special))
+                rows[number] = _places(options.query, one.tokens, natural_query(self.checked, one.special))
             except InputError as e:
                 failed[number] = _failed(e, "query")
         predictions = [batch.prediction(number) for number in range(len(encoded))]
-        graphs = [with_residual(w, wanted.residual) for w in weights] if set(wanted.methods) - {"raw"} else []
+        graphs = [with_residual(w, options.residual) for w in weights] if set(options.methods) - {"raw"} else []
         whole = any(len(r) > 1 for r in rows)
         at = None if whole else torch.tensor([r[0] for r in rows], device=weights[0].device)
-        values: dict[str, Any] = {}
-        if "raw" in wanted.methods:
-            values["raw"] = [_rows(weights[l], at) for l in wanted.layers]
-        if "rollout" in wanted.methods:
-            values["rollout"] = _rolled([g.double() for g in graphs], wanted.layers, at)
-        held = {
+        values: dict[str, list[Tensor]] = {}  # of each layer [text, query, input]
+        if "raw" in options.methods:
+            values["raw"] = [_rows(weights[l], at) for l in options.layers]
+        if "rollout" in options.methods:
+            values["rollout"] = _rolled([g.double() for g in graphs], options.layers, at)
+        arrays = {
             column: x.float().cpu().numpy()
             for name, layers in values.items()
-            for column, x in zip(score_columns([name], wanted.layers), layers, strict=True)
+            for column, x in zip(score_columns([name], options.layers), layers, strict=True)
         }
-        capacities = [to_numpy(g) for g in graphs] if "flow" in wanted.methods else []
+        capacities = [to_numpy(g) for g in graphs] if "flow" in options.methods else []  # [text, query, key]
 
         def scored(number: int) -> Explained:
             if number in failed:
                 return failed[number]
             one = encoded[number]
             n = len(one.tokens)
-            scores = {column: x[number, rows[number] if whole else [0], :n] for column, x in held.items()}
+            scores = {column: x[number, rows[number] if whole else [0], :n] for column, x in arrays.items()}
             if not all(np.isfinite(x).all() for x in scores.values()) or not all(
                 np.isfinite(g[number, :n, :n]).all() for g in capacities
             ):
                 return _failed(InputError(NOT_FINITE))
             if capacities:
                 graph = [g[number, :n, :n] for g in capacities]
-                solved = flow(graph, queries=rows[number], layers=wanted.layers, threads=1)
-                scores |= zip(score_columns(["flow"], wanted.layers), solved, strict=True)
+                solved = flow(graph, queries=rows[number], layers=options.layers, threads=1)
+                scores |= zip(score_columns(["flow"], options.layers), solved, strict=True)
             return Explained(
                 one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
                 one.cut is not None, rows[number], predictions[number], scores, provenance=provenance,
@@ -253,7 +252,7 @@ class Explainer:
 
     def _traced(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
         """Text by text, by way of traces: words, receptive fields, encoder-decoders."""
-        wanted = self.wanted
+        options = self.options
         provenance = self._provenance(batch)
         traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]
 
@@ -262,23 +261,23 @@ class Explainer:
             if not all(bool(step.weights.isfinite().all()) for step in trace.steps):
                 return _failed(InputError(NOT_FINITE))
             try:
-                return _explained(trace.words() if wanted.words else trace, one, wanted)
+                return _explained(trace.words() if options.words else trace, one, options)
             except InputError as e:
                 return _failed(e, "query")
 
         yield from self._solved(members, scored, CHUNK)
 
 
-def _explained(trace: Trace, encoded: Encoded, wanted: Wanted) -> Explained:
-    query = _places(wanted.query, trace.tokens[trace.first_query :], trace.default_query)
+def _explained(trace: Trace, encoded: Encoded, options: Options) -> Explained:
+    query = _places(options.query, trace.tokens[trace.first_query :], trace.default_query)
     scores: dict[str, Any] = {}
-    for method in wanted.methods:
-        options: dict[str, Any] = {"residual": wanted.residual, "receptive_field": wanted.receptive_field}
-        result = getattr(trace, method)(query, wanted.layers, **({} if method == "raw" else options))
-        scores |= zip(score_columns([method], wanted.layers), result.values, strict=True)
+    for method in options.methods:
+        more: dict[str, Any] = {"residual": options.residual, "receptive_field": options.receptive_field}
+        result = getattr(trace, method)(query, options.layers, **({} if method == "raw" else more))
+        scores |= zip(score_columns([method], options.layers), result.values, strict=True)
     ids = [int(i) for name in ("input_ids", "decoder_input_ids") for i in encoded.tensors.get(name, _NONE)[0].tolist()]
     return Explained(
-        trace.tokens, None if wanted.words else ids, trace.special, trace.word_ids, trace.word_texts, trace.parts or None,
+        trace.tokens, None if options.words else ids, trace.special, trace.word_ids, trace.word_texts, trace.parts or None,
         encoded.cut is not None, query, trace.prediction, scores,
         provenance=json.dumps(trace.provenance),
     )  # fmt: skip

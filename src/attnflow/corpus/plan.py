@@ -102,18 +102,18 @@ class Reader:
 
     def texts(self, shard: Shard) -> list[Text]:
         """The texts of a shard, which have to be those that were planned."""
-        found: list[Text] = []
+        texts: list[Text] = []
         for piece in shard.pieces:
             source = self._opened(self.corpus.files[piece.file])
             with closing(source.records(piece.offset, piece.row, piece.line)) as records:
-                found.extend(text for _, _, text in islice(records, piece.count))
-        if _digest(found) != shard.digest:
+                texts.extend(text for _, _, text in islice(records, piece.count))
+        if _digest(texts) != shard.digest:
             files = some([self.corpus.files[piece.file] for piece in shard.pieces])
             raise InputError(
                 f"the input changed while it was read: texts {shard.row} to {shard.row + shard.count - 1} are not what "
                 f"they were at first, in {files}; start again when nothing writes to it"
             )
-        return found
+        return texts
 
     def close(self) -> None:
         if self._source is not None:

@@ -1,4 +1,4 @@
-"""What a row of the output holds: one schema for all parts, and for texts that failed."""
+"""What a row of the output holds: one schema for all shards, and for texts that failed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from attnflow.files import arrow
 from attnflow.texts.sources import Text
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from attnflow.capture.passes import Prediction
 
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """What was found of one text: either scores or an error.
+    """The row of one text: either scores or an error.
 
     scores: for each column, [query, input]. error: why there are none, in a word or two; message: in a sentence.
     """
@@ -47,7 +49,7 @@ def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
     return [f"{method}_L{layer + 1}" for method in methods for layer in layers]
 
 
-def schema(scores: Sequence[str]) -> Any:
+def schema(scores: Sequence[str]) -> pyarrow.Schema:
     """The columns, in their order; docs/corpus.md says what each holds."""
     pa, _ = arrow()
     answer = pa.struct([("label", pa.string()), ("probability", pa.float64())])
@@ -72,24 +74,24 @@ def schema(scores: Sequence[str]) -> Any:
     ])  # fmt: skip
 
 
-def table(first: int, texts: Sequence[Text], found: Sequence[Explained], scores: Sequence[str]) -> Any:
-    """The rows of a part. first: the number of its first text in the whole input."""
+def table(first: int, texts: Sequence[Text], rows: Sequence[Explained], scores: Sequence[str]) -> pyarrow.Table:
+    """The rows of a shard. first: the number of its first text in the whole input."""
     pa, _ = arrow()
-    wanted = schema(scores)
+    fields = schema(scores)
     columns: dict[str, Any] = {
         "row": np.arange(first, first + len(texts)),
         "id": [readable(text.id) for text in texts],
         "text": [None if text.text is None else readable(text.text) for text in texts],
         "pair": [None if text.pair is None else readable(text.pair) for text in texts],
-        "prediction": [_plain(one.prediction) for one in found],
+        "prediction": [_plain(one.prediction) for one in rows],
     }
-    for name in wanted.names:
+    for name in fields.names:
         if name in scores:
-            columns[name] = _nested([one.scores.get(name) for one in found])
+            columns[name] = _nested([one.scores.get(name) for one in rows])
         else:
-            held = columns[name] if name in columns else [getattr(one, name) for one in found]
-            columns[name] = _array(held, wanted.field(name).type)
-    return pa.table([columns[name] for name in wanted.names], schema=wanted)
+            values = columns[name] if name in columns else [getattr(one, name) for one in rows]
+            columns[name] = _array(values, fields.field(name).type)
+    return pa.table([columns[name] for name in fields.names], schema=fields)
 
 
 def _array(values: Any, kind: Any) -> Any:
@@ -125,11 +127,11 @@ def readable(text: str) -> str:
         return text.encode(errors="backslashreplace").decode()
 
 
-def _plain(said: Prediction | None) -> dict[str, Any] | None:
-    if said is None:
+def _plain(prediction: Prediction | None) -> dict[str, Any] | None:
+    if prediction is None:
         return None
-    top = [{"label": label, "probability": p if isfinite(p) else None} for label, p in said.top]
-    return {"kind": said.kind, "top": top}
+    top = [{"label": label, "probability": p if isfinite(p) else None} for label, p in prediction.top]
+    return {"kind": prediction.kind, "top": top}
 
 
 def _nested(matrices: Sequence[Any]) -> Any:

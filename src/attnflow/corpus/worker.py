@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import attnflow
-from attnflow.corpus.explainer import Explainer, Wanted, prepared
+from attnflow.corpus.explainer import Explainer, Options, prepared
 from attnflow.corpus.plan import Reader, Shard
 from attnflow.corpus.schema import Explained, table
 from attnflow.jobs.store import Record, write_shard
@@ -38,7 +38,7 @@ class Spec:
     loading: Mapping[str, Any]
     name: str
     corpus: Corpus
-    options: Wanted
+    options: Options
     folder: str
 
 
