@@ -28,22 +28,23 @@ if importlib.util.find_spec("hypothesis") is not None:
 
 
 class Printed(NamedTuple):
-    status: int
     out: str
     err: str
 
 
 @pytest.fixture
 def attnflow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
-    """attnflow(*words) is what the command prints for these words, and its exit status. This process has torch loaded."""
+    """attnflow(*words, status=…) is what the command prints before it ends with that status; torch is loaded already."""
 
-    def run(*words: str) -> Printed:
+    def run(*words: str, status: int = 0) -> Printed:
         from attnflow.cli import main
 
         monkeypatch.setattr(sys, "argv", ["attnflow", *words])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             main()
-        return Printed(int(stop.value.code or 0), *capsys.readouterr())
+        printed = Printed(*capsys.readouterr())
+        assert (stop.value.code or 0) == status, printed
+        return printed
 
     return run

@@ -40,6 +40,7 @@ import sys
 sys.path = [p for p in sys.path if "editable" not in p]
 sys.meta_path = [f for f in sys.meta_path if "Editable" not in type(f).__name__ and "ScikitBuild" not in type(f).__name__]
 sys.path.insert(0, {str(ROOT / "src")!r})
+sys.modules["attnflow._core._native"] = None  # also where it was built in the source tree
 import numpy as np, attnflow as af
 assert af.__file__.startswith({str(ROOT / "src")!r}), af.__file__
 A = af.attention_graph(np.full((2, 1, 3, 3), 1 / 3))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from attnflow.texts.strict import read_rows
 torch = pytest.importorskip("torch", reason="evaluation needs torch")
 transformers = pytest.importorskip("transformers", reason="evaluation needs transformers")
 
-from attnflow.cli import main  # noqa: E402
 from attnflow.evaluate import evaluate  # noqa: E402
 from attnflow.evaluate.correlation import measure, summarize  # noqa: E402
 from helpers.small_models import TEXT, bert, gpt2  # noqa: E402
@@ -296,19 +294,14 @@ def test_columns_by_name(tmp_path: Path) -> None:
         texts_and_labels(path, "d")
 
 
-def test_command(classifier: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_command(attnflow: Any, classifier: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier.unwrap().save_pretrained(tmp_path / "model")
     classifier.tokenizer.save_pretrained(tmp_path / "model")
     data = tmp_path / "data.csv"
     data.write_text("sentence,label\n" + "".join(f"{text},{k % 2}\n" for k, text in enumerate(TEXTS)))
 
     def run(*more: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["attnflow", "evaluate", str(data), "-m", str(tmp_path / "model"), *more])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        told = capsys.readouterr()
-        assert stopped.value.code == 0, told.err
-        return str(told.out)
+        return str(attnflow("evaluate", str(data), "-m", str(tmp_path / "model"), *more).out)
 
     found = json.loads(run("--json", "--no-special"))
     assert found["samples"] == 5 and {c["layer"] for c in found["cells"]} == {1, 2}
@@ -322,19 +315,13 @@ def test_command(classifier: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert rows[0] == "sample,importance,view,layer,spearman" and len(rows) == 1 + 5 * 2 * 3 * 2
 
 
-def test_a_model_without_an_answer_says_so_before_labels_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_model_without_an_answer_says_so_before_labels_are_read(attnflow: Any, tmp_path: Path) -> None:
     model = bert("BertModel")
     model.unwrap().save_pretrained(tmp_path / "model")
     model.tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "data.csv").write_text("text,label\nthe key,singular\n")
-    monkeypatch.setattr(
-        sys, "argv", ["attnflow", "evaluate", str(tmp_path / "data.csv"), "-m", str(tmp_path / "model")]
-    )
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 2 and "has no head, so it answers nothing" in capsys.readouterr().err
+    printed = attnflow("evaluate", str(tmp_path / "data.csv"), "-m", str(tmp_path / "model"), status=2)
+    assert "has no head, so it answers nothing" in printed.err
 
 
 def test_sizes_of_importance_are_ranked_unless_asked(classifier: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ torch = pytest.importorskip("torch", reason="the embedded model needs torch")
 transformers = pytest.importorskip("transformers", reason="the embedded model needs transformers")
 
 import attnflow as af  # noqa: E402
-from attnflow.cli import main  # noqa: E402
 from attnflow.paper import agreement, verb_number  # noqa: E402
 from attnflow.paper import paper_tables as tables  # noqa: E402
 from attnflow.paper import published as paper  # noqa: E402
@@ -59,15 +57,6 @@ def data(tmp_path: Path) -> Path:
     (tmp_path / "agreement").mkdir()
     (tmp_path / "agreement" / "agreement.tsv").write_text("\n".join([head, *lines]) + "\n")
     return tmp_path
-
-
-def run(monkeypatch: pytest.MonkeyPatch, capsys: Any, *given: str, code: int = 0) -> tuple[str, str]:
-    monkeypatch.setattr(sys, "argv", ["attnflow", *given])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    told = capsys.readouterr()
-    assert stopped.value.code == code, told.err
-    return told.out, told.err
 
 
 def test_the_embedded_model_is_small_and_plain(model: Any) -> None:
@@ -119,21 +108,21 @@ def test_its_accuracy() -> None:
     assert verb_number.accuracy(found, tokenizer, subset)["0"]["accuracy"] >= 0.976
 
 
-def test_show_without_arguments(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_show_without_arguments(attnflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    out, _ = run(monkeypatch, capsys, "show")
+    out = attnflow("show").out
     assert out.startswith("class: 'singular'") and "cabinets" in out
     assert out.rstrip() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_show_what_tokens_are_worth(model: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    out, _ = run(monkeypatch, capsys, "show", "--method", "blank-out", "--no-special", "--json")
+def test_show_what_tokens_are_worth(model: Any, attnflow: Any) -> None:
+    out = attnflow("show", "--method", "blank-out", "--no-special", "--json").out
     found = json.loads(out)
     assert found["method"] == "blank-out" and found["tokens"] == ["the", "key", "to", "the", "cabinets"]
     assert np.allclose(found["values"], model.blank_out("the key to the cabinets").without_special().values)
-    out, _ = run(monkeypatch, capsys, "show", "--method", "gradient")
+    out = attnflow("show", "--method", "gradient").out
     assert out.startswith("class: 'singular'") and "gradient" in out
-    _, err = run(monkeypatch, capsys, "show", "--method", "gradient", "--words", code=2)
+    err = attnflow("show", "--method", "gradient", "--words", status=2).err
     assert "method gradient is about tokens and the model's answer: --words, --query" in err
 
 
@@ -232,12 +221,12 @@ def test_over_all_seeds() -> None:
     assert found[1]["mean"]["low"] < found[1]["mean"]["mean"] < found[1]["mean"]["high"]
 
 
-def test_commands(monkeypatch: pytest.MonkeyPatch, capsys: Any, data: Path, tmp_path: Path) -> None:
+def test_commands(attnflow: Any, monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     out = tmp_path / "out"
-    shown, _ = run(monkeypatch, capsys, "reproduce", "table1", "--data", str(data), "-o", str(out))
+    shown = attnflow("reproduce", "table1", "--data", str(data), "-o", str(out)).out
     assert "| raw, paper | 0.69±0.27 |" in shown and "Evenness and ties" in shown
-    shown, _ = run(monkeypatch, capsys, "reproduce", "figure3", "-o", str(out))
+    shown = attnflow("reproduce", "figure3", "-o", str(out)).out
     assert "the article on NNP large systems" in shown
     for name in ("table1", "figure3"):
         for kind in ("json", "md", "svg", "pdf", "png"):
@@ -269,7 +258,7 @@ def test_a_layer_whose_attention_ranks_nothing_is_a_gap(data: Path) -> None:
     assert "rollout L6 − raw L6 does not exist" in shown
 
 
-def test_table3_and_figure4(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+def test_table3_and_figure4(attnflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     transformers.utils.logging.disable_progress_bar()
     for kind, name in (("BertForSequenceClassification", "sst2"), ("BertForMaskedLM", "masked-lm")):
@@ -283,9 +272,9 @@ def test_table3_and_figure4(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_pa
     (tmp_path / "winogender").mkdir()
     (tmp_path / "winogender" / "all_sentences.tsv").write_text(ROWS)
     given = ("--data", str(tmp_path), "--models", str(tmp_path / "models"), "-o", str(tmp_path / "out"))
-    shown, _ = run(monkeypatch, capsys, "reproduce", "table3", *given)
+    shown = attnflow("reproduce", "table3", *given).out
     assert "| rollout, ours |" in shown and "3 texts" in shown  # of two layers, so without the paper's beside them
-    shown, _ = run(monkeypatch, capsys, "reproduce", "figure4", *given)
+    shown = attnflow("reproduce", "figure4", *given).out
     assert "The author talked to Sara about [MASK] book" in shown
     assert "WinoBias type 1, agreement with the prediction" in shown and "gender-neutral" in shown
     found = json.loads((tmp_path / "out" / "figure4.json").read_text())
@@ -309,7 +298,7 @@ def test_table3_and_figure4(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_pa
     ],
 )  # fmt: skip
 def test_mistakes(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path, given: tuple[str, ...], message: str
+    attnflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if "--seeds" in given:
@@ -317,7 +306,7 @@ def test_mistakes(
             "split\twords\ttags\tverb\tnumber\ntest\tthe key\tDT NN\tis\tsingular\n"
         )
         given = (*given, "--data", ".")
-    _, err = run(monkeypatch, capsys, *given, code=2)
+    err = attnflow(*given, status=2).err
     assert message in err
 
 

@@ -17,7 +17,6 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
 import attnflow as af
-from attnflow import cli
 from attnflow.capture.passes import Step
 from attnflow.view import document, page
 from attnflow.view.explain import explain, traced
@@ -337,16 +336,10 @@ def test_a_step_of_another_size_is_a_level_of_its_own(trace: Any) -> None:
     assert "words" not in found["units"]
 
 
-def test_show_writes_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_writes_the_page(attnflow: Any, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    monkeypatch.setattr(
-        "sys.argv", ["attnflow", "show", TEXT, "--layer", "L3", "--query", "key", "--no-special", "-o", str(path)]
-    )
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 0 and capsys.readouterr().err == f"wrote {path}\n"
+    printed = attnflow("show", TEXT, "--layer", "L3", "--query", "key", "--no-special", "-o", str(path))
+    assert printed.err == f"wrote {path}\n"
     found = held(path.read_text(encoding="utf-8"))
     assert found["state"] == {"layer": 2, "special": False, "unit": "subwords", "query": 2}
     assert len(found["importance"]) == 2 and found["heads"] is not None
