@@ -8,7 +8,7 @@
 
 /** @import { Floats, GraphStep, Matrix, Path, Step } from "./types" */
 
-/** (1-r)·W + r·I, with the roundings of the library: single weights stay single, and r·I is single even beside double.
+/** (1-r)·W + r·I, with the roundings of the library: single weights stay single, and so do 1-r and r beside them.
  *
  * @param {Step[]} steps
  * @param {number} residual
@@ -18,9 +18,10 @@ export function augmented(steps, residual) {
   return steps.map(({ rows, cols, values, carried, residual: joined }) => {
     if (!joined || residual === 0) return { rows, cols, values: new Float64Array(values), carried };
     const sum = values.slice(); // of the same type, which rounds what is stored in it
-    const factor = values instanceof Float32Array ? Math.fround(1 - residual) : 1 - residual;
+    const [factor, own] =
+      values instanceof Float32Array ? [1 - residual, residual].map(Math.fround) : [1 - residual, residual];
     for (let e = 0; e < sum.length; e++) sum[e] *= factor;
-    for (let i = 0; i < Math.min(rows, cols); i++) sum[i * cols + i] += Math.fround(residual);
+    for (let i = 0; i < Math.min(rows, cols); i++) sum[i * cols + i] += own;
     return { rows, cols, values: new Float64Array(sum), carried };
   });
 }
