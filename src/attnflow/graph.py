@@ -88,7 +88,7 @@ def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual:
 def merge(A: ArrayT, groups: Groups) -> ArrayT: ...
 @overload
 def merge(A: Sequence[ArrayT], groups: Groups) -> ArrayT | list[ArrayT]: ...
-def merge(A: Any, groups: Groups) -> Any:
+def merge(A: Any, groups: Groups) -> Array | list[Array]:
     """The same graph over groups of positions: words of subwords, spans, regions of an image.
 
     ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]``: what a group attends to is the mean over its members,

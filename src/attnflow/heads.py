@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow._arrays import ArrayT, index
+from attnflow._arrays import Array, ArrayT, index
 from attnflow.errors import InputError
 from attnflow.flow import flow
 from attnflow.graph import graph_layers, reduced_graph, weight_layers
@@ -33,7 +33,7 @@ def single_head(
     method: str = "rollout",
     queries: int | Iterable[int] | None = None,
     residual: float = 0.5,
-) -> Any:
+) -> Array:
     """Token attention of one head (Appendix A.1): ``Ã(i, k) = A(i, k) · Ã(i-1)``, and flow in the same graph.
 
     Heads mix in every feed-forward network, so all layers below layer i are taken as single-head layers (mean over

@@ -21,7 +21,7 @@ def rollout(
 ) -> ArrayT | list[ArrayT]: ...  # fmt: skip
 def rollout(
     A: Any, queries: int | Iterable[int] | None = None, start: int = 0, layers: int | Iterable[int] | None = None
-) -> Any:
+) -> Array | list[Array]:
     """Token attention by attention rollout (Eq. 1): ``Ã(l) = A(l) · Ã(l-1)``, ``Ã(start) = A(start)``.
 
     An edge is read as the proportion of a state that comes along it; a path multiplies its edges, and all paths add up.

@@ -6,7 +6,7 @@ Without a collector every hook does what the model did before, so a wrapped mode
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -161,12 +161,12 @@ def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
     return extreme / torch.where(total == 0, 1, total)
 
 
-def eager_function(module: Any) -> Any:
+def eager_function(module: torch.nn.Module) -> Callable[..., Any]:
     """The attention that the model's own file writes out; a few files call it otherwise, and those are not for us."""
     function = getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
     if function is None:
         raise InputError(f"the file of {type(module).__name__} has no eager_attention_forward")
-    return function
+    return function  # type: ignore[no-any-return]
 
 
 def register(original: str) -> str:

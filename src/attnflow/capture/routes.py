@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ FUSED = "fused attention"
 under eager attention; by watching PyTorch's fused attention functions."""
 
 Run = Callable[[], Any]
+OutputT = TypeVar("OutputT")
 
 
 def forward_options(route: str) -> dict[str, Any]:
@@ -65,7 +66,9 @@ def restore(model: Any) -> None:
             model.set_attn_implementation(name.removeprefix(PREFIX))
 
 
-def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Mapping[str, int] | None = None) -> Any:
+def capture(
+    model: Any, route: str, run: Callable[[], OutputT], collector: Collector, reducers: Mapping[str, int] | None = None
+) -> OutputT:
     """Runs the model with the collector listening; returns its output."""
     if route == INTERFACE:
         collector.paths = {id(m): path for path, m in model.named_modules()}
@@ -77,7 +80,8 @@ def capture(model: Any, route: str, run: Run, collector: Collector, reducers: Ma
     if collector.mode == "alone, softmax":
         with collecting(collector), Intercept():
             return run()
-    return _with_attentions(model, run, collector, reducers or {})
+    out: OutputT = _with_attentions(model, run, collector, reducers or {})
+    return out
 
 
 def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mapping[str, int]) -> Any:

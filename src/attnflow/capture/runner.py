@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,12 @@ from attnflow.capture.passes import Pass, Prediction
 from attnflow.capture.predict import prediction
 from attnflow.errors import InputError, ModelError
 from attnflow.version import __version__
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+ModelOutput = Any
+"""Whatever a model's forward returns: a mapping in transformers, tensors in plain PyTorch."""
 
 WHOLE_BYTES = 8 << 20
 """Up to this size all heads of a layer are computed at once by the model's own code; above it, in blocks where possible."""
@@ -50,7 +56,7 @@ class Batch:
     runner: Runner
     checked: Checked
     encoded: Sequence[Encoded]
-    out: Any
+    out: ModelOutput
     calls: list[Call]
     lengths: list[int]
     mode: str
@@ -87,7 +93,7 @@ class Runner:
         self.tokenizer = getattr(processor, "tokenizer", None) or (
             processor if hasattr(processor, "convert_ids_to_tokens") else None
         )
-        self.config = getattr(model, "config", None)
+        self.config: PretrainedConfig | None = getattr(model, "config", None)
         self.name: str = name or hub.name_of(getattr(self.config, "_name_or_path", "")) or type(model).__name__
         self.revision: str | None = revision or getattr(self.config, "_commit_hash", None)
         self.checked: dict[str, Checked] = {}
@@ -110,7 +116,7 @@ class Runner:
         return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
     @property
-    def text_config(self) -> Any:
+    def text_config(self) -> PretrainedConfig | None:
         """The part of the configuration that is about text, or all of it."""
         return getattr(self.config, "text_config", None) or self.config
 
@@ -188,7 +194,7 @@ class Runner:
         checked: Checked,
         last: Sequence[int] = (),
         grad: bool = False,
-    ) -> Any:
+    ) -> ModelOutput:
         """The model's output, while the collector listens. last: lengths, where only the last logits are needed."""
         routes.prepare(self.model, checked.route)  # in case somebody has set another implementation since
         options = routes.forward_options(checked.route)
@@ -209,7 +215,7 @@ class Runner:
             )
         return out
 
-    def forward(self, tensors: Mapping[str, Tensor], *, grad: bool = False, **options: Any) -> Any:
+    def forward(self, tensors: Mapping[str, Tensor], *, grad: bool = False, **options: Any) -> ModelOutput:
         """The model's own forward pass. Of a two-tower model, through the tower that takes these inputs."""
         self.check_evaluating()
         placed = self.placed(tensors)
