@@ -19,14 +19,14 @@ def command(corpus: Path, output: Path, *more: str) -> list[str]:
 
 
 def explain(corpus: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(corpus, output, *more), capture_output=True, text=True, timeout=120)
+    return subprocess.run(command(corpus, output, *more), capture_output=True, text=True, timeout=600)
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def until(true: Callable[[], bool], what: str, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"waited {seconds} s in vain for {what}"

@@ -84,7 +84,7 @@ def test_two_workers_find_what_one_finds_and_it_goes_on_after_they_were_killed(
     script.write_text(SCRIPT)
     given = json.dumps([source, TEXTS, str(folder), options])
     # it ends when all that write to the pipe have: no worker outlives who started it
-    done = subprocess.run([sys.executable, str(script), given], stdout=subprocess.PIPE, timeout=200)
+    done = subprocess.run([sys.executable, str(script), given], stdout=subprocess.PIPE, timeout=600)
     assert done.returncode == -signal.SIGKILL
     assert [len(list(folder.glob(f"{stage}/*.parquet"))) for stage in grid.STAGES] == [3, 3, 1]
     before = files(folder)

@@ -58,7 +58,7 @@ def test_a_local_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: C
     job = begun(corpus, output, "--ray", "--workers", "2")
     started = below(job.pid)
     assert len(workers_of(job.pid)) == 2 and not workers_of(cluster[1])
-    stdout, stderr = job.communicate(timeout=60)
+    stdout, stderr = job.communicate(timeout=300)
     assert (stderr, job.returncode) == ("", 3)
     assert re.sub("in [0-9.]+ s", "in … s", stdout) == (
         f"300 texts, {tokens(one_machine):,} tokens, {SHARDS} shards in {output}\n"
@@ -69,7 +69,7 @@ def test_a_local_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: C
     rows = pq.read_table(output, columns=["row", "error"]).to_pylist()
     assert [row["row"] for row in rows] == list(range(TEXTS))
     assert {row["row"]: row["error"] for row in rows if row["error"]} == FAILED
-    until(lambda: not started.keys() & processes().keys(), "the end of the local cluster", 20)
+    until(lambda: not started.keys() & processes().keys(), "the end of the local cluster", 120)
 
 
 def test_one_worker_of_a_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_worker_that_is_killed(corpus: Path, one_machine: dict[str, bytes], cl
     assert before < SHARDS and b'"finished"' not in (output / "_manifest.jsonl").read_bytes()
     until(lambda: bool(workers_of(cluster[1]) - {worker}), "another worker")
     assert worker not in processes() and job.poll() is None
-    stdout, stderr = job.communicate(timeout=60)
+    stdout, stderr = job.communicate(timeout=300)
     assert job.returncode == 3, stderr
     assert json.loads(stdout)["texts"] == TEXTS, "Ray's own words would make this no JSON"
     assert stderr == "a worker died, and Ray starts another; Ray's logs say why\n"
@@ -120,7 +120,7 @@ def test_a_driver_that_is_killed(
     job.communicate()
     assert job.returncode == -signal.SIGKILL
     assert shards_done(output) < SHARDS and b'"finished"' not in (output / "_manifest.jsonl").read_bytes()
-    until(lambda: not gone & processes().keys(), "the end of what it has started", 30)
+    until(lambda: not gone & processes().keys(), "the end of what it has started", 120)
     if not shared:  # Ray's agents want to report this to the cluster that is gone, and give up after a minute or two
         for pid in agents & processes().keys():
             os.kill(pid, signal.SIGKILL)
@@ -150,7 +150,7 @@ def test_a_refusal_of_a_worker(corpus: Path, cluster: Cluster, tmp_path: Path) -
     """As if the texts had changed between planning, which is done here, and reading, which is done there."""
     output = tmp_path / "out"
     line = command(corpus, output, "--ray", "--ray-address", cluster[0], "--workers", "1")
-    done = subprocess.run([line[0], "-c", WRONG, *line[3:]], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([line[0], "-c", WRONG, *line[3:]], capture_output=True, text=True, timeout=300)
     assert done.stderr == (
         "attnflow: the input changed while it was read: texts 60 to 71 are not what they were at first, in texts.txt; "
         "start again when nothing writes to it\n"

@@ -21,9 +21,6 @@ from attnflow.texts.sources import Corpus, Text
 AHEAD = 2
 """Shards that are begun before the oldest is written."""
 
-COUNTS = ("tokens", "errors")
-"""What the record of a shard says beside what was planned: its tokens, and how many texts failed, by kind."""
-
 Advance = Callable[[int, int], None]
 """Takes the number of texts and of their tokens, as soon as the model has run on them."""
 
@@ -97,12 +94,12 @@ class Worker:
         self.reader.close()
 
 
-def on_cluster(spec: Spec, cpus: int) -> Worker:
-    """The worker of a cluster, which has so many cores."""
+def on_cluster(spec: Spec, cpus: int) -> Callable[[Iterable[Shard]], Iterator[Record]]:
+    """The work of a worker of a cluster, which has so many cores."""
     import torch
 
     from attnflow.capture.silence import silence
 
     silence()
     torch.set_num_threads(cpus)
-    return Worker(spec, solvers=cpus)
+    return Worker(spec, solvers=cpus).do

@@ -7,12 +7,12 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from attnflow.errors import InputError, JobError
 from attnflow.files import BESIDE
@@ -34,14 +34,7 @@ BLOCKS = 10_000
 """Ray plans one of its own tasks for each block: at most so many."""
 
 T = TypeVar("T")
-R_co = TypeVar("R_co", covariant=True)
-T_contra = TypeVar("T_contra", contravariant=True)
-
-
-class Worker(Protocol[T_contra, R_co]):
-    """Gives the results of tasks, in their order."""
-
-    def do(self, tasks: Iterable[T_contra], /) -> Iterator[R_co]: ...
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -140,14 +133,15 @@ def placement(ray: ModuleType, workers: int | None, device: str | None) -> Place
 def run(
     ray: ModuleType,
     place: Placement,
-    start: Callable[[int], Worker[T, R_co]],
+    start: Callable[[int], Callable[[list[T]], Iterator[R]]],
     tasks: Mapping[int, T],
     folder: Path,
     say: Callable[[str], None],
-) -> Iterator[R_co]:
+) -> Iterator[R]:
     """The results of tasks, as they come. A task whose worker dies is done again by another.
 
-    start: makes a worker with so many cores; it travels, as tasks do. folder: all machines see it, for notes on the tries.
+    start: makes, in a worker with so many cores, what gives the results of tasks in their order; it travels, as tasks do.
+    folder: all machines see it, for notes on the tries.
     """
     if not tasks:
         return
@@ -181,23 +175,23 @@ def run(
 class _Actor:
     """A worker of the cluster. It returns what it fails with: Ray would pass on where, and not what."""
 
-    def __init__(self, start: Callable[[int], Worker[Any, Any]], cpus: int, folder: str) -> None:
+    def __init__(self, start: Callable[[int], Callable[[list[Any]], Iterator[Any]]], cpus: int, folder: str) -> None:
         self.folder = Path(folder)
         self.name = os.urandom(8).hex()
-        self.worker: Worker[Any, Any] | None = None
+        self.failure: Exception | None = None
         try:
-            self.worker = start(cpus)
+            self.work = start(cpus)
         except Exception as e:
-            self.failure = _job_error(e)
+            self.failure = e
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         tries = 0
         results: list[Any]
         try:
-            if self.worker is None:
+            if self.failure is not None:
                 raise self.failure
             with _tried(self.folder, int(batch["number"][0])) as tries:
-                results = list(self.worker.do([pickle.loads(task) for task in batch["task"]]))
+                results = list(self.work([pickle.loads(task) for task in batch["task"]]))
         except Exception as e:
             results = [_job_error(e)]
         return {
