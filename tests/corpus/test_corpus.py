@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -23,7 +22,6 @@ pa = pytest.importorskip("pyarrow", reason="a corpus needs pyarrow")
 
 import pyarrow.dataset as ds  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
-from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from attnflow import files  # noqa: E402
@@ -32,7 +30,6 @@ from attnflow.cli import app  # noqa: E402
 from attnflow.corpus import corpus_job, explain_corpus, worker  # noqa: E402
 from attnflow.corpus import explainer as explain  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
-from attnflow.jobs.progress import Progress, duration  # noqa: E402
 from attnflow.jobs.store import read_manifest  # noqa: E402
 from attnflow.texts.sources import Text, open_corpus  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
@@ -586,26 +583,6 @@ def test_shards_hold_fewer_texts_where_these_are_long(tmp_path: Path) -> None:
     token = explain.Options(METHODS, (0, 1, 2, 3, 4, 5), query="the")
     assert len(corpus_job.planned(given, token, None, 4096)) == 40
     assert len(corpus_job.planned(given, every, 128, 4096)) == 1  # of which the model takes no more
-
-
-def test_progress(monkeypatch: Any) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    progress = Progress("auto", console)
-    progress.start(1000, 200, 5000, 1)
-    now[0] = 10.0
-    progress.errors += 2
-    progress.advance(400, 8000)
-    shown = console.file.getvalue()
-    assert "600 of 1,000 texts (60%) · 40 texts/s · 800 tokens/s · 10 s left · 3 errors" in shown
-    now[0] = 10.1
-    progress.advance(1, 1)
-    assert console.file.getvalue() == shown
-    progress.warn("all 2 texts failed [query]")
-    progress.close()
-    assert "all 2 texts failed [query]" in console.file.getvalue() and "601 of" in console.file.getvalue()
-    assert duration(3661) == "1 h 1 min"
 
 
 def test_the_lines_of_the_manifest(embedded: Any, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class Store:
 
     def _check_files(self, lines: list[Record], pattern: str) -> None:
         """Refuses a folder with shards of another job, and leaves it as it was."""
-        own = {*self.shards, *(next(iter(line.values()), None) for line in lines[1:])} if lines else set()
+        own = {*self.shards, *(str(next(iter(line.values()), "")) for line in lines[1:])} if lines else set()
         for path in sorted(path for folder in self._folders() for path in folder.glob(pattern)):
             name = path.relative_to(self.folder).as_posix()
             if name not in own:

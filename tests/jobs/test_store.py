@@ -1,0 +1,116 @@
+"""The folder of a job, whatever the job is: what is finished stays, and nothing of another job is mixed in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="shards are parquet files")
+
+from attnflow.errors import InputError, JobError  # noqa: E402
+from attnflow.jobs import store as stores  # noqa: E402
+from attnflow.jobs.store import MANIFEST, Store, read_manifest, read_shard  # noqa: E402
+
+SHARDS = {f"numbers/{k:05}.parquet": {"shard": f"numbers/{k:05}.parquet", "samples": [k]} for k in range(3)}
+
+
+def opened(folder: Path, settings: dict[str, Any] | None = None, shards: Any = SHARDS) -> Store:
+    return Store(folder, "grid", {"seed": 0, **(settings or {})}, shards, "*.parquet")
+
+
+def write(store: Store, *numbers: int) -> None:
+    for k in numbers:
+        store.write(f"numbers/{k:05}.parquet", pa.table({"n": [k]}))
+
+
+def refused(folder: Path, **options: Any) -> str:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(InputError) as e:
+        opened(folder, **options)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    return str(e.value)
+
+
+def test_a_job_is_resumed(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, 2, 0)
+    (tmp_path / "numbers" / ".attnflow-0123456789ab.tmp").write_bytes(b"half")
+    with (tmp_path / MANIFEST).open("a") as file:
+        file.write('{"shard": "numbers/00001.par')
+    with opened(tmp_path) as store:
+        assert list(store.records) == ["numbers/00002.parquet", "numbers/00000.parquet"] and store.damaged == []
+        assert read_shard(tmp_path / "numbers" / "00002.parquet") == [{"n": 2}]
+        write(store, 1)
+        assert store.finish({"numbers": 3}) == {"finished": True, "numbers": 3}
+    settings, *records, last = read_manifest(tmp_path)
+    assert settings == {"format": "attnflow.grid", "version": 1, "seed": 0}
+    assert [record["samples"] for record in records] == [[0], [1], [2]] and last["finished"] is True
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == [*(f"0000{k}.parquet" for k in range(3)), MANIFEST]
+    with opened(tmp_path) as store:
+        assert store.finished
+
+
+def test_a_damaged_shard_is_none(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, 0, 1)
+    path = tmp_path / "numbers" / "00001.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with opened(tmp_path) as store:
+        assert list(store.records) == ["numbers/00000.parquet"] and store.damaged == ["numbers/00001.parquet"]
+        write(store, 1)
+    with opened(tmp_path) as store:
+        assert len(store.records) == 2 and store.damaged == []
+
+
+def test_a_shard_of_other_contents_is_known(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, 0, 1)
+    name = "numbers/00001.parquet"
+    with opened(tmp_path, shards={**SHARDS, name: {"shard": name, "samples": [1, 2]}}) as store:
+        assert store.changed == [name] and store.damaged == [name]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, 0)
+        assert refused(tmp_path) == f"another job is writing to {str(tmp_path)!r}: wait for it, or give another folder"
+    assert refused(tmp_path, settings={"seed": 1, "weights": "ab"}) == (
+        f"the folder {str(tmp_path)!r} holds a job of other settings (seed 0, now 1; other weights): give the same, or "
+        "another folder"
+    )
+    (tmp_path / "numbers" / "00007.parquet").write_bytes(b"of somebody else")
+    assert refused(tmp_path) == (
+        f"the folder {str(tmp_path)!r} holds numbers/00007.parquet, which is not of this job: give another folder, or "
+        "remove it"
+    )
+    lines = (tmp_path / MANIFEST).read_text()
+    (tmp_path / MANIFEST).write_text(lines.replace('"version": 1', '"version": 2'))
+    assert refused(tmp_path) == f"{str(tmp_path)!r} was made by another version of attnflow: give another folder"
+    (tmp_path / MANIFEST).write_text(lines.replace("attnflow.grid", "attnflow.corpus"))
+    assert refused(tmp_path) == f"{str(tmp_path / MANIFEST)!r} is no manifest of a grid: give another folder"
+
+
+def test_a_grid_of_the_version_before_is_refused(tmp_path: Path) -> None:
+    """Its manifest was grid-run.json, and its shards said themselves of which run they were."""
+    (tmp_path / "grid-run.json").write_text(json.dumps({"seed": 0}))
+    (tmp_path / "numbers").mkdir()
+    (tmp_path / "numbers" / "00000.parquet").write_bytes(b"PAR1")
+    assert refused(tmp_path).startswith(
+        f"the folder {str(tmp_path)!r} holds numbers/00000.parquet, which is not of this"
+    )
+
+
+def test_a_full_disk_is_the_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with opened(tmp_path) as store:
+        write(store, 0)
+        monkeypatch.setattr(stores, "replace_whole", full)
+        with pytest.raises(JobError, match=r"00001.parquet': No space left on device; what is finished stays valid"):
+            write(store, 1)
+    with opened(tmp_path) as store:
+        assert list(store.records) == ["numbers/00000.parquet"]
