@@ -226,12 +226,12 @@ SMALL: dict[str, Callable[[], af.Model]] = {
 def server() -> Iterator[str]:
     """The embedded model, served at a free port."""
     needs("fastapi", "uvicorn", by="make test")
-    from attnflow.cli.serve import listening
+    from attnflow.cli.serve import listen
     from attnflow.server.app import Server
     from attnflow.server.limits import Limits
     from attnflow.server.service import served
 
-    with closing(listening("127.0.0.1", 0)) as sock:
+    with closing(listen("127.0.0.1", 0)) as sock:
         running = Server([served("verb-number", af.load())], Limits(), "127.0.0.1", sock.getsockname()[1])
         thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]})
         thread.start()
