@@ -122,7 +122,7 @@ def test_of_words_importance_is_the_sum_over_subwords() -> None:
     assert (
         whole.notes
         == (
-            "gradient and blank-out of a word: the sum over its subwords; the views add up too, so that long words rank high in all of them",
+            "gradient and blank-out of a word: the sum over its subwords; attention adds up too, so that long words rank high in all of them",
         )
         and pieces.notes == ()
     )

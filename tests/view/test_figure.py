@@ -215,7 +215,7 @@ def test_curves_have_a_band_and_leave_out_what_the_paper_does_not_say():
         (lambda: layered_graph(views(WORDS), edges=0), "edges=0: expected a number of at least 1"),
         (lambda: layered_graph(views(WORDS), query="no"), "'no'"),
         (lambda: layer_maps([]), "there are no examples"),
-        (lambda: layer_maps([("a", views(WORDS, query=0)), ("b", {})]), r"'b' has the views \[\]: expected \['raw'"),
+        (lambda: layer_maps([("a", views(WORDS, query=0)), ("b", {})]), r"'b' has the methods \[\]: expected \['raw'"),
         (lambda: layer_maps([("a", views(WORDS, query=0))], shared="no"), 'expected "method" or "all"'),
         (lambda: pronoun_figure([]), "there are no examples"),
         (lambda: correlation_curves([]), "there is nothing to draw"),

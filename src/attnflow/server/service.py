@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,8 @@ def served(name: str, model: Model) -> Served:
 
 
 Key = tuple[Any, ...]
+Compute = Callable[[Model, Any, Trace, document.Progress], Mapping[str, Any]]
+"""From a model, its input and its trace to an answer."""
 
 
 class Traces:
@@ -102,39 +104,39 @@ class Service:
         return self.limits.tokens if own is None else min(own, self.limits.tokens)
 
     def explain(self, request: ExplainRequest) -> Work:
+        def compute(model: Model, source: Any, trace: Trace, progress: document.Progress) -> Mapping[str, Any]:
+            return explain(
+                model, source, target=request.target, query=request.query, importance=request.importance,
+                truncate=request.truncate, progress=progress, trace=trace,
+            ).document  # fmt: skip
+
+        return self._work(request, compute)
+
+    def rows(self, request: RowsRequest) -> Work:
+        def compute(_: Model, source: Any, trace: Trace, progress: document.Progress) -> Mapping[str, Any]:
+            progress("rows", 0, 1)
+            return document.rows(trace, request.unit, request.query)
+
+        return self._work(request, compute)
+
+    def paths(self, request: PathsRequest) -> Work:
+        def compute(_: Model, source: Any, trace: Trace, progress: document.Progress) -> Mapping[str, Any]:
+            progress("paths", 0, 1)
+            return document.paths(trace, request.unit, request.query, request.layer, request.token)
+
+        return self._work(request, compute)
+
+    def _work(self, request: Input, compute: Compute) -> Work:
+        """Traces the input, or takes its trace where it is kept, and computes an answer from it."""
         of = self._checked(request)
+        image = None if request.image is None else hashlib.sha256(request.image.encode()).digest()
+        key = (of.name, request.text, request.pair, request.target, request.truncate, image)
 
         def work(progress: document.Progress) -> bytes:
             progress("model", 0, 1)
             source = self._input(of, request)
-            trace = self._trace(of, request, source)
-            page = explain(
-                of.model, source, target=request.target, query=request.query, importance=request.importance,
-                truncate=request.truncate, progress=progress, trace=trace,
-            )  # fmt: skip
-            return encoded(page.document)
-
-        return work
-
-    def rows(self, request: RowsRequest) -> Work:
-        of = self._checked(request)
-
-        def work(progress: document.Progress) -> bytes:
-            progress("model", 0, 1)
-            trace = self._trace(of, request, self._input(of, request))
-            progress("rows", 0, 1)
-            return encoded(document.rows(trace, request.unit, request.query))
-
-        return work
-
-    def paths(self, request: PathsRequest) -> Work:
-        of = self._checked(request)
-
-        def work(progress: document.Progress) -> bytes:
-            progress("model", 0, 1)
-            trace = self._trace(of, request, self._input(of, request))
-            progress("paths", 0, 1)
-            return encoded(document.paths(trace, request.unit, request.query, request.layer, request.token))
+            trace = self.traces.get(key, lambda: traced(of.model, source, request.target, request.truncate))
+            return encoded(compute(of.model, source, trace, progress))
 
         return work
 
@@ -175,11 +177,6 @@ class Service:
                 "server started with a higher limit",
             )
         return text
-
-    def _trace(self, of: Served, request: Input, source: Any) -> Trace:
-        image = None if request.image is None else hashlib.sha256(request.image.encode()).digest()
-        key = (of.name, request.text, request.pair, request.target, request.truncate, image)
-        return self.traces.get(key, lambda: traced(of.model, source, request.target, request.truncate))
 
 
 def picture(data: str, pixels: int) -> Any:

@@ -102,12 +102,12 @@ class Comparison:
 
     @property
     def summed(self) -> str | None:
-        """Of words, how importance was merged: views are merged in the graph, and importance has none."""
+        """How importance was merged into words: attention is merged in the graph, and importance has none."""
         if self.provenance.get("unit") != "word" or not self.importances:
             return None
         names = " and ".join(", ".join(self.importances).rsplit(", ", 1))
         return (
-            f"{names} of a word: the sum over its subwords; the views add up too, so that long words rank high in all of "
+            f"{names} of a word: the sum over its subwords; attention adds up too, so that long words rank high in all of "
             "them"
         )
 
@@ -189,7 +189,7 @@ def compare(
     words: words instead of subwords; special: whether special tokens are among the inputs.
     residual: the weight of the residual connection, in rollout and flow.
     importance: some of gradient, blank-out, integrated-gradients, shapley; or a dict from these to their options. A model
-        that answers nothing has none: the comparison then holds the three views, and `missing` says why.
+        that answers nothing has none: the comparison then has raw, rollout and flow alone, and `missing` says why.
     trace: of the same text, where there is one already.
 
     >>> import attnflow as af
@@ -212,14 +212,14 @@ def compare(
         of = {position: number for number, group in enumerate(groups) for position in group}
         position = of[position + whole.first_query] - trace.first_query
     query = position if query is None else query
-    views = {
+    results = {
         "raw": trace.raw(query, layer),
         "rollout": trace.rollout(query, layer, residual),
         "flow": trace.flow(query, layer, residual),
     }
-    rows = [result.values[0, 0] for result in views.values()]
+    rows = [result.values[0, 0] for result in results.values()]
     rows += [np.array([sum(np.abs(r.row())[list(group)]) for group in groups]) for r in worth.values()]
-    first = views["rollout"]
+    first = results["rollout"]
     keep = [i for i in range(len(first.tokens)) if special or not first.special[i]]
     if not keep:
         raise InputError(f"all {len(first.tokens)} inputs are special tokens: expected at least one that is not")
@@ -229,7 +229,7 @@ def compare(
     own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token of its own
     importances = {"importance": {name: _origin(result) for name, result in worth.items()}} if worth else {}
     return Comparison(
-        methods=(*views, *worth),
+        methods=(*results, *worth),
         values=values,
         correlations=rank_correlations(values, values),
         layer=first.layers[0],

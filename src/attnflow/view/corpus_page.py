@@ -1,4 +1,4 @@
-"""The page of a corpus: which tokens receive attention, how far the views agree and where they do not.
+"""The page of a corpus: which tokens receive attention, how far the methods agree and where they do not.
 
 Each text that it shows has its own interactive page beside it.
 """

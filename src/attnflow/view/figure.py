@@ -42,7 +42,7 @@ def layered_graph(
 ) -> Figure:
     """Figure 1: for each view the nodes (layer, token), and between layers l-1 and l the token attention of layer l.
 
-    An edge's width and strength are its weight's share of its query's row, the same scale in all views; the edges of one
+    An edge's width and strength are its weight's share of its query's row, the same scale in all methods; the edges of one
     query are coloured.
 
     results: by name ("raw", "rollout", "flow"), of all queries: ``t.flow("all")``.
@@ -137,7 +137,7 @@ def layer_maps(
 ) -> Figure:
     """Figures 2 and 3: for each example and view, what the query gives to each token (x) at each layer (y, L1 lowest).
 
-    rows: (label, results by view) of each example; all have the same views. A label may be empty.
+    rows: (label, results by method) of each example; all have the same methods. A label may be empty.
     query: its position or token; may be left out where results have one query.
     shared: "method" for a colour scale of its own for each view, because flows are larger than shares; "all" for one.
     values: write the numbers into the cells.
@@ -149,7 +149,7 @@ def layer_maps(
     names = list(rows[0][1])
     for title, results in rows:
         if list(results) != names:
-            raise InputError(f"{title!r} has the views {list(results)}: expected {names}, as the first example has")
+            raise InputError(f"{title!r} has the methods {list(results)}: expected {names}, as the first example has")
         _same_tokens(results)
     maps = [{name: r.values[:, r.where(query)[1]].astype(float) for name, r in results.items()} for _, results in rows]
     ranges = {name: _range([m[name] for m in maps]) for name in names}
