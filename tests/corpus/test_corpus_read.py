@@ -480,7 +480,7 @@ def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     data = str(tmp_path / "data")
 
     def texts(split: str | None) -> list[tuple[str, str | None]]:
-        corpus = Corpus("hf://datasets/a/b", inputs.loaded("hf://datasets/a/b", data, None, None, split))
+        corpus = Corpus("hf://datasets/a/b", inputs.hub_files("hf://datasets/a/b", data, None, None, split))
         with closing(Reader(corpus)) as reader:
             return [(text.id, text.text) for shard in shards_of(corpus) for text in reader.texts(shard)]
 

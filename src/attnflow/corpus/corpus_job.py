@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from attnflow._arrays import indices, positions
 from attnflow.corpus.plan import Shard, plan
@@ -35,6 +35,19 @@ SHARD_CELLS = 1 << 24
 """Scores in a shard, at most, as far as the lengths of texts tell: shards in work are held in memory."""
 
 BYTES_A_TOKEN = 3
+
+
+class CorpusSums(TypedDict):
+    """What a corpus job has done. parts: shards. errors: texts that failed, by kind. resumed: texts finished before."""
+
+    finished: bool
+    parts: int
+    texts: int
+    tokens: int
+    errors: dict[str, int]
+    resumed: int
+    seconds: float
+    output: str
 
 
 def explain_corpus(
@@ -63,7 +76,7 @@ def explain_corpus(
     workers: int | None = None,
     progress: str | Progress = "none",
     **loading: Any,
-) -> dict[str, Any]:
+) -> CorpusSums:
     """Explains every text of an input, into a folder of Parquet files with a row for each; docs/corpus.md has the columns.
 
     source: a file or folder (.txt with a text a line, .csv, .tsv, .jsonl, .parquet, .arrow), a dataset that Hugging Face
@@ -79,8 +92,7 @@ def explain_corpus(
     ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
     progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
 
-    Returns the last line of the manifest: texts, tokens, parts (shards), and errors by kind; with how many texts were
-    finished before, and the seconds it took. A text that fails is a row with its error.
+    Returns the last line of the manifest, with more about this run. A text that fails is a row with its error.
     """
     progress = Progress(progress) if isinstance(progress, str) else progress
     output = Path(output)
@@ -153,7 +165,16 @@ def explain_corpus(
             sums = _run(store, shards, records, progress)
         except JobError as e:
             raise JobError(f"{e} with resume=True") from e
-    return {**sums, "resumed": before, "seconds": round(time.monotonic() - started, 2), "output": str(output)}
+    return {
+        "finished": True,
+        "parts": sums["parts"],
+        "texts": sums["texts"],
+        "tokens": sums["tokens"],
+        "errors": sums["errors"],
+        "resumed": before,
+        "seconds": round(time.monotonic() - started, 2),
+        "output": str(output),
+    }
 
 
 def _methods(methods: str | Sequence[str]) -> tuple[str, ...]:

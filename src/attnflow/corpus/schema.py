@@ -8,6 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow.files import arrow
 from attnflow.texts.sources import Text
@@ -34,7 +35,7 @@ class Explained:
     truncated: bool | None = None
     queries: Sequence[int] | None = None
     prediction: Prediction | None = None
-    scores: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
     error: str | None = None
     message: str | None = None
     provenance: str | None = None
@@ -134,7 +135,7 @@ def _plain(prediction: Prediction | None) -> dict[str, Any] | None:
     return {"kind": prediction.kind, "top": top}
 
 
-def _nested(matrices: Sequence[Any]) -> Any:
+def _nested(matrices: Sequence[NDArray[np.floating] | None]) -> pyarrow.ListArray:
     """[query, input] of each text, None where there is none, as a list of lists of float32."""
     pa, _ = arrow()
     there = [np.asarray(m, np.float32) for m in matrices if m is not None]
@@ -146,5 +147,5 @@ def _nested(matrices: Sequence[Any]) -> Any:
     return pa.ListArray.from_arrays(pa.array(_ends(rows), pa.int32()), inner, mask=pa.array(missing))
 
 
-def _ends(lengths: Any) -> Any:
+def _ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths)])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import attnflow
+from attnflow.capture.inputs import Encoded
 from attnflow.corpus.explainer import Explainer, Options, prepared
 from attnflow.corpus.plan import Reader, Shard
 from attnflow.corpus.schema import Explained, table
@@ -70,7 +71,7 @@ class Worker:
             while records:
                 yield records.popleft().result()
 
-    def _prepared(self, shard: Shard) -> tuple[Shard, list[Text], list[Any]]:
+    def _prepared(self, shard: Shard) -> tuple[Shard, list[Text], list[Encoded | Explained]]:
         texts = self.reader.texts(shard)
         return shard, texts, prepared(self.model, texts, self.spec.options.truncate)
 

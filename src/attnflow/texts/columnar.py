@@ -10,7 +10,7 @@ from typing import Any
 
 from attnflow.errors import InputError
 from attnflow.files import arrow
-from attnflow.texts.sources import Corpus, File, Found, Text, checked, columns, decoded, plain, reading
+from attnflow.texts.sources import Corpus, File, Text, TextAt, checked, columns, decoded, plain, reading
 
 ROWS = 256
 """Rows of a table that are made into Python's strings at once."""
@@ -54,7 +54,7 @@ class Table:
         self.batches, self.batch = iter(()), None
         self.content.close()
 
-    def records(self, offset: int, row: int, line: int) -> Generator[Found]:
+    def records(self, offset: int, row: int, line: int) -> Generator[TextAt]:
         """Texts from that row on; a table has neither offsets nor lines, and its offsets are rows."""
         with reading(self.file):
             while True:

@@ -43,7 +43,7 @@ class Text(NamedTuple):
     problem: str | None = None
 
 
-Found = tuple[int, int, Text]
+TextAt = tuple[int, int, Text]
 """A text, behind its offset and its line."""
 
 
@@ -213,10 +213,10 @@ def _of_hub(path: str, split: str | None) -> tuple[File, ...]:
             f"{path!r} names no dataset: expected hf://datasets/OWNER/NAME, also with @REVISION or /CONFIG behind it"
         )
     name, revision, config = match.groups()
-    return loaded(path, name, config, revision, split)
+    return hub_files(path, name, config, revision, split)
 
 
-def loaded(path: str, name: str, config: str | None, revision: str | None, split: str | None) -> tuple[File, ...]:
+def hub_files(path: str, name: str, config: str | None, revision: str | None, split: str | None) -> tuple[File, ...]:
     """The Arrow files that load_dataset of Hugging Face datasets keeps of a dataset, downloaded if need be."""
     try:
         import datasets

@@ -17,8 +17,8 @@ from attnflow.texts.sources import (
     TEXT,
     Corpus,
     File,
-    Found,
     Text,
+    TextAt,
     checked,
     columns,
     decoded,
@@ -89,7 +89,7 @@ class Lines:
             read = {"whole": self._whole, "txt": self._txt, "jsonl": self._jsonl}.get(kind, self._csv)
             yield from read(offset, line)
 
-    def records(self, offset: int, row: int, line: int) -> Generator[Found]:
+    def records(self, offset: int, row: int, line: int) -> Generator[TextAt]:
         """Texts from there on, each with its own offset and line. row: of the first, for ids."""
         for number, (at, line_of_row, cells) in enumerate(self.rows(offset, line), row):
             yield at, line_of_row, self._text(cells, number, line_of_row)
