@@ -310,9 +310,39 @@ def test_command(attnflow: Any, classifier: Any, tmp_path: Path, monkeypatch: py
     shown = run("-o", str(tmp_path / "out"))
     assert "…" not in shown and "all tokens" in shown
     assert "blank-out" in shown and "rollout" in shown and "±" in shown
+    assert shown.rstrip().endswith("--output writes the comparisons at all layers, and every single correlation")
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["samples"] == 5
     rows = (tmp_path / "out" / "correlations.csv").read_text().splitlines()
     assert rows[0] == "sample,importance,view,layer,spearman" and len(rows) == 1 + 5 * 2 * 3 * 2
+
+
+def test_command_of_the_grid(attnflow: Any, classifier: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="a grid needs pyarrow")
+    classifier.unwrap().save_pretrained(tmp_path / "model")
+    classifier.tokenizer.save_pretrained(tmp_path / "model")
+    data = tmp_path / "data.csv"
+    data.write_text("sentence\n" + "".join(f"{text}\n" for text in TEXTS))
+
+    def run(*more: str, status: int = 0) -> Any:
+        return attnflow("evaluate", str(data), "-m", str(tmp_path / "model"), "--grid", *more, status=status)
+
+    few = [
+        "--edges", "alti", "--importance", "gradient", "--deletions", "unk", "--steps", "3", "--sanity", "1", "--workers", "1",
+    ]  # fmt: skip
+    out = tmp_path / "out.d"  # a folder, whatever it is called
+    printed = run(*few, "-o", str(out), "--json")
+    summary = json.loads(printed.out)
+    assert summary["samples"] == 4 and summary["provenance"]["excluded"] == {"fewer than two tokens": 1}
+    assert {"mean · flow", "alti · rollout", "gradient", "random"} <= {m["name"] for m in summary["methods"]}
+    assert [m["name"] for m in summary["metrics"]][:2] == ["gradient", "comprehensiveness (unk)"]
+    assert {"grid.json", "grid.parquet", "curves.parquet", "grid.html"} <= {path.name for path in out.iterdir()}
+    assert f"wrote {out / 'grid.html'}" in printed.err and "scores: 4 of 4 texts" in printed.err
+    again = run(*few, "-o", str(out))
+    assert "Tokens deleted (unk), 4 texts: means" in again.out and "of 4 texts" not in again.err  # nothing anew
+    message = "--grid needs a folder, from which the same command resumes: give one with -o"
+    assert message in " ".join(run(*few, status=2).err.split())
+    message = "--views does not go with --grid, where each method says it by itself"
+    assert message in " ".join(run("--views", "raw", "-o", str(out), status=2).err.split())
 
 
 def test_a_model_without_an_answer_says_so_before_labels_are_read(attnflow: Any, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def evaluate(
     model: Annotated[
         str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded model.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the texts; found by its name if not given.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the labels; found by its name if there is one.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the texts; by default the first with a usual name.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the labels; by default the first with a usual name.")] = None,
     pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
     grid: Annotated[
         bool, typer.Option("--grid", help="All edges × propagations by all metrics, instead of the paper's views.")
@@ -85,7 +85,7 @@ def evaluate(
         Path | None,
         typer.Option(
             "-o", "--output",
-            help="Folder for what is found. With --grid it is needed: a run that was cut off goes on from there.",
+            help="Folder for the results. --grid needs it: the same command resumes a run that was stopped.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -99,7 +99,7 @@ def evaluate(
         _refuse(options & PLAIN_ONLY, "does not go with --grid, where each method says it by itself: leave it out")
         texts, _ = dataset.texts_and_labels(file, text, label, pair)
         if output is None:
-            raise InputError("--grid keeps what it has done in a folder, to go on from there: give one with -o")
+            raise InputError("--grid needs a folder, from which the same command resumes: give one with -o")
         result = _grid(
             source, texts[:samples], output, device=device, workers=workers, steps=steps, sanity=sanity, seed=seed,
             truncate=truncate, stages=stages.split(","), edges=None if edges is None else edges.split(","),
@@ -162,5 +162,5 @@ def _grid(source: dict[str, Any], texts: list[Any], folder: Path, **options: Any
     try:
         return grid.run(source, texts, folder, **options)
     except KeyboardInterrupt:
-        progress(f"stopped; what is done is in {folder}, and the same command goes on from there")
+        progress(f"stopped; the same command resumes from {folder}")
         raise

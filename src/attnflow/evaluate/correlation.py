@@ -115,7 +115,7 @@ def measure(
     row: "answer" takes the row of the position that answers ([CLS], the mask, the last token); "max" the largest over all
         rows, as the paper's code did for DistilBERT.
     signed: importance as it is, with tokens that speak against the answer last; by default its size alone counts.
-    truncate: cut long texts; otherwise they are left out, and counted. say: is told of progress.
+    truncate: cut long texts; otherwise they are left out, and counted. say: receives lines about progress.
     """
     options = options_of(importance)
     some_of(views, VIEWS, "views")

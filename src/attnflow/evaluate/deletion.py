@@ -200,16 +200,16 @@ def metrics(curve: Floats, chance: Floats | float, kind: str = "class") -> dict[
         )
     steps = curve.shape[-1] - 1
     whole = np.broadcast_to(np.asarray(chance, np.float64), curve.shape[:-2])
-    deleted, kept = curve[..., 0, :], curve[..., 1, :]
+    without, alone = curve[..., 0, :], curve[..., 1, :]
     rationale, half = round(RATIONALE * steps), steps // 2
-    odds = np.log(np.maximum(deleted[..., 1 : half + 1], LEAST)) - np.log(np.maximum(whole, LEAST))[..., None]
+    odds = np.log(np.maximum(without[..., 1 : half + 1], LEAST)) - np.log(np.maximum(whole, LEAST))[..., None]
     return {
-        "comprehensiveness": whole - deleted[..., rationale],
-        "sufficiency": whole - kept[..., rationale],
-        "aopc": whole - deleted[..., 1:].mean(-1),
+        "comprehensiveness": whole - without[..., rationale],
+        "sufficiency": whole - alone[..., rationale],
+        "aopc": whole - without[..., 1:].mean(-1),
         "log-odds": np.full(whole.shape, np.nan) if kind == "score" else odds.mean(-1),
-        "deletion-area": _area(deleted),
-        "insertion-area": _area(kept),
+        "deletion-area": _area(without),
+        "insertion-area": _area(alone),
     }
 
 

@@ -44,31 +44,31 @@ def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
                 yield "paper", a, b
             if first["kind"] in ("edges", "paper") and second["kind"] == "baseline":
                 yield "baseline", a, b
-    made = [m for m, method in enumerate(methods) if method["edges"] is not None]
+    numbers = [m for m, method in enumerate(methods) if method["edges"] is not None]  # of all that propagates
 
     def of(m: int, *fields: str) -> tuple[Any, ...]:
         return tuple(methods[m][field] for field in fields)
 
     leading: dict[tuple[Any, ...], int] = {}
-    for m in made:
+    for m in numbers:
         leading.setdefault(of(m, "edges", "propagation", "receptive_field"), m)
-    for a in made:
+    for a in numbers:
         edges, way, field = of(a, "edges", "propagation", "receptive_field")
         mean = leading.get(("mean", "rollout" if way in GATHERED else way, field))
         if edges != "mean" and mean is not None:
             yield "edges", a, mean
     for ways in PROPAGATIONS:
-        for a in made:
-            for b in made:
+        for a in numbers:
+            for b in numbers:
                 same = of(a, "edges", "normalize", "receptive_field") == of(b, "edges", "normalize", "receptive_field")
                 if same and (methods[a]["propagation"], methods[b]["propagation"]) == ways:
                     yield "propagation", a, b
-    for a in made:
-        for b in made:
+    for a in numbers:
+        for b in numbers:
             same = of(a, "edges", "normalize", "propagation") == of(b, "edges", "normalize", "propagation")
             if same and methods[a]["receptive_field"] is not None and methods[b]["receptive_field"] is None:
                 yield "receptive field", a, b
-    for a in made:
+    for a in numbers:
         first_of = leading[of(a, "edges", "propagation", "receptive_field")]
         if first_of != a:
             yield "normalisation", a, first_of

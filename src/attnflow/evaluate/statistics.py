@@ -131,7 +131,7 @@ def _draws(n: int, resamples: int, seed: int) -> Floats:
 def wilcoxon(difference: Floats) -> float | None:
     """The two-sided p of Wilcoxon's signed-rank test that paired differences lie around 0; zeros are ranked, then left out.
 
-    None with fewer than two differences other than 0, where nothing can be told.
+    None with fewer than two differences other than 0, which say nothing.
 
     >>> wilcoxon(np.array([0.1, 0.1, 0.2, 0.2, 0.3]))
     0.0625
@@ -156,7 +156,7 @@ def _signs(n: int) -> Floats:
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction: the p values as they count when all of them are asked at once.
+    """Holm's correction: the p values as they count when all are tested at once.
 
     >>> holm([0.01, None, 0.04, 0.03])
     [0.03, None, 0.06, 0.06]
