@@ -267,7 +267,7 @@ def test_a_job_is_cancelled_before_the_server_has_named_it(browser: Any, near: s
             window.fetch = async (path, options) => {
                 window.log.push(`${options.method} ${path}`);
                 const answer = await real(path, options);
-                if (options.method === "POST") await new Promise(resolve => setTimeout(resolve, 1500));  // a tenth, as all waits here
+                if (options.method === "POST") await new Promise(resolve => { window.name_it = resolve; });
                 return answer;
             };
         }""")
@@ -275,6 +275,8 @@ def test_a_job_is_cancelled_before_the_server_has_named_it(browser: Any, near: s
         slot(page).get_by_role("button", name="Cancel").click()
         idle(page)
         assert says(page) == "cancelled"
+        page.wait_for_function("() => !!window.name_it")
+        page.evaluate("name_it()")
         page.wait_for_function("() => log.some(line => line.startsWith('DELETE /api/jobs/'))")
         assert page.evaluate("log.length") == 2 and says(page) == "cancelled"
 
