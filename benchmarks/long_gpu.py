@@ -46,17 +46,17 @@ def run(tokens: int, layers: int, rounds: int, say: Callable[[str], None]) -> li
     model = llama_8b(layers)
     wrapped = wrap(model, name="Llama-3-8B's shape, random weights")
     ids = torch.randint(5, 128000, (1, tokens), generator=torch.Generator().manual_seed(0)).cuda()
-    given = {"input_ids": ids}
+    tensors = {"input_ids": ids}
 
     def forward(backend: Any) -> Callable[[], Any]:
         def task() -> Any:
             with sdpa_kernel([backend]), torch.no_grad():
-                return model(**given, use_cache=False, logits_to_keep=1)
+                return model(**tensors, use_cache=False, logits_to_keep=1)
 
         return task
 
     def explained(offload: bool) -> Callable[[], Any]:
-        return lambda: wrapped.trace(given, memory="linear", queries=[-1], offload=offload).rollout()
+        return lambda: wrapped.trace(tensors, memory="linear", queries=[-1], offload=offload).rollout()
 
     tasks = {
         "forward, cuDNN": forward(SDPBackend.CUDNN_ATTENTION),
@@ -73,15 +73,15 @@ def run(tokens: int, layers: int, rounds: int, say: Callable[[str], None]) -> li
             before = torch.cuda.memory_allocated()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
-            found = task()
+            result = task()
             end.record()
             torch.cuda.synchronize()
             peak = (torch.cuda.max_memory_allocated() - before) / 2**30
             measured[name].append((begin.elapsed_time(end) / 1000, peak))
             say(f"round {number + 1}: {name} {measured[name][-1][0]:.2f} s, peak {peak:.1f} GiB")
             if name == "explained":
-                say(f"row sums to {found.values.sum():.5f}")
-            del found
+                say(f"row sums to {result.values.sum():.5f}")
+            del result
     seconds = {name: statistics.median(s for s, _ in times) for name, times in measured.items()}
     return [
         {"what": name, "tokens": tokens, "layers": layers, "seconds": seconds[name],

@@ -82,10 +82,10 @@ def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[s
             seconds = _made(tokens, layers, heads, path)
             shown = [_shown(browser, path) for _ in range(rounds)]
             changes = {view: _changes(browser, path, view, layers) for view in VIEWS}
-            told = {view: (statistics.median(times), max(times)) for view, times in changes.items()}
+            medians = {view: (statistics.median(times), max(times)) for view, times in changes.items()}
             size, flows = path.stat().st_size / 1e6, _flows(browser, path, tokens)
             solved = (statistics.median(flows), max(flows))
-            rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), told, solved))
+            rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), medians, solved))
         browser.close()
     return rows
 
@@ -103,9 +103,9 @@ def weights(tokens: int, layers: int, heads: int, seed: int = 0) -> Any:
 def _made(tokens: int, layers: int, heads: int, path: Path) -> float:
     from attnflow.view.page import of_weights
 
-    given = weights(tokens, layers, heads)
+    attention = weights(tokens, layers, heads)
     start = time.perf_counter()
-    of_weights(given, [f"token{i % 97}" for i in range(tokens)]).save(path)
+    of_weights(attention, [f"token{i % 97}" for i in range(tokens)]).save(path)
     return time.perf_counter() - start
 
 
@@ -119,9 +119,9 @@ def _opened(browser: Any, path: Path) -> Any:
 
 def _shown(browser: Any, path: Path) -> float:
     page = _opened(browser, path)
-    found = float(page.evaluate("document.documentElement.dataset.shown"))
+    milliseconds = float(page.evaluate("document.documentElement.dataset.shown"))
     page.close()
-    return found
+    return milliseconds
 
 
 def _flows(browser: Any, path: Path, tokens: int) -> list[float]:

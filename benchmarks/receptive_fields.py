@@ -109,15 +109,15 @@ def sample(
     if model.tokenizer is None:
         raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
     draw = random.Random(seed)
-    found: list[list[int]] = []
+    chosen: list[list[int]] = []
     for line in draw.sample(lines, len(lines)):
         ids = list(model.tokenizer(line, verbose=False)["input_ids"])
         if shortest + cut <= len(ids) <= longest:
-            found.append(ids[: draw.randint(shortest, len(ids) - 1)] if cut else ids)
-        if len(found) == count:
-            return found
+            chosen.append(ids[: draw.randint(shortest, len(ids) - 1)] if cut else ids)
+        if len(chosen) == count:
+            return chosen
     raise InputError(
-        f"the text has {len(found)} sentences of {shortest + cut} to {longest} tokens, and {count} were asked for: "
+        f"the text has {len(chosen)} sentences of {shortest + cut} to {longest} tokens, and {count} were asked for: "
         "give a longer text, or ask for fewer"
     )
 
@@ -138,9 +138,9 @@ def neutral(model: Model, blank: str | int) -> int | None:
             return int(ids[0])
         raise InputError(f'blank=\'space\': a space is {len(ids)} tokens here; give "remove", "special" or an id')
     for name in ("mask", "unk", "eos", "pad"):
-        found = getattr(model.tokenizer, f"{name}_token_id", None)
-        if found is not None:
-            return int(found)
+        token = getattr(model.tokenizer, f"{name}_token_id", None)
+        if token is not None:
+            return int(token)
     raise InputError('blank=\'special\': the tokenizer has no special token; give "space", "remove" or an id')
 
 
@@ -149,12 +149,12 @@ def blank_out(model: Model, ids: Sequence[int], blanks: Sequence[str | int]) -> 
     import torch
 
     text = {"input_ids": torch.tensor([list(ids)])}
-    found = {}
+    rows = {}
     for blank in blanks:
         token = neutral(model, blank)
-        found[blank] = model.blank_out(text, by="remove" if token is None else token, signed=True)
-    return found[blanks[0]].provenance["answer"]["probability"], {
-        blank: w.row().astype(np.float64) for blank, w in found.items()
+        rows[blank] = model.blank_out(text, by="remove" if token is None else token, signed=True)
+    return rows[blanks[0]].provenance["answer"]["probability"], {
+        blank: w.row().astype(np.float64) for blank, w in rows.items()
     }
 
 
@@ -200,11 +200,11 @@ def measure(
             raise InputError(
                 f"{model!r} does not read from left to right: expected a decoder that predicts the next token"
             )
-        found = scores(trace, variants)
-        found[RECENCY, None] = np.arange(len(ids), dtype=np.float64)
-        found[RANDOM, None] = draw.random(len(ids))
+        values = scores(trace, variants)
+        values[RECENCY, None] = np.arange(len(ids), dtype=np.float64)
+        values[RANDOM, None] = draw.random(len(ids))
         probability, worth = blank_out(model, ids, blanks)
-        cases.append(Case(found, worth, probability))
+        cases.append(Case(values, worth, probability))
         if number % 10 == 0 or number == len(sentences):
             say(f"{number} of {len(sentences)} sentences")
     return cases
@@ -230,16 +230,16 @@ def _rows(
     for number, case in enumerate(cases):
         worth = (case.worth[blank] if signed else np.abs(case.worth[blank]))[part]
         place = case.scores[RECENCY, None][part]
-        told = agree(worth, place)
+        bias = agree(worth, place)
         for k, name in enumerate(names):
             x = case.scores[name][part]
             agreement[number, k], position[number, k] = agree(x, worth), agree(x, place)
-            beyond[number, k] = partial(agreement[number, k], position[number, k], told)
+            beyond[number, k] = partial(agreement[number, k], position[number, k], bias)
     plain = [names.index((method, None)) if (method, None) in names else -1 for method, _ in names]
     recency = names.index((RECENCY, None))
     columns = (agreement, position, beyond, agreement - agreement[:, plain], agreement - agreement[:, [recency]])
-    found = zip(*(intervals(column, resamples, seed) for column in columns), strict=True)
-    for k, ((method, variant), (own, bias, rest, gain, over)) in enumerate(zip(names, found, strict=True)):
+    summaries = zip(*(intervals(column, resamples, seed) for column in columns), strict=True)
+    for k, ((method, variant), (own, bias, rest, gain, over)) in enumerate(zip(names, summaries, strict=True)):
         yield Row(
             method, variant, blank, scope, len(cases), own, bias, rest,
             gain=gain if variant is not None and plain[k] >= 0 else None,
@@ -272,20 +272,20 @@ def run(
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """One table for every blank and scope."""
-    found: dict[tuple[str | int, str], Table] = {}
+    by_blank: dict[tuple[str | int, str], Table] = {}
     for row in rows:
         key = (row.blank, row.scope)
-        if key not in found:
-            found[key] = Table(
+        if key not in by_blank:
+            by_blank[key] = Table(
                 "method", "receptive field", "agreement", "against None", "against recency", "beyond position",
                 "score and position",
                 title=f"Spearman with blank-out ({row.blank}), {row.scope}, {row.sentences} sentences",
             )  # fmt: skip
-        found[key].add_row(
+        by_blank[key].add_row(
             row.method, "" if row.method in (RECENCY, RANDOM) else str(row.variant), str(row.agreement),
             str(row.gain or ""), str(row.over_recency or ""), str(row.beyond_position), f"{row.position.mean:+.3f}",
         )  # fmt: skip
-    return list(found.values())
+    return list(by_blank.values())
 
 
 def main(

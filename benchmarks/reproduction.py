@@ -86,7 +86,7 @@ def _findings(results: dict[str, Any]) -> str:
     tables = [result for result in results.values() if "table" in result]
     if not tables:
         return ""
-    asked = "\n".join(f"- **{short}**: {whole}." for short, whole in paper.CLAIMS.values())
+    claims = "\n".join(f"- **{short}**: {whole}." for short, whole in paper.CLAIMS.values())
     rows = [["", *(short for short, _ in paper.CLAIMS.values())]]
     for result in tables:
         if result.get("recipe") != "authors":
@@ -94,11 +94,11 @@ def _findings(results: dict[str, Any]) -> str:
             rows.append([f"**Table {result['table'][-1]}**, the paper's means", *own])
         for r in (TEXT, AUTHORS):
             trained = f"{recipe_name(result)}, " if "recipe" in result else ""
-            found = (_verdicts(result, r, name) for name in paper.CLAIMS)
-            rows.append([f"Table {result['table'][-1]}, {trained}{NAMES[r]}", *found])
+            verdicts = (_verdicts(result, r, name) for name in paper.CLAIMS)
+            rows.append([f"Table {result['table'][-1]}, {trained}{NAMES[r]}", *verdicts])
     text = (
         "## Which of the paper's claims hold\n\n"
-        f"{asked}\n\n"
+        f"{claims}\n\n"
         "Of the paper there are only means, so its own rows are judged by these alone. Of ours, a claim holds if the 95 % "
         "intervals of all the differences it names are above 0, is contradicted if one is below, and is undecided "
         "otherwise. Where attention is the same for all tokens of every text, there is no correlation, and the claim "
@@ -128,11 +128,11 @@ def _range(values: Sequence[float]) -> str:
 
 def _verdicts(result: dict[str, Any], reading: str, name: str) -> str:
     """One verdict where all seeds agree, else how many seeds have which."""
-    found = [run["claims"][reading][name]["verdict"] for run in result["runs"]]
-    if len(set(found)) == 1:
-        return str(found[0])
-    counts = (f"{verdict} for {found.count(verdict)}" for verdict in VERDICTS if verdict in found)
-    return f"{', '.join(counts)} of {len(found)} seeds"
+    verdicts = [run["claims"][reading][name]["verdict"] for run in result["runs"]]
+    if len(set(verdicts)) == 1:
+        return str(verdicts[0])
+    counts = (f"{verdict} for {verdicts.count(verdict)}" for verdict in VERDICTS if verdict in verdicts)
+    return f"{', '.join(counts)} of {len(verdicts)} seeds"
 
 
 def _evenness(result: dict[str, Any]) -> float:
@@ -168,11 +168,11 @@ def _deviations(results: dict[str, Any], trainings: Sequence[dict[str, Any]]) ->
                 "unlabelled test set."
             )
     if trainings:
-        found = sorted(run["test"] for run in trainings)
+        accuracies = sorted(run["test"] for run in trainings)
         lines.append(
-            f"- **Its accuracy is that of a lucky seed**: {len(found)} trainings with other seeds and settings reached "
-            f"{found[0]:.3f} to {found[-1]:.3f} on these sentences (`sst2-trainings.json`), and the development phrases do "
-            "not tell which."
+            f"- **Its accuracy is that of a lucky seed**: {len(accuracies)} trainings with other seeds and settings "
+            f"reached {accuracies[0]:.3f} to {accuracies[-1]:.3f} on these sentences (`sst2-trainings.json`), and the "
+            "development phrases do not tell which."
         )
     if "figure4" in results:
         result = results["figure4"]

@@ -60,8 +60,8 @@ def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
     query, key, value = normal(HEADS), normal(KV_HEADS), normal(KV_HEADS)
     r = torch.rand(1, max(ROWS), length, device="cuda", generator=generator)
     r /= r.sum(-1, keepdim=True)
-    given = {"scale": SIZE**-0.5, "causal": True}
-    lse = log_sum_exp(query, key, **given)
+    options = {"scale": SIZE**-0.5, "causal": True}
+    lse = log_sum_exp(query, key, **options)
 
     calls: dict[str, Callable[[], Any]] = {}
     forwards = _forwards(torch, query, key, value)
@@ -69,8 +69,8 @@ def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
     steps = {f"step, {n} row{'s' if n > 1 else ''}": n for n in ROWS}
     for name, n in steps.items():
         some = r[:, :n].contiguous()
-        calls[name] = lambda some=some: transposed_product(query, key, lse, some, **given)  # type: ignore[misc]
-    calls["lse alone"] = lambda: log_sum_exp(query, key, **given)
+        calls[name] = lambda some=some: transposed_product(query, key, lse, some, **options)  # type: ignore[misc]
+    calls["lse alone"] = lambda: log_sum_exp(query, key, **options)
     if length <= AUTOGRAD_UP_TO:
         calls["step, 1 row, by autograd"] = _by_autograd(torch, query, key, value, r[:, 0])
 
@@ -85,9 +85,9 @@ def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
         out = call()
         measured[name] = {"extra_mib": (torch.cuda.max_memory_allocated() - before) / 2**20, "error": None}
         if name in steps:
-            wanted = expected[:, : steps[name]]
+            reference = expected[:, : steps[name]]
             got = out[:, :, sample].double()
-            measured[name]["error"] = float((got - wanted).norm() / wanted.norm())
+            measured[name]["error"] = float((got - reference).norm() / reference.norm())
         del out
     ms = _medians(torch, calls, rounds)
     fastest = min(ms[name] for name in forwards)

@@ -377,7 +377,7 @@ def test_a_folder_is_for_one_training(tmp_path: Path) -> None:
     (tmp_path / "busy").mkdir()
     with (tmp_path / "busy" / ".lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another training is writing into"):
+        with pytest.raises(InputError, match="another job is writing to"):
             training.claim(tmp_path / "busy")
     training.claim(tmp_path / "busy")
     training.claim(tmp_path / "busy")  # this process has it

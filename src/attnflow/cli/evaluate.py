@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from attnflow.cli.options import AsJson, Dtype, progress, quiet
+from attnflow.capture.silence import silence
+from attnflow.cli.options import AsJson, Dtype, progress
 from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation, correlation, dataset, evaluation_files
 from attnflow.evaluate.evaluation_tables import tables
@@ -140,7 +141,7 @@ def _refuse(options: set[str], why: str) -> None:
 def _plain(
     source: dict[str, Any], texts: list[Any], labels: list[Any] | None, file: Path, samples: int | None, **options: Any
 ) -> Evaluation:
-    quiet()
+    silence()
     import attnflow
     from attnflow.importance.answer import questions, writes_words
 
@@ -156,7 +157,7 @@ def _plain(
 
 
 def _grid(source: dict[str, Any], texts: list[Any], folder: Path, **options: Any) -> Evaluation:
-    quiet()
+    silence()
     from attnflow.evaluate import grid
 
     try:

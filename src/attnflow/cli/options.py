@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attnflow.capture.silence import silence
 from attnflow.errors import InputError
-from attnflow.files import make_folder  # noqa: F401
+from attnflow.jobs.progress import to_stderr
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -49,12 +47,7 @@ Of = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
 
-quiet = silence
-
-
-def progress(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more, which is no reason to stop
-        print(line, file=sys.stderr, flush=True)
+progress = to_stderr
 
 
 def numbers(text: str, what: str, least: int = 1) -> list[int]:

@@ -82,7 +82,7 @@ class Store:
         except OSError as e:
             raise InputError(f"cannot write {str(folder / MANIFEST)!r}: {e.strerror or e}") from None
         try:
-            _lock(self.file, folder)
+            lock(self.file, folder)
             lines = self._lines(kind)
             if lines:
                 _check_settings(folder, lines[0], first)
@@ -261,7 +261,8 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _lock(file: int, folder: Path) -> None:
+def lock(file: int, folder: Path) -> None:
+    """Keeps an open file, which stands for the folder, for this process."""
     try:
         import fcntl
     except ImportError:  # Windows: two jobs in one folder are not noticed there

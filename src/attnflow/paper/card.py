@@ -11,11 +11,11 @@ GROUPS = {
 }  # fmt: skip
 
 
-def card(told: dict[str, Any]) -> str:
-    """README.md of the model's folder; told: what its training.json holds."""
-    settings, versions = told["settings"], told["versions"]
+def card(report: dict[str, Any]) -> str:
+    """README.md of the model's folder; report: what its training.json holds."""
+    settings, versions, device = report["settings"], report["versions"], report["device"]
     rows = [["", *GROUPS.values()]]
-    rows += [[part, *(share(found[g]) for g in GROUPS)] for part, found in told["accuracy"].items()]
+    rows += [[part, *(share(scores[g]) for g in GROUPS)] for part, scores in report["accuracy"].items()]
     return f"""---
 license: apache-2.0
 language: en
@@ -27,7 +27,7 @@ pipeline_tag: token-classification
 
 Is the verb that follows singular or plural? The model of Abnar & Zuidema (2020): {settings["layers"]} layers,
 {settings["heads"]} heads, width {settings["width"]}, GPT-2 blocks without the causal mask, [CLS] first and [EOS] last;
-{told["parameters"]:,} parameters, stored in half precision.
+{report["parameters"]:,} parameters, stored in half precision.
 
 It is a stock `GPT2ForTokenClassification` with `is_causal=False`: the class is read at [CLS], position 0, and means
 nothing elsewhere. One token a word; words are put into lower case. Words that it does not know are [UNK], unless the text
@@ -41,25 +41,25 @@ tags rare words are given as their tag; the Linzen subset has no tags, and over-
 {markdown.table(rows)}
 
 ## Training
-Written by `attnflow train verb-number`, recipe "{told["recipe"]}", seed {told["seed"]}, on {told["device"]} with torch
+Written by `attnflow train verb-number`, recipe "{report["recipe"]}", seed {report["seed"]}, on {device} with torch
 {versions["torch"]} and transformers {versions["transformers"]}; `training.json` has every setting and the SHA-256 of all
 data.
 
-{recipe(told)}
+{recipe(report)}
 """
 
 
-def recipe(told: dict[str, Any]) -> str:
+def recipe(report: dict[str, Any]) -> str:
     """How it was trained, as a list."""
-    settings, weight = told["settings"], told["settings"]["distillation"]
-    teachers = sum(name.startswith("teacher") for name in told["data"])
-    lines = [f"{told['examples']['train']:,} examples, whose split the data gives."]
-    if told["examples"]["more"]:
+    settings, weight = report["settings"], report["settings"]["distillation"]
+    teachers = sum(name.startswith("teacher") for name in report["data"])
+    lines = [f"{report['examples']['train']:,} examples, whose split the data gives."]
+    if report["examples"]["more"]:
         left_out = f"; the last {settings['refine']:.0%} of the steps leave them out" if settings["refine"] else ""
         lines.append(
-            f"{told['examples']['more']:,} further examples with weight {settings['more_weight']:g}{left_out}."
+            f"{report['examples']['more']:,} further examples with weight {settings['more_weight']:g}{left_out}."
         )
-    if "pretraining" in told["stages"]:
+    if "pretraining" in report["stages"]:
         lines.append(f"Before that, {settings['pretrain']} passes over plain text with masked words.")
     if teachers:
         lines.append(
@@ -81,14 +81,14 @@ def recipe(told: dict[str, Any]) -> str:
             f"In training {settings['unknown_words']:.0%} of the words and {settings['unknown_tags']:.0%} of the tags "
             "are [UNK]."
         )
-    if told.get("adopted"):
+    if report.get("adopted"):
         lines.append(
-            f"After the training {told['adopted']:,} plurals of known words got the embedding of their tag, NNS, so "
+            f"After the training {report['adopted']:,} plurals of known words got the embedding of their tag, NNS, so "
             "that fewer words of free text are [UNK]."
         )
     return "\n".join(f"- {line}" for line in lines)
 
 
-def share(found: dict[str, Any]) -> str:
+def share(score: dict[str, Any]) -> str:
     """An accuracy and the number of examples."""
-    return "none" if found["accuracy"] is None else f"{found['accuracy']:.3f} (of {found['count']:,})"
+    return "none" if score["accuracy"] is None else f"{score['accuracy']:.3f} (of {score['count']:,})"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.errors import InputError
+from attnflow.jobs.progress import to_stderr
 from attnflow.paper import training
 from attnflow.paper.data_files import data_file
 from attnflow.texts.strict import read_lines
@@ -34,7 +35,7 @@ def train(
     batch: int = 256,
     device: str | None = None,
     resume: bool = True,
-    say: training.Say = training.tell,
+    say: training.Say = to_stderr,
 ) -> dict[str, Any]:
     """Trains `base` with a masked-LM head on text.train.txt of the folder `data`; loss and top-1 accuracy on text.test.txt.
 

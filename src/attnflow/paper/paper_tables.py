@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Say = Callable[[str], None]
 
-Run = tuple[str, Mapping[str, Evaluation], Mapping[str, Any]]  # model, its readings, and what else is told of it
+Run = tuple[str, Mapping[str, Evaluation], Mapping[str, Any]]  # model, its readings, and its shape
 
 SOME = 200
 """Texts on which the sums of gradients are looked at."""
@@ -84,17 +84,19 @@ def verb_number_tables(
     for name, model in models:
         start = time.perf_counter()
         measured = _measured(model, test, lambda line, name=name: say(f"{name}: {line}"))  # type: ignore[misc]
-        found = {table: {r: _summary(measured, table, r, resamples, seed) for r in READINGS} for table in VERB_NUMBER}
+        summaries = {
+            table: {r: _summary(measured, table, r, resamples, seed) for r in READINGS} for table in VERB_NUMBER
+        }
         seconds = time.perf_counter() - start
-        say(f"{name}: {seconds:.1f} s for {len(test)} examples, 3 views, {found['table1'][TEXT].layers} layers")
+        say(f"{name}: {seconds:.1f} s for {len(test)} examples, 3 views, {summaries['table1'][TEXT].layers} layers")
         texts = [" ".join(e.words[-20:]) for e in test[:SOME]]
         shape = {"seconds": seconds, "cancellation": cancellation(model, texts, "difference"), **_shape(measured)}
-        for table, readings in found.items():
+        for table, readings in summaries.items():
             runs[table].append((name, readings, shape))
-    return {table: _told(table, len(test), own, resamples, seed) for table, own in runs.items()}
+    return {table: _result(table, len(test), own, resamples, seed) for table, own in runs.items()}
 
 
-def _told(table: str, samples: int, runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+def _result(table: str, samples: int, runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
     """The result of a table as JSON holds it."""
     return {
         "table": table,
@@ -104,14 +106,14 @@ def _told(table: str, samples: int, runs: Sequence[Run], resamples: int, seed: i
         "runs": [
             {
                 "model": name,
-                "accuracy": found[TEXT].accuracy,
+                "accuracy": readings[TEXT].accuracy,
                 **shape,
-                "readings": {r: found[r].to_dict() for r in READINGS},
-                "claims": {r: claims(found[r].correlations[:, 0], resamples, seed) for r in READINGS},
+                "readings": {r: readings[r].to_dict() for r in READINGS},
+                "claims": {r: claims(readings[r].correlations[:, 0], resamples, seed) for r in READINGS},
             }
-            for name, found, shape in runs
+            for name, readings, shape in runs
         ],
-        "all": {r: over_all([found[r].correlations[:, 0] for _, found, _ in runs], resamples, seed) for r in READINGS},
+        "all": {r: over_all([own[r].correlations[:, 0] for _, own, _ in runs], resamples, seed) for r in READINGS},
         "paper": paper.TABLES[table],
         "paper_claims": papers_claims(table),
     }
@@ -152,34 +154,34 @@ def ties(measured: Scores) -> dict[str, list[float]]:
 
     Flow is at most what leaves the source and what enters the sink; once that binds, tokens are equal.
     """
-    found = []
+    shares = []
     for text in measured.texts:
         placed = ranks(text.views)
         same = (placed[..., :, None] == placed[..., None, :]).sum(-1) > 1
-        found.append(same.mean(-1))
-    return {view: row.tolist() for view, row in zip(measured.views, np.mean(found, 0), strict=True)}
+        shares.append(same.mean(-1))
+    return {view: row.tolist() for view, row in zip(measured.views, np.mean(shares, 0), strict=True)}
 
 
 def evenness(measured: Scores) -> list[float]:
     """How even the rows of raw attention are, by layer: the mean of their entropy divided by that of equal weights."""
     raw = measured.views.index("raw")
-    found = []
+    entropies = []
     for text in measured.texts:
         rows = text.views[raw]
         rows = rows / rows.sum(-1, keepdims=True)
         entropy = -(rows * np.log(np.where(rows > 0, rows, 1))).sum(-1)
-        found.append(entropy / np.log(rows.shape[-1]))
-    return [float(x) for x in np.mean(found, 0)]
+        entropies.append(entropy / np.log(rows.shape[-1]))
+    return [float(x) for x in np.mean(entropies, 0)]
 
 
 def settled(measured: Scores) -> dict[str, list[float | None]]:
     """How much the order of tokens at each layer is that of the last: their mean rank correlation, by view and layer."""
-    found = []
+    correlations = []
     for text in measured.texts:
-        found.append([rank_correlations(rows, rows[-1:])[:, 0] for rows in text.views])
+        correlations.append([rank_correlations(rows, rows[-1:])[:, 0] for rows in text.views])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a view that ranks no text
-        mean = np.nanmean(found, 0)
+        mean = np.nanmean(correlations, 0)
     return {
         view: [None if np.isnan(x) else float(x) for x in row] for view, row in zip(measured.views, mean, strict=True)
     }
@@ -206,7 +208,7 @@ def sentiment_table(
     seed: int = 0,
 ) -> dict[str, Any]:
     """Table 3: a classifier of sentences and its input gradients."""
-    asked: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         TEXT: {"row": "answer", "explain": "predicted", "importance": {"gradient": {"reduce": "l2"}}},
         AUTHORS: {
             "row": "max",
@@ -216,9 +218,9 @@ def sentiment_table(
         },
     }
     start = time.perf_counter()
-    found: dict[str, Evaluation] = {}
+    readings: dict[str, Evaluation] = {}
     shape: dict[str, Any] = {}
-    for reading, options in asked.items():
+    for reading, options in settings.items():
         # the code took the gradient of the positive logit whatever the sentence
         truth = [1] * len(texts) if reading == AUTHORS else list(labels)
         with warnings.catch_warnings():
@@ -228,10 +230,10 @@ def sentiment_table(
             shape = _shape(measured)
         for name in (TEXT, WORDS) if reading == TEXT else (AUTHORS,):
             formula = "authors" if name == AUTHORS else "mean"
-            found[name] = summarize(measured, special=name != WORDS, ties=formula, resamples=resamples, seed=seed)
+            readings[name] = summarize(measured, special=name != WORDS, ties=formula, resamples=resamples, seed=seed)
     seconds = time.perf_counter() - start
     shape |= {"seconds": seconds, "cancellation": cancellation(model, texts[:SOME], "logit")}
-    return _told("table3", len(texts), [(model.name, found, shape)], resamples, seed)
+    return _result("table3", len(texts), [(model.name, readings, shape)], resamples, seed)
 
 
 def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
@@ -245,12 +247,12 @@ def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[
         warnings.simplefilter("ignore", RuntimeWarning)  # texts without a correlation in any model
         by_text = np.nanmean(stacked, 0)
         by_model = np.nanmean(stacked, 1)
-    found: dict[str, list[dict[str, Any]]] = {}
+    cells: dict[str, list[dict[str, Any]]] = {}
     means = intervals(by_text.reshape(len(by_text), -1), resamples, seed)
     for (v, layer), mean in zip(np.ndindex(*by_text.shape[1:]), means, strict=True):
         there = stacked[:, :, v, layer]
         there = there[np.isfinite(there)]
-        found.setdefault(VIEWS[v], []).append(
+        cells.setdefault(VIEWS[v], []).append(
             {
                 "mean": None if mean is None else asdict(mean),
                 "sd": float(there.std(ddof=1)) if len(there) > 1 else None,
@@ -258,7 +260,7 @@ def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[
                 "models": [None if np.isnan(m) else float(m) for m in by_model[:, v, layer]],
             }
         )
-    return found
+    return cells
 
 
 def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -279,7 +281,7 @@ def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[st
         table = np.stack([a - b for a, b in pairs.values()], 1)
         return dict(zip(pairs, intervals(table, resamples, seed), strict=True))
 
-    found: dict[str, dict[str, Interval | None]] = {
+    tested: dict[str, dict[str, Interval | None]] = {
         "collapse": {}
         if depth < 3
         else differences(
@@ -307,7 +309,7 @@ def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[st
             "verdict": _verdict(list(parts.values())),
             "differences": {k: None if d is None else asdict(d) for k, d in parts.items()},
         }
-        for name, parts in found.items()
+        for name, parts in tested.items()
     }
 
 
@@ -331,10 +333,10 @@ def papers_claims(table: str) -> dict[str, str]:
     raw, rollout, flow = ([m for m in paper.means(table, view) if m is not None] for view in ("raw", "rollout", "flow"))
     lowest = min(range(1, len(raw) - 1), key=lambda k: raw[k])
     from_l3 = range(2 if len(raw) == 6 else 1, len(raw))  # Table 3 has L1, L3, L5 and L6
-    found = {
+    holds = {
         "collapse": raw[lowest] < min(raw[0] / 2, rollout[lowest], flow[lowest]),
         "growth": all(b > a for a, b in pairwise(rollout)),
         "ahead": all(flow[k] > rollout[k] for k in from_l3),
         "end": min(rollout[-1], flow[-1]) > raw[-1],
     }
-    return {name: HOLDS if true else CONTRADICTED for name, true in found.items()}
+    return {name: HOLDS if true else CONTRADICTED for name, true in holds.items()}

@@ -170,8 +170,8 @@ def _winobias(file: Path) -> Iterator[PronounExample | Excluded]:
                 "with one referent and its pronoun in brackets, as in '1 [The cook] met the nurse because [he] was ill.'"
             )
         (referent,) = (m for m in marked if m not in pronouns)
-        found = _from_marks(parts[1], referent, pronouns, source, where)
-        yield Excluded(where, found) if isinstance(found, str) else found
+        example = _from_marks(parts[1], referent, pronouns, source, where)
+        yield Excluded(where, example) if isinstance(example, str) else example
 
 
 def _bare(marked: str) -> str:
@@ -240,18 +240,18 @@ def _winogender(file: Path) -> Iterator[PronounExample | Excluded]:
         occupation, participant, answer, gender = parts.groups()
         text = cells[1].strip()
         pronouns = list(_GENDERED.finditer(text))
-        told = {MALE if m[0].lower() in MASCULINE else FEMALE for m in pronouns}
-        if told - {gender} or not (pronouns or _NEUTRAL.search(text)):
+        genders = {MALE if m[0].lower() in MASCULINE else FEMALE for m in pronouns}
+        if genders - {gender} or not (pronouns or _NEUTRAL.search(text)):
             raise InputError(
                 f"{str(file)!r}, line {number}: {text[:80]!r}: expected a {gender} pronoun and no other, as its id says"
             )
-        found = _from_template(text, pronouns, occupation, participant)
-        if isinstance(found, str):
-            yield Excluded(cells[0], found)
+        example = _from_template(text, pronouns, occupation, participant)
+        if isinstance(example, str):
+            yield Excluded(cells[0], example)
             continue
-        first = found.names[0].lower() == occupation.lower()
+        first = example.names[0].lower() == occupation.lower()
         source = "Winogender, someone" if participant == "someone" else "Winogender"
-        yield replace(found, referent=int(answer) if first else 1 - int(answer), source=source, id=cells[0])
+        yield replace(example, referent=int(answer) if first else 1 - int(answer), source=source, id=cells[0])
 
 
 def _from_template(
@@ -264,10 +264,10 @@ def _from_template(
         return "another pronoun tells the gender"
     spans = []
     for what, name in (("occupation", occupation), ("participant", participant)):
-        found = list(_words([name]).finditer(text))
-        if len(found) != 1:
-            return f"the {what} is {'named twice' if found else 'not in the sentence'}"
-        spans.append(found[0].span())
+        places = list(_words([name]).finditer(text))
+        if len(places) != 1:
+            return f"the {what} is {'named twice' if places else 'not in the sentence'}"
+        spans.append(places[0].span())
     genders: Genders = (WINOGENDER_GENDER.get(occupation.lower()), None)
     one, two = spans
     if two < one:
@@ -276,14 +276,14 @@ def _from_template(
 
 
 def _collected(parts: Iterable[Iterable[PronounExample | Excluded]]) -> Examples:
-    found = [item for part in parts for item in part]
-    if not found:
+    items = [item for part in parts for item in part]
+    if not items:
         raise InputError("there is no sentence in what was given: expected at least one line")
-    examples = [item for item in found if isinstance(item, PronounExample)]
+    examples = [item for item in items if isinstance(item, PronounExample)]
     # "her" is him or his: the same sentence with the other gender tells which
     known = {e.key: e.kind for e in examples if e.kind != EITHER}
     settled = [replace(e, kind=known.get(e.key, EITHER)) if e.kind == EITHER else e for e in examples]
-    return Examples(tuple(settled), tuple(item for item in found if isinstance(item, Excluded)))
+    return Examples(tuple(settled), tuple(item for item in items if isinstance(item, Excluded)))
 
 
 def with_slot(
@@ -304,10 +304,10 @@ def with_slot(
         raise InputError(f"genders={genders!r}: expected 'male', 'female' or None for each of the two candidates")
     spans = []
     for name in candidates:
-        found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)] if name else []
-        if len(found) != 1:
-            raise InputError(f"the candidate {name!r} stands {len(found)} times in {text!r}: expected it once")
-        spans.append(found[0])
+        places = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)] if name else []
+        if len(places) != 1:
+            raise InputError(f"the candidate {name!r} stands {len(places)} times in {text!r}: expected it once")
+        spans.append(places[0])
     start = text.index(SLOT)
     return PronounExample(text, (start, start + len(SLOT)), kind, (spans[0], spans[1]), (genders[0], genders[1]))
 

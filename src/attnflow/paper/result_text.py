@@ -115,15 +115,15 @@ def _against(result: dict[str, Any]) -> str:
     lines = []
     for name, (short, _) in paper.CLAIMS.items():
         for run in result["runs"]:
-            found = run["claims"][TEXT][name]
+            claim = run["claims"][TEXT][name]
             failed = []
-            for what, d in found["differences"].items():
+            for what, d in claim["differences"].items():
                 if d is None:
                     failed.append(f"{what} does not exist")
                 elif d["low"] <= 0:
                     failed.append(f"{what} {d['mean']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}]")
             if failed:
-                lines.append(f"- {short}, {run['model']}, {found['verdict']}: {'; '.join(failed)}")
+                lines.append(f"- {short}, {run['model']}, {claim['verdict']}: {'; '.join(failed)}")
     if not lines:
         return f"In {NAMES[TEXT]} all claims hold."
     return f"Differences that are not above 0, in {NAMES[TEXT]}:\n\n" + "\n".join(lines)
@@ -163,10 +163,10 @@ def _accuracies(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
     rows = [["model", "set", *GROUPS.values()]]
     for run in runs:
         scores = (run.get("training") or {}).get("accuracy", {})
-        for part, found in scores.items():
-            if "0" not in found:
+        for part, shares in scores.items():
+            if "0" not in shares:
                 continue
-            rows.append([run["model"], part, *(share(found[g]) for g in GROUPS)])
+            rows.append([run["model"], part, *(share(shares[g]) for g in GROUPS)])
     if len(rows) > 1:
         yield "**Accuracy by number of attractors** (intervening nouns of the other number):\n\n" + markdown.table(rows)
 
@@ -211,8 +211,8 @@ def _figure4(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _consistency(result: dict[str, Any]) -> Iterator[str]:
-    found = result["consistency"]
-    sentences = ", ".join(f"{count:,} of {source}" for source, count in found["sentences"].items())
+    consistency = result["consistency"]
+    sentences = ", ".join(f"{count:,} of {source}" for source, count in consistency["sentences"].items())
     yield (
         "**Beyond two sentences**: how often the candidate that a view favours at a layer is the one that the model's own "
         f"pronoun prediction implies, with 95 % Wilson intervals. {sentences}; each distinct masked sentence counts once. "
@@ -220,9 +220,9 @@ def _consistency(result: dict[str, Any]) -> Iterator[str]:
         'pronoun, since a model that nearly always says "he" implies nearly always the male candidate. In Winogender only '
         "the occupation has a (stereotypical) gender; the other candidate takes what speaks against it."
     )
-    for source in dict.fromkeys(row["source"] for row in found["rows"]):
-        for against in dict.fromkeys(row["against"] for row in found["rows"] if row["source"] == source):
-            own = [r for r in found["rows"] if r["source"] == source and r["against"] == against]
+    for source in dict.fromkeys(row["source"] for row in consistency["rows"]):
+        for against in dict.fromkeys(row["against"] for row in consistency["rows"] if row["source"] == source):
+            own = [r for r in consistency["rows"] if r["source"] == source and r["against"] == against]
             depth = 1 + max((r["layer"] for r in own if r["layer"] is not None), default=-1)
             rows = [["", *(f"L{k + 1}" for k in range(depth))]]
             for view in dict.fromkeys(r["view"] for r in own if r["layer"] is not None):
@@ -236,7 +236,7 @@ def _consistency(result: dict[str, Any]) -> Iterator[str]:
         for name, reasons in result["left out"].items()
         for reason, count in reasons.items()
     ]
-    left += [f"- by the model's tokens: {count} {reason}" for reason, count in found["excluded"].items()]
+    left += [f"- by the model's tokens: {count} {reason}" for reason, count in consistency["excluded"].items()]
     if left:
         yield "Left out:\n\n" + "\n".join(left)
 

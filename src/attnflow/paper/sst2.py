@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
+from attnflow.jobs.progress import to_stderr
 from attnflow.paper import training
 from attnflow.paper.data_files import data_file, rows_of
 
@@ -32,7 +33,7 @@ def train(
     device: str | None = None,
     half: bool = False,
     resume: bool = True,
-    say: training.Say = training.tell,
+    say: training.Say = to_stderr,
 ) -> dict[str, Any]:
     """Fine-tunes `base` on train.tsv of the folder `data`, keeps the weights that dev.tsv likes best, and reports test.tsv.
 

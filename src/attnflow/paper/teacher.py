@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
+from attnflow.jobs.progress import to_stderr
 from attnflow.paper import training
 from attnflow.paper.agreement import NUMBERS, Example, parts_of, read
 from attnflow.paper.sst2 import Labelled, accuracy, fine_tune
@@ -86,7 +87,7 @@ def train_encoder(
     batch: int = 128,
     device: str | None = None,
     resume: bool = True,
-    say: training.Say = training.tell,
+    say: training.Say = to_stderr,
 ) -> dict[str, Any]:
     """Fine-tunes `base` (such as a BERT) to tell the number from the plain words; a folder for ``teachers=`` there."""
     out, parts = Path(out), parts_of(read(data), data)

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -30,6 +29,8 @@ from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import wilson
 from attnflow.files import make_folder, write_whole
+from attnflow.jobs.progress import to_stderr
+from attnflow.jobs.store import lock
 from attnflow.paper.data_files import file_hash
 
 if TYPE_CHECKING:
@@ -47,11 +48,6 @@ LOG, REPORT, LOCK = "log.jsonl", "training.json", ".lock"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers")
 
 
-def tell(message: str) -> None:
-    """Progress goes to stderr: stdout is for data."""
-    print(message, file=sys.stderr, flush=True)
-
-
 @dataclass(frozen=True)
 class Run:
     """One training. out: its folder, with the log and the checkpoints. recipe: what it does; a checkpoint of another recipe
@@ -61,7 +57,7 @@ class Run:
     recipe: Mapping[str, Any]
     seed: int = 0
     resume: bool = True
-    say: Say = tell
+    say: Say = to_stderr
 
 
 def fit(
@@ -236,18 +232,14 @@ def claim(out: Path) -> None:
     make_folder(out)
     if (out / REPORT).is_file():
         raise InputError(f"the folder {str(out)!r} holds a finished training: give another one, or delete it")
-    try:
-        import fcntl
-    except ImportError:  # not on Windows: nothing is locked there
-        return
     if out.resolve() not in _claimed:
-        lock = os.open(out / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        file = os.open(out / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise InputError(f"another training is writing into {str(out)!r}: give another folder, or wait") from None
-        _claimed[out.resolve()] = lock
+            lock(file, out)
+        except InputError:
+            os.close(file)
+            raise
+        _claimed[out.resolve()] = file
 
 
 def finish(out: Path, report: Mapping[str, Any], device: Device) -> dict[str, Any]:
@@ -261,9 +253,9 @@ def finish(out: Path, report: Mapping[str, Any], device: Device) -> dict[str, An
     write_whole(out / REPORT, lambda part: part.write_text(text, encoding="utf-8"))
     for path in (*out.glob("checkpoint-*.pt"), out / LOCK):
         path.unlink(missing_ok=True)
-    lock = _claimed.pop(out.resolve(), None)
-    if lock is not None:
-        os.close(lock)
+    file = _claimed.pop(out.resolve(), None)
+    if file is not None:
+        os.close(file)
     mask = os.umask(0)
     os.umask(mask)
     for path in out.glob("*.safetensors"):

@@ -16,6 +16,7 @@ from typing import Any
 from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.files import write_whole
+from attnflow.jobs.progress import to_stderr
 from attnflow.paper import masked_lm, teacher, training
 from attnflow.paper.agreement import NUMBERS, Example, as_tokens, parts_of, read
 from attnflow.paper.card import card
@@ -69,7 +70,7 @@ def train(
     seed: int = 0,
     device: str | None = None,
     resume: bool = True,
-    say: training.Say = training.tell,
+    say: training.Say = to_stderr,
     **changes: Any,
 ) -> dict[str, Any]:
     """Trains the model on the split "train" of `data`, chooses on "valid", reports "test"; returns what training.json says.
@@ -135,16 +136,16 @@ def train(
     if elsewhere:
         scores["linzen"] = accuracy(model, tokenizer, elsewhere)
         scores["linzen, tags guessed"] = accuracy(model, tokenizer, elsewhere, guess="suffix")
-    for name, found in scores.items():
-        shares = (f"{group} {part['accuracy']:.4f}" for group, part in found.items() if part["count"])
+    for name, groups in scores.items():
+        shares = (f"{group} {part['accuracy']:.4f}" for group, part in groups.items() if part["count"])
         say(f"verb-number: accuracy on {name} by attractors: {', '.join(shares)}")
     report = {
         **key, "parameters": sum(w.numel() for w in model.parameters()), "stages": stages, "accuracy": scores,
         "examples": {"train": len(parts["train"]), "more": len(extra)}, "adopted": len(tokenizer) - before,
     }  # fmt: skip
-    told = training.finish(out, report, where)
-    write_whole(out / "README.md", lambda beside: beside.write_text(card(told), encoding="utf-8"))
-    return told
+    whole_report = training.finish(out, report, where)
+    write_whole(out / "README.md", lambda beside: beside.write_text(card(whole_report), encoding="utf-8"))
+    return whole_report
 
 
 def settings_of(recipe: str, changes: dict[str, Any]) -> dict[str, Any]:
@@ -163,8 +164,8 @@ def vocabulary_of(
     """The tags that at least `tag_words` rare words bear, and the `size` most frequent words."""
     counts = _counts(examples, sentences)
     words = sorted((word for word in counts if word == word.lower()), key=lambda word: (-counts[word], word))[:size]
-    kept = set(words)
-    rare = Counter(tag for word, tag in _tagged(examples) if word not in kept)
+    frequent = set(words)
+    rare = Counter(tag for word, tag in _tagged(examples) if word not in frequent)
     return sorted(t for t, count in rare.items() if count >= tag_words and t.isalpha() and t.isupper()), words
 
 
@@ -183,13 +184,13 @@ def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> A
     inner.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [EOS]", special_tokens=[("[CLS]", CLS), ("[EOS]", EOS)]
     )
-    found = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner, model_max_length=positions, padding_side="right", truncation_side="left",
         pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", eos_token="[EOS]", mask_token="[MASK]",
     )  # fmt: skip
     # Taken from the text before it is put into lower case.
-    found.add_tokens([AddedToken(tag, single_word=True, normalized=False) for tag in tags])
-    return found
+    tokenizer.add_tokens([AddedToken(tag, single_word=True, normalized=False) for tag in tags])
+    return tokenizer
 
 
 def adopt(
@@ -217,12 +218,12 @@ def adopt(
     }
     counts = _counts(examples, sentences)
     new = sorted(plurals, key=lambda word: (-counts[word], word))[:count]
-    found = tokenizer_of(tags, [*known[len(tags) :], *new], tokenizer.model_max_length)
+    larger = tokenizer_of(tags, [*known[len(tags) :], *new], tokenizer.model_max_length)
     row = model.get_input_embeddings().weight[tokenizer.get_vocab()["NNS"]].detach().clone()
     with silenced(), torch.no_grad():
-        model.resize_token_embeddings(len(found), mean_resizing=False)
+        model.resize_token_embeddings(len(larger), mean_resizing=False)
         model.get_input_embeddings().weight[len(tokenizer) :] = row
-    return found
+    return larger
 
 
 def _tagged(examples: Sequence[Example]) -> Iterator[tuple[str, str]]:
@@ -290,11 +291,11 @@ def accuracy(
     right = [NUMBERS[i] == e.number for i, e in zip(chances.argmax(-1).tolist(), examples, strict=True)]
     groups: dict[str, Callable[[int], bool]] = {str(n): lambda a, n=n: a == n for n in range(4)}  # type: ignore[misc]
     groups["4+"] = lambda a: a >= 4
-    found = {"all": training.share(right)}
+    shares = {"all": training.share(right)}
     for name, has in groups.items():
         pairs = zip(right, examples, strict=True)
-        found[name] = training.share(hit for hit, e in pairs if e.attractors is not None and has(e.attractors))
-    return found
+        shares[name] = training.share(hit for hit, e in pairs if e.attractors is not None and has(e.attractors))
+    return shares
 
 
 class Prefixes(training.Texts):
