@@ -31,7 +31,7 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def replace_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) -> None:
-    """Has `write` write beside `path`, then renames: a reader sees the old file or the new one, never half of one.
+    """Let `write` write beside `path`, then rename: a reader sees the old file or the new one, never half of one.
 
     sync: what was written is on the disk before it has its name, and has its name before this returns.
     """
@@ -54,7 +54,7 @@ def replace_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) 
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and those above it, unless it is there."""
+    """Make a folder and its parents, unless it exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -62,7 +62,7 @@ def make_folder(folder: Path) -> None:
 
 
 def synced(path: Path) -> None:
-    """Has the system put a file, or the names in a folder, on the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     if path.is_dir() and os.name == "nt":  # where folders cannot be opened, and need not be
         return
     handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
@@ -83,7 +83,7 @@ def of_extension(table: Mapping[str, T], path: Path) -> T:
 
 
 def table_text(text: str) -> str:
-    """What other programs can read: UTF-8 has no lone surrogates, and many readers stop at NUL."""
+    """Escape what other programs cannot read: UTF-8 has no lone surrogates, and many readers stop at NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 

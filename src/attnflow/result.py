@@ -107,7 +107,7 @@ class TokenAttention:
         return f"TokenAttention({self.method}, {shape}, {shown!r})"
 
     def _view(self) -> ResultView:
-        """What draws it, which is loaded when it first shows itself."""
+        """The view of this result, imported when it is first shown."""
         from attnflow.view.result_view import ResultView
 
         return ResultView(self)
@@ -145,11 +145,11 @@ class TokenAttention:
         return [Score(self.tokens[i], i, float(row[i])) for i in order.tolist()]
 
     def words(self) -> TokenAttention:
-        """The same over words instead of subwords, computed anew on the graph whose subwords are merged.
+        """The same over words instead of subwords, computed on the graph with merged subwords.
 
         ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]`` comes before rollout and flow, so that their values
-        cannot be merged afterwards; raw attention can, and is where the trace is gone. Whatever of `without_special` and
-        `normalized` was done is done again.
+        cannot be merged afterwards; raw attention can, and is where the trace is gone. `without_special` and
+        `normalized` are repeated where they were applied.
         """
         if self.patches is not None:
             raise InputError(
@@ -218,7 +218,7 @@ class TokenAttention:
         return self._view().overlay(image, query, layer, float(alpha))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but source and recipe, as a .json file holds it."""
+        """Everything but source and recipe, as a .json file stores it."""
         return {**labels(self), "values": self.values.tolist()}
 
     def to_pandas(self) -> DataFrame:
@@ -231,7 +231,7 @@ class TokenAttention:
         return frame(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
+        """Write a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
 
         .csv and .parquet are one row a value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png are
         pictures, see `plot`; .html is the interactive page.
@@ -436,7 +436,7 @@ def _checked_patches(argument: Any, size: int) -> tuple[int, int] | None:
 
 
 def _as_json(provenance: Any) -> dict[str, Any]:
-    """As it will be read back from a file: tuples are lists, keys are strings."""
+    """Convert provenance to what a file gives back: tuples become lists, keys strings."""
     if not isinstance(provenance, Mapping):
         raise InputError(f"provenance is a {type(provenance).__name__}: expected a dict that JSON can hold")
     try:

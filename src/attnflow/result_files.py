@@ -29,21 +29,21 @@ LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word
           "patches", "provenance")  # fmt: skip
 
 DEFLATE = 1100
-"""Bytes that one byte of a compressed file can stand for, at most."""
+"""The most bytes that one compressed byte can stand for."""
 
 DIGEST = b"attnflow.sha256"
 """The key of a .parquet file's metadata under which the checksum of its content stands."""
 
 
 def labels(result: TokenAttention) -> dict[str, Any]:
-    """All but the values, as JSON holds it."""
+    """Everything but the values, as JSON."""
     fields = {name: getattr(result, name) for name in LABELS}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     return {"format": FORMAT, "version": VERSION, **plain, "dtype": str(result.values.dtype)}
 
 
 def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[str, Any], np.dtype[Any]]:
-    """The arguments of TokenAttention that a file holds, except the values, and the type of those."""
+    """Read the arguments of TokenAttention, except the values, and the type of the values."""
     document = text if isinstance(text, dict) else json.loads(text)
     if document["format"] != FORMAT:
         raise ValueError("another format")
@@ -169,7 +169,7 @@ def _write_parquet(result: TokenAttention, path: Path) -> None:
 
 
 def _digest(meta: bytes, values: FloatArray) -> bytes:
-    """Of labels and values together: the checksums of pages cover neither labels nor the headers of pages."""
+    """A checksum of labels and values: those of Parquet pages cover neither labels nor headers."""
     return hashlib.sha256(meta + values.tobytes()).hexdigest().encode()
 
 
@@ -206,7 +206,7 @@ def damaged(path: Path) -> InputError:
 
 
 def read(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    """The arguments of TokenAttention that a file holds, and the values."""
+    """Read the arguments of TokenAttention and the values from a file."""
     reader = of_extension(READERS, path)
     try:
         return reader(path)

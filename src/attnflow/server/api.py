@@ -1,4 +1,4 @@
-"""The routes."""
+"""The routes of the web app."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
     html = page.application(service.known()).encode()
 
     async def wait(request: Request, work: Work) -> Response:
-        """A job that nobody but this request knows; it is cancelled when its client leaves."""
+        """Answer a request with the result of a job of its own, which ends when the client leaves."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         job = jobs.submit(work, on_end=lambda: _notify(loop, ended))
         both = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(_left(request))]

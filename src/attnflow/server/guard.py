@@ -19,7 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 def authorities(host: str, port: int) -> list[str]:
-    """What the Host header may be: the names of this machine for itself, and the one that the server was started with."""
+    """The allowed Host headers: loopback names, and the name that the server was started with."""
     names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host.lower()])
     return [f"{name}:{port}" for name in names] + (list(names) if port == 80 else [])
 
@@ -96,7 +96,7 @@ class Guard:
                 raise Refusal(415, f"the content type is {kind!r:.80}: expected application/json")
 
     async def body(self, headers: Mapping[str, list[str]], receive: Receive) -> bytes:
-        """The whole body, counted while it comes; only then does anything else happen.
+        """Read the whole body, and count its bytes while they come.
 
         Somewhat more than may come is read and thrown away: a client that still sends would not hear an answer.
         """
@@ -132,7 +132,7 @@ class Guard:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """A channel that gives the body that was read already, and then what comes after it."""
+    """A channel that repeats the body, and then goes on with what follows."""
     left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def channel() -> Message:

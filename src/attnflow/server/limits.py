@@ -1,4 +1,4 @@
-"""What a request may take, and what it is told where it may not."""
+"""How much a request may take, and how it is refused."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Limits:
 
     @property
     def characters(self) -> int:
-        """Of all texts of a request together: a token of real text has about four, and tokenizing has to end too."""
+        """The most characters of a request: ten times those of real text, so that tokenizing ends soon."""
         return 40 * self.tokens
 
     def body(self, images: bool) -> int:
-        """A character is at most twelve bytes of JSON, and base64 makes four bytes of three."""
+        """The most bytes of a body: a character is at most twelve bytes of JSON, and base64 makes four bytes of three."""
         return (1 << 16) + 12 * self.characters + (self.image_bytes // 3 * 4 if images else 0)
 
 
 class Refusal(Exception):
-    """An answer that is an error: its status, and one sentence for whoever asked."""
+    """An error as an answer: its status, and one sentence for the client."""
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)

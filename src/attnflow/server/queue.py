@@ -1,4 +1,4 @@
-"""The queue: what is computed, one job after another, and what came of it."""
+"""The queue of jobs, which one thread computes one after another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Work = Callable[[document.Progress], bytes]
 
 @dataclass(eq=False)
 class Job:
-    """One computation: what it is, how far it has come, and what came out."""
+    """One computation: its state, its progress and its result."""
 
     on_end: Callable[[], None] | None = None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))

@@ -1,4 +1,4 @@
-"""What requests ask for, as work for the queue."""
+"""Requests become work for the queue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Served:
 
 
 def served(name: str, model: Model) -> Served:
-    """Checked as a request would use it, so that a model that cannot be explained says so when the server starts."""
+    """Trace a model once, so that one that cannot be explained says so when the server starts."""
     main = getattr(model.model, "main_input_name", "input")
     if main in ("input_values", "input_features"):
         raise InputError(f"the model {name!r} reads audio: the web app takes models of text and of images")
@@ -81,7 +81,7 @@ def _bytes(traces: Iterable[Trace]) -> int:
 
 
 class Service:
-    """What requests ask for, as work for the queue."""
+    """Makes work for the queue from requests."""
 
     def __init__(self, models: Sequence[Served], limits: Limits) -> None:
         self.models = {each.name: each for each in models}
@@ -162,7 +162,7 @@ class Service:
         return of
 
     def _input(self, of: Served, request: Input) -> Any:
-        """What the model is traced with, once it is known that it is not too much."""
+        """The model's input, once its size is checked."""
         if of.kind == "image":
             return picture(request.image or "", self.limits.pixels)
         text: Any = request.text if request.pair is None else (request.text, request.pair)
@@ -180,7 +180,7 @@ class Service:
 
 
 def picture(data: str, pixels: int) -> Any:
-    """The image of a request. Its size is read from its head, before anything is unpacked."""
+    """Decode the image of a request. Its size is checked before its pixels are unpacked."""
     from PIL import Image, ImageOps
 
     if data[:5].lower() == "data:":

@@ -95,7 +95,7 @@ class Known(BaseModel):
 
 
 class Accepted(BaseModel):
-    """A job that was taken."""
+    """A job in the queue."""
 
     id: str
     state: Literal["queued", "running", "done", "failed", "cancelled"]
@@ -112,7 +112,7 @@ class JobState(Accepted):
 
 
 def encoded(value: Any) -> bytes:
-    """JSON, in which what is not a number is null: no browser reads NaN."""
+    """Encode JSON with null for NaN and infinity, which no browser reads."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
@@ -137,7 +137,7 @@ def refused(problem: Refusal) -> Response:
 
 
 def sentence(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors, for people."""
+    """One sentence for one of pydantic's errors."""
     name = ".".join(str(part) for part in error["loc"][1:])[:80]
     if error["type"] == "json_invalid":
         return "the body is not JSON: expected one object, as /openapi.json describes it"
@@ -158,6 +158,6 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def result_of(description: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The same beside an answer that the description says no more of than that it is an object."""
+    """The same, beside a successful answer of any object."""
     shape = {"application/json": {"schema": {"type": "object"}}}
     return {200: {"description": description, "content": shape}, **problems(*statuses)}

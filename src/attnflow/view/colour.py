@@ -20,7 +20,7 @@ RAMP = np.array(
 
 
 def shares(x: FloatArray) -> FloatArray:
-    """From 0 at the lowest value to 1 at the highest; all 0 where all are equal.
+    """Scale values from 0 at the lowest to 1 at the highest; all are 0 where all are equal.
 
     >>> shares(np.array([2.0, 3.0, 4.0])).tolist()
     [0.0, 0.5, 1.0]
@@ -32,7 +32,7 @@ def shares(x: FloatArray) -> FloatArray:
 
 
 def colours(x: FloatArray) -> FloatArray:
-    """RGB from 0 to 255 on a last axis, for numbers from 0 to 1, along a ramp that colour-blind people read as well.
+    """Colour numbers from 0 to 1: RGB from 0 to 255 on a last axis, along a ramp that colour-blind people read as well.
 
     >>> colours(np.array([0.0, 1.0])).tolist()
     [[0.0, 32.0, 77.0], [255.0, 234.0, 70.0]]
@@ -42,7 +42,7 @@ def colours(x: FloatArray) -> FloatArray:
 
 
 def ink(colour: Sequence[float]) -> str:
-    """Black or white, whichever reads better on a colour of RGB from 0 to 255.
+    """Return black or white, whichever reads better on a colour of RGB from 0 to 255.
 
     >>> ink((255, 234, 70)), ink((0, 32, 77))
     ('#000000', '#ffffff')

@@ -77,7 +77,7 @@ class Comparison:
         return render(self)
 
     def row(self, method: str) -> FloatArray:
-        """What each input has by one method."""
+        """The values of the inputs by one method."""
         row: FloatArray = self.values[self._number(method)]
         return row
 
@@ -91,7 +91,7 @@ class Comparison:
 
     @property
     def measure(self) -> str | None:
-        """The importance that others are held against: blank-out, or the last there is."""
+        """The importance that the others are compared with: blank-out, or the last one."""
         return "blank-out" if "blank-out" in self.importances else next(reversed(self.importances), None)
 
     @property
@@ -127,7 +127,7 @@ class Comparison:
         return shaded_lines(self, width=width)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as a .json file holds it; a correlation that there is not is None."""
+        """Everything, as a .json file stores it; an undefined correlation is None."""
         answer = self.prediction
         known = [[None if np.isnan(rho) else rho for rho in row] for row in self.correlations.tolist()]
         return {
@@ -154,7 +154,7 @@ class Comparison:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it, whole or not at all: .svg, .pdf and .png are `plot`, .json is all of it, .csv the values.
+        """Write a file, whole or not at all: .svg, .pdf and .png are `plot`, .json is everything, .csv the values.
 
         .csv has one row an input and one column a method, with layers counted from 1.
         """
@@ -181,7 +181,7 @@ def compare(
     importance: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("gradient", "blank-out"),
     trace: Trace | None = None,
 ) -> Comparison:
-    """The text by raw attention, rollout and flow for one query at one layer, beside what each token is worth.
+    """Compare raw attention, rollout and flow of one query at one layer with the importance of each token.
 
     text, target, truncate: as in `Model.trace`.
     query: its position or token; by default the position that answers ([MASK], [CLS], the last token of a decoder).
@@ -259,7 +259,7 @@ def _check_one(query: Any, layer: Any) -> None:
 
 
 def _origin(result: TokenAttention) -> dict[str, Any]:
-    """What an importance was of and by."""
+    """The settings of an importance."""
     names = ("answer", "by", "signed", "reduce", "of", "steps", "samples", "seed")
     return {name: result.provenance[name] for name in names if name in result.provenance}
 

@@ -20,7 +20,7 @@ SENTENCE = terminal.SENTENCE // 2  # tokens: they are printed once for every met
 
 
 def render(comparison: Comparison, sort: str | None = None, width: int | None = None) -> terminal.Printed:
-    """What rich prints. Shades go from the lowest value of a method to its highest.
+    """Lay a comparison out for rich. Shades go from the lowest value of a method to its highest.
 
     Of more than 60 inputs the table has the 20 highest.
 
@@ -77,7 +77,7 @@ def _block(
     front: int,
     screen: terminal.Screen,
 ) -> Iterator[Text]:
-    """Some tokens that stand on one line, by all methods."""
+    """One line of tokens, by all methods."""
     if not screen.coloured:
         yield _cropped(Text(" " * front + " ".join(tokens[i] for i in which)))
     for name, of in zip(methods, shade, strict=True):
@@ -144,7 +144,7 @@ def _head(front: str, names: Sequence[str], wide: Sequence[int], screen: termina
 
 
 def _column_cells(names: Sequence[str], numbers: Sequence[int], room: int) -> list[int]:
-    """As wide as names and numbers are; where that is too much, the longest names are cut, and numbers never."""
+    """The width of each column. Where names and numbers need more room, the longest names are cut, numbers never."""
     wide = [max(len(name), cells) for name, cells in zip(names, numbers, strict=True)]
     while sum(wide) + 2 * len(wide) > room:
         spare = [w - cells for w, cells in zip(wide, numbers, strict=True)]

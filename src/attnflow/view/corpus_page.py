@@ -33,7 +33,7 @@ def write(
     texts: int = 20,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
-    """The report as a page, index.html, and texts/<row>.html for each text that it shows; where they were written.
+    """Write the report, index.html, and texts/<row>.html for each text that it shows; return their paths.
 
     output: a folder; _report in the corpus's own by default.
     model: what makes the pages of texts; by default the model that explained the corpus. Where it is gone, the report has
@@ -69,7 +69,7 @@ def html_of(summary: Mapping[str, Any]) -> str:
 
 
 def _text_pages(summary: Mapping[str, Any], name: str | None, folder: Path) -> tuple[dict[int, Path], str | None]:
-    """The pages by row, and a sentence on those that could not be made."""
+    """Write the page of each text; return the paths by row, and a sentence on the texts without a page."""
     entries = {int(row): text for row, text in summary["disagreement"]["texts"].items()}
     if not entries:
         return {}, None
@@ -93,14 +93,14 @@ def _text_pages(summary: Mapping[str, Any], name: str | None, folder: Path) -> t
 
 
 def _remove_others(folder: Path, pages: Mapping[int, Path]) -> None:
-    """Texts that an earlier report showed, and this one does not."""
+    """Remove the pages of texts that an earlier report showed and this one does not."""
     for path in folder.glob("*.html"):
         if re.fullmatch("[0-9]+", path.stem) and path not in pages.values():
             path.unlink(missing_ok=True)
 
 
 def _model(summary: Mapping[str, Any], name: str | None) -> Model:
-    """The model of the rows, as it was loaded for them; or the one named."""
+    """Load the model that explained the rows, or the one named."""
     import attnflow
     from attnflow.capture.hub import DTYPES
     from attnflow.model import EMBEDDED

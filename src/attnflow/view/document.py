@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 EXACT = 600_000
-"""So many weights are held as float32: 223 tokens in 12 layers."""
+"""The most weights that a page has as float32: 223 tokens in 12 layers."""
 
 ROUNDED = 3_600_000
-"""So many are held at all: 547 tokens in 12 layers, in about 4 MB."""
+"""The most weights that a page has at all: 547 tokens in 12 layers, in about 4 MB."""
 
 PAIRS = 200_000
-"""Flow of every query is held up to so many pairs (129 tokens in 12 layers, seconds); above, of the chosen query alone."""
+"""Up to so many pairs a page has the flow of every query (129 tokens in 12 layers, seconds), above of the chosen one."""
 
 LONGEST = 2048
 """Flow is left out of longer texts: it would take minutes."""
 
 DOUBLE = 50_000
-"""Tables of up to so many values are held in double precision."""
+"""Tables of up to so many values are in double precision."""
 
 HEADS = 150_000
-"""So many weights of single heads are held."""
+"""The most weights of single heads."""
 
 STEPS = 254 / np.log(1e4)
 """Rounded weights are rowmax · exp(-i / STEPS): in steps of 3.7 %, down to a ten-thousandth of the largest of their row."""
@@ -132,7 +132,7 @@ def of_trace(
 
 
 def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
-    """A document with all of its fields: those of `more`, and for the rest what stands for nothing."""
+    """A document with all of its fields: those of `more`, and empty ones."""
     return {
         "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "image": None,
@@ -167,7 +167,7 @@ def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[
 
 
 def of_result(result: TokenAttention) -> dict[str, Any]:
-    """The document of values without their graph, as of a file, of one head, or of a trace in linear memory."""
+    """The document of values without a graph: of a file, of one head, or of a trace in linear memory."""
     values = {**table(result), "queries": list(range(len(result.queries)))}
     return _document(
         result,
@@ -251,7 +251,7 @@ def packed(values: FloatArray) -> dict[str, Any]:
 
 
 def rounded(matrices: Sequence[FloatArray]) -> dict[str, Any]:
-    """Weights as one byte each, and a number a row so that rows keep their sums."""
+    """Round weights to one byte each, with one scale a row, so that rows keep their sums."""
     codes, scales = [], []
     for matrix in matrices:
         largest = matrix.max(axis=1, keepdims=True)
@@ -276,7 +276,7 @@ def table(result: TokenAttention) -> dict[str, Any]:
 
 
 def _precise(values: FloatArray) -> FloatArray:
-    """As the library has them, so that ties are ties and ranks the same; single precision where that would be large."""
+    """Keep the library's precision, so that ranks and ties stay the same; large tables become single precision."""
     return values.astype(np.float64 if values.size <= DOUBLE else np.float32)
 
 
@@ -354,7 +354,7 @@ def _unit(of: Trace | TokenAttention) -> dict[str, Any]:
 
 
 def shown_layers(trace: Trace) -> list[int]:
-    """Those whose positions are the last layer's: others have no names."""
+    """The layers that have the positions of the last one; positions of others have no names."""
     sizes = [trace.steps[end].weights.shape[0] for end in trace.ends]
     return [l for l, size in enumerate(sizes) if size == sizes[-1]]
 
@@ -383,7 +383,7 @@ def _word_positions(trace: Trace, words: Trace, chosen: Sequence[int]) -> list[i
 
 
 def _is_causal(trace: Trace) -> bool:
-    """Whether no position looks ahead, which is what receptive fields are about."""
+    """Whether no position attends to a later one."""
     if trace.parts or len(trace.tokens) < 2 or len({s.weights.shape for s in trace.steps}) > 1:
         return False
     return all(float(s.weights.triu(1).abs().max()) == 0 for s in trace.steps)
@@ -396,7 +396,7 @@ def _of_unit(trace: Trace, unit: str) -> Trace:
 
 
 def _query(trace: Trace, query: int) -> int:
-    """The place among the queries that a position in the sequence of all positions has."""
+    """The number of a query, from its position in the whole sequence."""
     size = trace.steps[trace.ends[-1]].weights.shape[0]
     if isinstance(query, bool) or not isinstance(query, int) or not trace.first_query <= query < size:
         raise InputError(f"query {query!r}: expected a position from {trace.first_query} to {size - 1}")

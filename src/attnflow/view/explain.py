@@ -31,7 +31,7 @@ def explain(
     progress: document.Progress | None = None,
     trace: Trace | None = None,
 ) -> Page:
-    """The interactive page of one text: raw attention, rollout and flow beside what each token is worth to the answer.
+    """Make the interactive page of one text: raw attention, rollout and flow beside the importance of each token.
 
     text, target, truncate: as in `Model.trace`.
     query: the position, token, or several of them, to explain first; by default the one that answers.
@@ -65,7 +65,7 @@ def explain(
 
 
 def traced(model: Model, text: Any, target: str | None = None, truncate: bool = False) -> Trace:
-    """A trace for a page: with its heads, unless the text is so long that the page would not hold them anyway."""
+    """Trace a text for a page, with single heads unless the page would have no room for them."""
     keep = True
     if model.tokenizer is not None and isinstance(text, str | tuple):
         parts = (text,) if isinstance(text, str) else text
@@ -78,7 +78,7 @@ def traced(model: Model, text: Any, target: str | None = None, truncate: bool = 
 
 
 def by_reason(missing: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The importances that are not there, joined where they share a reason, each with its reason."""
+    """Group the missing importances by the reason: (names, reason)."""
     reasons = dict.fromkeys(missing.values())
     return [(" and no ".join(name for name, reason in missing.items() if reason == why), why) for why in reasons]
 

@@ -40,7 +40,7 @@ def layered_graph(
     edges: int | None = None,
     upwards: bool = False,
 ) -> Figure:
-    """Figure 1: for each view the nodes (layer, token), and between layers l-1 and l the token attention of layer l.
+    """Figure 1: for each method the nodes (layer, token), and between layers l-1 and l the token attention of layer l.
 
     An edge's width and strength are its weight's share of its query's row, the same scale in all methods; the edges of one
     query are coloured.
@@ -135,7 +135,7 @@ def layer_maps(
     shared: str = "method",
     values: bool = False,
 ) -> Figure:
-    """Figures 2 and 3: for each example and view, what the query gives to each token (x) at each layer (y, L1 lowest).
+    """Figures 2 and 3: for each example and method, what the query gives to each token (x) at each layer (y, L1 lowest).
 
     rows: (label, results by method) of each example; all have the same methods. A label may be empty.
     query: its position or token; may be left out where results have one query.
@@ -231,7 +231,7 @@ def _scale(at: Axes, page: Figure, shown: Any) -> None:
 
 
 def _same_tokens(results: Mapping[str, TokenAttention]) -> TokenAttention:
-    """The first of them, if all are of one text."""
+    """Check that all results are of one text; return the first."""
     if not results:
         raise InputError("there are no results: expected at least one, by the name of its view")
     first = next(iter(results.values()))
@@ -244,7 +244,7 @@ def _same_tokens(results: Mapping[str, TokenAttention]) -> TokenAttention:
 
 
 def _row_shares(result: TokenAttention) -> FloatArray:
-    """Each row divided by its sum; what is negative has no share."""
+    """Divide each row by its sum; negative values count as 0."""
     positive: FloatArray = np.maximum(result.values.astype(float), 0)
     total = positive.sum(-1, keepdims=True)
     shares: FloatArray = positive / np.where(total == 0, 1, total)

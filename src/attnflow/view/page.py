@@ -26,7 +26,7 @@ WEB = Path(__file__).parent / "web"
 """A script and a style for each kind of page, which `make web` bundles of the sources in web/ beside src/."""
 
 HEIGHT = 760
-"""Of the page in a notebook's cell; its corner can be drawn down."""
+"""The height of a page in a notebook's cell, in pixels; a reader can drag its corner."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +45,12 @@ class Page:
         return f"Page({len(self.document['layers'])} layers, {tokens} tokens, {shown!r})"
 
     def html(self) -> str:
-        """The whole file."""
+        """The file's content."""
         text = " ".join(self.document["text"].split()).encode("utf-8", "replace").decode()
         return file_of(f"{text[:60]} · attnflow", self.document)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as .html, whole or not at all."""
+        """Write a .html file, whole or not at all."""
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
             raise InputError(f"{str(path)!r} has the extension {path.suffix!r}: expected .html, for a page")

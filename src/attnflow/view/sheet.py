@@ -83,7 +83,7 @@ _drawing = threading.RLock()  # matplotlib's settings belong to the whole proces
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Inside it, figures look the same whatever the user's own settings are."""
+    """Draw in our style, whatever the user's own settings are."""
     try:
         from matplotlib import style as styles
     except ImportError:
@@ -124,7 +124,7 @@ def label(token: str) -> str:
 
 
 def title(method: str) -> str:
-    """What a view is called above its panel."""
+    """The title of a method's panel."""
     return TITLES.get(method, label(method))
 
 
@@ -139,7 +139,7 @@ def line(words: str, width: float, size: float = SIZE) -> str:
 
 
 def room(words: Iterable[str], size: float = SIZE) -> float:
-    """The inches that the longest of them takes."""
+    """The width of the longest of some words, in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -184,7 +184,7 @@ def below(tokens: Sequence[str], cell: float, size: float = SIZE) -> float:
 
 
 def families(words: str) -> list[str]:
-    """Our font, and of those installed the first that has what ours lacks."""
+    """Our font, followed by installed fonts for the letters that it lacks."""
     known = _letters(None)
     return [FONT, *dict.fromkeys(name for c in words if ord(c) not in known for name in _families_with(c))]
 
@@ -205,7 +205,7 @@ def _families_with(letter: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _letters(path: str | None) -> frozenset[int]:
-    """What a font file has; of our own font where none is named, and nothing where it cannot be drawn (colour fonts)."""
+    """The letters of a font file, of our own by default; none where matplotlib cannot draw it (colour fonts)."""
     from matplotlib.font_manager import findfont, get_font
 
     try:

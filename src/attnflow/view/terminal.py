@@ -93,7 +93,7 @@ def wrapped(widths: Sequence[float], room: float, gap: float) -> list[list[int]]
 
 @dataclass(frozen=True)
 class Screen:
-    """What the console that prints can do."""
+    """The abilities of the console that prints."""
 
     width: int
     coloured: bool
@@ -107,7 +107,7 @@ class Screen:
         return visible(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
 
     def fitted(self, text: str, cells: int) -> str:
-        """Exactly so many cells of it."""
+        """Pad or cut a text to a number of cells."""
         if cell_len(text) <= cells:
             return set_cell_size(text, cells)
         return set_cell_size(text, cells - 1) + ("…" if self.blocks else "~")
@@ -163,7 +163,7 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
 
 
 def _of_no_layer(result: TokenAttention) -> bool:
-    """Importance is of the model's answer, and so is what is gathered; rollout and flow over gradients are of a layer."""
+    """Whether a result is about the model's answer and no layer: importance, and what gather() gives."""
     return "answer" in result.provenance and ("edges" not in result.provenance or result.method == "gather")
 
 
@@ -279,7 +279,7 @@ def _bar(share: float, cells: int, screen: Screen) -> str:
 
 
 def numbers_of(values: FloatArray) -> list[str]:
-    """Three digits of the largest one, so that rows over many thousand inputs are not all 0.000."""
+    """Print numbers with three digits of the largest, so that rows over thousands of inputs are not all 0.000."""
     largest = float(np.abs(values).max())
     if largest and not 1e-6 <= largest < 1e6:
         return [f"{value:.2e}" for value in values.tolist()]
