@@ -31,7 +31,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Trace(Pass):
-    """A forward pass, ready to be explained. `attnflow.capture.passes.Pass` says what its fields are."""
+    """A forward pass, ready to be explained.
+
+    tokens, text, prediction, provenance: what went in, what the model answers, and how it was captured. weights: heads of
+    the layers for which they were kept, [head, query, key]. `attnflow.capture.passes.Pass` describes all fields.
+    """
 
     encoder: Trace | None = field(default=None, repr=False)
 
