@@ -34,7 +34,6 @@ def train(
     rate: float = 5e-4,
     batch: int = 256,
     device: str | None = None,
-    resume: bool = True,
     say: training.Say = to_stderr,
 ) -> dict[str, Any]:
     """Trains `base` with a masked-LM head on text.train.txt of the folder `data`; loss and top-1 accuracy on text.test.txt.
@@ -43,15 +42,15 @@ def train(
     Sentences that follow each other are packed into texts of up to 128 tokens. The output matrix is the embedding's.
     """
     import torch
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers import AutoModelForMaskedLM
 
     out, files = Path(out), {name: data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
     training.claim(out)
     recipe = training.recipe_of("masked-lm", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
     where = training.place(device)
     torch.manual_seed(seed)
-    tokenizer = training.pretrained(AutoTokenizer, base)
-    model = training.pretrained(AutoModelForMaskedLM, base, dtype=torch.float32).to(where)
+    model, tokenizer = training.pretrained(AutoModelForMaskedLM, base)
+    model = model.to(where)
     texts = {
         name: training.Texts(_packed(tokenizer, file, seed), tokenizer.pad_token_id, where)
         for name, file in files.items()
@@ -62,7 +61,7 @@ def train(
         return masking.loss(model, head_of(model), texts["train"], index)
 
     best = training.fit_epochs(
-        training.Run(out, recipe, seed, resume, say), "masked-lm", model, texts["train"].lengths, loss,
+        training.Run(out, recipe, seed, say=say), "masked-lm", model, texts["train"].lengths, loss,
         lambda judged: scores(judged, head_of(judged), masking, texts["valid"]), epochs=epochs, rate=rate, batch=batch,
         every=2,
     )  # fmt: skip

@@ -32,7 +32,6 @@ def train(
     averaging: float = 0.999,
     device: str | None = None,
     half: bool = False,
-    resume: bool = True,
     say: training.Say = to_stderr,
 ) -> dict[str, Any]:
     """Fine-tunes `base` on train.tsv of the folder `data`, keeps the weights that dev.tsv likes best, and reports test.tsv.
@@ -46,7 +45,7 @@ def train(
     parts = {name: read(file) for name, file in files.items()}
     recipe = training.recipe_of("sst2", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
     recipe |= {"averaging": averaging, "chosen by": "loss on dev"}
-    run = training.Run(out, recipe, seed, resume, say)
+    run = training.Run(out, recipe, seed, say=say)
     model, tokenizer, best = fine_tune(
         run, "sst2", parts["train"], parts["dev"], base, labels=LABELS, epochs=epochs, rate=rate, batch=batch,
         averaging=averaging, by="loss", device=device,
@@ -74,15 +73,15 @@ def fine_tune(
 ) -> tuple[Any, Any, training.Record]:
     """A classifier with a fresh head on `base`, its tokenizer, and the record of its best evaluation on `valid`."""
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     where = training.place(device)
     torch.manual_seed(run.seed)
-    tokenizer = training.pretrained(AutoTokenizer, base)
-    model = training.pretrained(
+    model, tokenizer = training.pretrained(
         AutoModelForSequenceClassification, base, num_labels=len(labels), id2label=dict(enumerate(labels)),
-        label2id={name: i for i, name in enumerate(labels)}, dtype=torch.float32,
-    ).to(where)  # fmt: skip
+        label2id={name: i for i, name in enumerate(labels)},
+    )  # fmt: skip
+    model = model.to(where)
     texts, classes = _encoded(tokenizer, train[0], where), torch.tensor(list(train[1]), device=where)
     valid_texts, truth = _encoded(tokenizer, valid[0], where), torch.tensor(list(valid[1]))
 

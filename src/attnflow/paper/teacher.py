@@ -86,7 +86,6 @@ def train_encoder(
     rate: float = 1e-4,
     batch: int = 128,
     device: str | None = None,
-    resume: bool = True,
     say: training.Say = to_stderr,
 ) -> dict[str, Any]:
     """Fine-tunes `base` (such as a BERT) to tell the number from the plain words; a folder for ``teachers=`` there."""
@@ -96,7 +95,7 @@ def train_encoder(
     recipe = training.recipe_of("verb-number teacher", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
     examples = parts["train"] + (read(more) if more is not None else [])
     model, tokenizer, best = fine_tune(
-        training.Run(out, recipe, seed, resume, say), "teacher", _labelled(examples), _labelled(parts["valid"]), base,
+        training.Run(out, recipe, seed, say=say), "teacher", _labelled(examples), _labelled(parts["valid"]), base,
         labels=NUMBERS, epochs=epochs, rate=rate, batch=batch, device=device,
     )  # fmt: skip
     training.save(model, tokenizer, out)
@@ -107,12 +106,12 @@ def train_encoder(
 def soft_targets(folders: Sequence[str | Path], examples: Sequence[Example], device: torch.device) -> Tensor:
     """[example, number]: the mean of the probabilities of the teachers in `folders`, from the plain words."""
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     total = torch.zeros(len(examples), len(NUMBERS))
     for folder in folders:
-        tokenizer = training.pretrained(AutoTokenizer, folder)
-        model = training.pretrained(AutoModelForSequenceClassification, folder, dtype=torch.float32).to(device)
+        model, tokenizer = training.pretrained(AutoModelForSequenceClassification, folder)
+        model = model.to(device)
         if [model.config.id2label.get(i) for i in range(len(NUMBERS))] != list(NUMBERS):
             raise InputError(
                 f"the teacher {str(folder)!r} has the classes {list(model.config.id2label.values())}: expected "

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from torch import device as Device
     from torch.nn import Module
     from torch.optim import Optimizer
+    from transformers import AutoModel, PreTrainedModel
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 Say = Callable[[str], None]
 Record = dict[str, Any]
@@ -394,11 +396,15 @@ def place(device: str | None) -> Device:
     return chosen
 
 
-def pretrained(cls: Any, base: str | Path, **options: Any) -> Any:
-    """``cls.from_pretrained`` without its bars and its list of fresh weights, and with one sentence for what goes wrong."""
+def pretrained(cls: type[AutoModel], base: str | Path, **options: Any) -> tuple[PreTrainedModel, Tokenizer]:
+    """The model of a class and its tokenizer, in single precision, with one sentence for what goes wrong."""
+    import torch
+    from transformers import AutoTokenizer
+
     try:
         with silenced():
-            return cls.from_pretrained(str(base), **options)
+            tokenizer = AutoTokenizer.from_pretrained(str(base))
+            return cls.from_pretrained(str(base), dtype=torch.float32, **options), tokenizer
     except (OSError, ValueError, KeyError, ImportError) as e:
         why = (str(e).strip().splitlines() or [type(e).__name__])[0]
         raise InputError(
@@ -422,7 +428,7 @@ def recipe_of(
     }  # fmt: skip
 
 
-def save(model: Any, tokenizer: Any, out: Path, half: bool = False) -> None:
+def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path, half: bool = False) -> None:
     """The folder that ``from_pretrained`` reads; half: in half precision, which halves the file."""
     import torch
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
@@ -21,6 +21,11 @@ from attnflow.paper import masked_lm, teacher, training
 from attnflow.paper.agreement import NUMBERS, Example, as_tokens, parts_of, read
 from attnflow.paper.card import card
 from attnflow.paper.data_files import file_hash
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GPT2ForTokenClassification, PreTrainedModel
+    from transformers import PreTrainedTokenizerFast as Tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[EOS]", "[MASK]")
 PAD, UNK, CLS, EOS, MASK = range(len(SPECIAL))
@@ -69,7 +74,6 @@ def train(
     linzen: str | Path | None = None,
     seed: int = 0,
     device: str | None = None,
-    resume: bool = True,
     say: training.Say = to_stderr,
     **changes: Any,
 ) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def train(
     tokenizer = tokenizer_of(tags, words, settings["positions"])
     torch.manual_seed(seed)
     model = model_of(tokenizer, settings).to(where)
-    run = training.Run(out, key, seed, resume, say)
+    run = training.Run(out, key, seed, say=say)
     stages: dict[str, Any] = {}
     if settings["pretrain"] and sentences:
         vocabulary, longest = tokenizer.get_vocab(), settings["positions"] - 2
@@ -169,7 +173,7 @@ def vocabulary_of(
     return sorted(t for t, count in rare.items() if count >= tag_words and t.isalpha() and t.isupper()), words
 
 
-def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> Any:
+def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> Tokenizer:
     """A tokenizer of whole words, read in lower case, and of tags in upper case: "the article on NNP large systems"."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -194,8 +198,12 @@ def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> A
 
 
 def adopt(
-    model: Any, tokenizer: Any, examples: Sequence[Example], count: int, sentences: Iterable[Sequence[str]] = ()
-) -> Any:
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    examples: Sequence[Example],
+    count: int,
+    sentences: Iterable[Sequence[str]] = (),
+) -> Tokenizer:
     """Gives the model `count` more words: the most frequent plurals, unknown so far, of words that it knows.
 
     Each gets the embedding of NNS, the tag that stands for it in the data: free text has no tags. Returns the tokenizer.
@@ -243,7 +251,7 @@ WORD = (
 )
 
 
-def model_of(tokenizer: Any, settings: dict[str, Any]) -> Any:
+def model_of(tokenizer: Tokenizer, settings: dict[str, Any]) -> GPT2ForTokenClassification:
     """The paper's model with random weights."""
     from transformers import GPT2Config, GPT2ForTokenClassification
 
@@ -258,7 +266,7 @@ def model_of(tokenizer: Any, settings: dict[str, Any]) -> Any:
     return GPT2ForTokenClassification(config)
 
 
-def save(model: Any, tokenizer: Any, out: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
     """The folder: weights in half precision, to be loaded in single precision."""
     training.save(model, tokenizer, out, half=True)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
@@ -266,13 +274,12 @@ def save(model: Any, tokenizer: Any, out: Path) -> None:
     write_whole(out / "config.json", lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
-def load(folder: str | Path, device: Any = "cpu") -> tuple[Any, Any]:
+def load(folder: str | Path, device: torch.device | str = "cpu") -> tuple[PreTrainedModel, Tokenizer]:
     """Model, in single precision, and tokenizer of a folder that `train` wrote."""
-    import torch
-    from transformers import AutoModelForTokenClassification, AutoTokenizer
+    from transformers import AutoModelForTokenClassification
 
-    model = training.pretrained(AutoModelForTokenClassification, folder, dtype=torch.float32)
-    return model.to(device).eval(), training.pretrained(AutoTokenizer, folder)
+    model, tokenizer = training.pretrained(AutoModelForTokenClassification, folder)
+    return model.to(device).eval(), tokenizer
 
 
 def encode(example: Example, vocabulary: dict[str, int], positions: int, guess: str | None = None) -> list[int]:
