@@ -466,7 +466,7 @@ def test_a_full_queue_says_so_and_the_event_loop_answers_meanwhile(embedded: Ser
 
 
 def test_finished_jobs_are_forgotten_by_number_size_and_age() -> None:
-    jobs = JobQueue(Limits(kept=3, kept_bytes=100, kept_seconds=0.5))
+    jobs = JobQueue(Limits(finished=3, finished_bytes=100, finished_seconds=0.5))
 
     def finished(size: int) -> str:
         job = jobs.submit(lambda progress: b"x" * size)

@@ -16,7 +16,7 @@ class Limits:
 
     tokens: of one text. queue: requests that wait. image_bytes, pixels: of one image. header_seconds, body_seconds:
     until all headers, and then the body, have come.
-    kept, kept_seconds, kept_bytes: of finished jobs. traces, trace_bytes: of traces that are kept for more questions.
+    finished, finished_seconds, finished_bytes: of finished jobs. traces, trace_bytes: of traces kept for more questions.
     """
 
     tokens: int = 512
@@ -25,9 +25,9 @@ class Limits:
     pixels: int = 1 << 24
     header_seconds: float = 10.0
     body_seconds: float = 20.0
-    kept: int = 64
-    kept_seconds: float = 600.0
-    kept_bytes: int = 256 << 20
+    finished: int = 64
+    finished_seconds: float = 600.0
+    finished_bytes: int = 256 << 20
     traces: int = 16
     trace_bytes: int = 512 << 20
 

@@ -82,7 +82,7 @@ class JobQueue:
         with self.changed:
             self._forget()
             if name not in self.known:
-                minutes = self.limits.kept_seconds / 60
+                minutes = self.limits.finished_seconds / 60
                 raise Refusal(
                     404,
                     f"there is no job {name!r:.40}: finished jobs are forgotten after {minutes:g} minutes, or sooner when "
@@ -124,7 +124,7 @@ class JobQueue:
         while True:
             with self.changed:
                 while not self.waiting and not self.stopping:
-                    self.changed.wait(self.limits.kept_seconds)
+                    self.changed.wait(self.limits.finished_seconds)
                     self._forget()
                 if self.stopping:
                     return
@@ -163,7 +163,7 @@ class JobQueue:
         ended = sorted((job for job in self.known.values() if job.ended is not None), key=lambda job: job.ended or 0)
         size = sum(len(job.result) for job in ended)
         for newer, job in zip(reversed(range(len(ended))), ended, strict=True):
-            old = now - (job.ended or 0) > self.limits.kept_seconds
-            if old or newer >= self.limits.kept or (newer and size > self.limits.kept_bytes):
+            old = now - (job.ended or 0) > self.limits.finished_seconds
+            if old or newer >= self.limits.finished or (newer and size > self.limits.finished_bytes):
                 size -= len(job.result)
                 del self.known[job.id]
