@@ -264,7 +264,7 @@ function namesSection(grid) {
  */
 function aheadOf(grid) {
   const { needed, samples } = grid;
-  if (!grid.ofKind("paper").length) return "";
+  if (!grid.ofKind("paper").length || !grid.ofKind("edges").length) return "";
   if (needed && needed.texts > samples) {
     const few = `${many(samples, "text")} ${samples === 1 ? "is" : "are"} too few to tell`;
     const most = `with ${many(needed.comparisons, "comparison")} at least ${needed.texts.toLocaleString("en")} are needed`;
@@ -335,7 +335,9 @@ function showGrid(root, summary) {
   const isDrawable = (/** @type {string} */ i) => String(Number(i)) === i && Boolean(grid.names[Number(i)]);
   const drawable = { includes: (/** @type {string} */ text) => listed(text).every(isDrawable) };
   const allowed = { o: orders, d: grid.deletions, c: ["deleted", "kept"], m: drawable, r: grid.metrics };
-  const foot = "Every test and every single value is in grid.json, grid.parquet and curves.parquet beside this page.";
+  const foot = grid.ofKind("edges").length
+    ? "Every test and every single value is in grid.json, grid.parquet and curves.parquet beside this page."
+    : "";
   showPanels(root, {
     kind: "grid",
     subject: { grid },
