@@ -263,9 +263,10 @@ def test_rows_with_a_problem(tmp_path: Path) -> None:
             "c.jsonl:10", None, None, f"c.jsonl, row 10 (line 11): the column 'text' holds ['{'y' * 38}; expected text"
         ),
     ]
-    write(tmp_path / "d" / "a.jsonl", b'{"text": "a", "with": 1}\n')
+    write(tmp_path / "d" / "a.jsonl", b'{"text": "a", "with": 1}\n{"text": "a", "with": 0}\n')
     assert texts_of(tmp_path / "d", pair="with") == [
-        Text("a.jsonl:1", None, None, "a.jsonl, line 1: the column 'with' holds 1; expected text")
+        Text(f"a.jsonl:{n}", None, None, f"a.jsonl, line {n}: the column 'with' holds {2 - n}; expected text")
+        for n in (1, 2)
     ]
 
 

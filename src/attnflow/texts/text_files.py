@@ -95,16 +95,14 @@ class Lines:
             yield at, line_of_row, self._text(cells, number, line_of_row)
 
     def _text(self, cells: Row | Broken, row: int, line: int) -> Text:
-        if isinstance(cells, Mapping):
-            id = None if self.id is None else cells.get(self.id)
-            for name in (self.text, self.pair):
-                value = None if name is None else cells.get(name)
-                if not (value is None or isinstance(value, str)):
-                    cells = Broken(f"the column {name!r} holds {value!r:.40}; expected text", id)
-                    break
+        if not isinstance(cells, Broken):
+            text, pair, id = (None if name is None else cells.get(name) for name in (self.text, self.pair, self.id))
+            if not (text is None or isinstance(text, str)):
+                cells = Broken(f"the column {self.text!r} holds {text!r:.40}; expected text", id)
+            elif not (pair is None or isinstance(pair, str)):
+                cells = Broken(f"the column {self.pair!r} holds {pair!r:.40}; expected text", id)
             else:
-                pair = None if self.pair is None else cells.get(self.pair) or ""
-                return Text(self._id(id, row), cells.get(self.text), pair)
+                return Text(self._id(id, row), text, None if self.pair is None else pair or "")
         # the number that its id has comes first; in a csv, lines count others
         where = "" if self.whole else f", line {line}" if line == row + 1 else f", row {row + 1} (line {line})"
         return Text(self._id(cells.id, row), None, None, plain(f"{self.file.name}{where}: {cells.reason}"))
