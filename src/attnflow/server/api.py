@@ -133,31 +133,26 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
         jobs.cancel(job)
         return answer(jobs.describe(job))
 
-    @app.exception_handler(Refusal)
-    async def refusal(request: Request, problem: Exception) -> Response:
-        return refused(problem) if isinstance(problem, Refusal) else refused(Refusal(500, UNEXPECTED))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, problem: Exception) -> Response:
-        errors = problem.errors() if isinstance(problem, RequestValidationError) else []
-        return refused(Refusal(422, sentence(errors[0])))
-
-    @app.exception_handler(HTTPException)
-    async def other(request: Request, problem: Exception) -> Response:
-        status = problem.status_code if isinstance(problem, HTTPException) else 500
-        path = f"{request.url.path:.80}"
-        sentences = {
-            400: "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
-            404: f"there is nothing at {path!r}: GET /api lists what there is",
-            405: f"{path!r} does not take {request.method:.20}: GET /api lists what there is",
-        }
-        return refused(Refusal(status, sentences.get(status, HTTPStatus(status).phrase)))
-
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, problem: Exception) -> Response:
-        return refused(Refusal(500, UNEXPECTED))  # Guard writes it to the log
-
+    for kind in (Refusal, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _failed)
     return app
+
+
+async def _failed(request: Request, problem: Exception) -> Response:
+    """Any error as one sentence."""
+    if isinstance(problem, Refusal):
+        return refused(problem)
+    if isinstance(problem, RequestValidationError):
+        return refused(Refusal(422, sentence(problem.errors()[0])))
+    if not isinstance(problem, HTTPException):
+        return refused(Refusal(500, UNEXPECTED))  # Guard writes it to the log
+    path, status = f"{request.url.path:.80}", problem.status_code
+    sentences = {
+        400: "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
+        404: f"there is nothing at {path!r}: GET /api lists what there is",
+        405: f"{path!r} does not take {request.method:.20}: GET /api lists what there is",
+    }
+    return refused(Refusal(status, sentences.get(status, HTTPStatus(status).phrase)))
 
 
 async def _left(request: Request) -> None:
