@@ -137,7 +137,7 @@ def report(
         Path | None, typer.Option("-o", "--output", help="Folder of the page; OUTPUT/_report by default.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Where the model lies, if it is no longer where it was.")
+        str | None, typer.Option("-m", "--model", help="Where the model lies, unless its name says so from here.")
     ] = None,
     texts: Annotated[
         int, typer.Option(min=1, help="Texts for each two methods, of those on which they disagree the most.")
