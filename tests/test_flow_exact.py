@@ -50,6 +50,18 @@ def test_equals_scipy_beyond_one_machine_word(depth: int, n: int) -> None:
         assert af.flow(A, query, token, -1)[0, 0, 0] == scipy_maximum(list(A), query, token, bits=20)
 
 
+def test_without_a_residual_connection_columns_are_found_among_the_wide_edges() -> None:
+    """The solver names the nodes anew there; queries, tokens and layers must still be the ones asked for."""
+    rng = np.random.default_rng(8)
+    A = dyadic(attention(rng, 5, 40, sharpness=2.0, residual=0.0), bits=26)
+    values, steps = flow_and_steps(A, queries=[3, 17, 39], layers=[0, 1, 2, 4])
+    assert steps["hops"] > 0, "one hop proves nothing where no column is wide"
+    for row, query in enumerate((3, 17, 39)):
+        for place, layer in enumerate((0, 1, 2, 4)):
+            for token in (0, 17, 38):
+                assert values[place, row, token] == scipy_maximum(list(A[: layer + 1]), query, token, bits=26)
+
+
 @settings(max_examples=40)
 @given(seeds, kinds, st.integers(1, 5), st.booleans())
 def test_max_flow_proves_itself(seed: int, kind: str, depth: int, square: bool) -> None:

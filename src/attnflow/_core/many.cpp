@@ -7,11 +7,16 @@
 #include <mutex>
 #include <thread>
 
+#include "straighten.hpp"
+
 namespace attnflow {
 
-bool many_flows(const Graph& graph, const std::vector<int>& layers, const std::vector<int>& queries,
-                const std::vector<int>& tokens, int threads, double* out, Counters& counters,
-                const std::function<bool()>& interrupted) {
+namespace {
+
+// `name`, unless null, says what a query is called in the graph.
+bool solve_all(const Graph& graph, const std::vector<std::vector<int>>* name, const std::vector<int>& layers,
+               const std::vector<int>& queries, const std::vector<int>& tokens, int threads, double* out,
+               Counters& counters, const std::function<bool()>& interrupted) {
     const std::size_t per_layer = queries.size() * tokens.size(), total = layers.size() * per_layer;
     if (total == 0) return true;
     constexpr std::size_t kChunk = 16;
@@ -31,8 +36,9 @@ bool many_flows(const Graph& graph, const std::vector<int>& layers, const std::v
                 for (std::size_t p = begin; p < std::min(total, begin + kChunk); ++p) {
                     if (cancelled) return;
                     const std::size_t inner = p % per_layer;
-                    out[p] = solver.solve(layers[p / per_layer], queries[inner / tokens.size()],
-                                          tokens[inner % tokens.size()], cancelled);
+                    const int layer = layers[p / per_layer], query = queries[inner / tokens.size()];
+                    out[p] = solver.solve(layer, name ? (*name)[layer][query] : query, tokens[inner % tokens.size()],
+                                          cancelled);
                 }
             }
             const std::lock_guard<std::mutex> lock(mutex);
@@ -80,6 +86,17 @@ bool many_flows(const Graph& graph, const std::vector<int>& layers, const std::v
     }
     if (failure) std::rethrow_exception(failure);
     return !cancelled;
+}
+
+}  // namespace
+
+bool many_flows(const Graph& graph, const std::vector<int>& layers, const std::vector<int>& queries,
+                const std::vector<int>& tokens, int threads, double* out, Counters& counters,
+                const std::function<bool()>& interrupted) {
+    if (!has_narrow_columns(graph))
+        return solve_all(graph, nullptr, layers, queries, tokens, threads, out, counters, interrupted);
+    const Straightened straight = straighten(graph);
+    return solve_all(straight.graph, &straight.name, layers, queries, tokens, threads, out, counters, interrupted);
 }
 
 }  // namespace attnflow
