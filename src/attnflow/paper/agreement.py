@@ -66,17 +66,12 @@ def read_agreement(path: str | Path) -> list[Example]:
     examples = []
     for where, row in rows_of(Path(path), AGREEMENT):
         words = _words(row["words"], where)
-        examples.append(
-            Example(
-                words,
-                _label(row["number"], dict(zip(NUMBERS, NUMBERS, strict=True)), "number", where),
-                _tags(row["tags"], len(words), where),
-                row["verb"],
-                _index(row["subject_index"], len(words), "subject_index", where) if row.get("subject_index") else None,
-                _count(row["attractors"], "attractors", where) if row.get("attractors") else None,
-                row.get("split") or None,
-            )
-        )
+        number = _label(row["number"], dict(zip(NUMBERS, NUMBERS, strict=True)), "number", where)
+        tags = _tags(row["tags"], len(words), where)
+        subject, attractors = row.get("subject_index"), row.get("attractors")
+        index = _index(subject, len(words), "subject_index", where) if subject else None
+        count = _count(attractors, "attractors", where) if attractors else None
+        examples.append(Example(words, number, tags, row["verb"], index, count, row.get("split") or None))
     return _some(examples, path)
 
 
@@ -93,16 +88,10 @@ def read_linzen(path: str | Path) -> list[Example]:
         verb = _index(row["verb_index"], len(words), "verb_index", where, first=1)
         if verb == 0:
             raise InputError(f"{where}: verb_index is 1, so no word stands before the verb; expected at least 2")
-        examples.append(
-            Example(
-                words[:verb],
-                _label(row["verb_pos"], LINZEN_NUMBERS, "verb_pos", where),
-                tags[:verb],
-                row["verb"],
-                _index(row["subj_index"], verb, "subj_index", where, first=1),
-                _count(row["n_diff_intervening"], "n_diff_intervening", where),
-            )
-        )
+        number = _label(row["verb_pos"], LINZEN_NUMBERS, "verb_pos", where)
+        subject = _index(row["subj_index"], verb, "subj_index", where, first=1)
+        attractors = _count(row["n_diff_intervening"], "n_diff_intervening", where)
+        examples.append(Example(words[:verb], number, tags[:verb], row["verb"], subject, attractors))
     return _some(examples, path)
 
 
@@ -120,8 +109,8 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
             f"{texts[0].name} has {len(sentences)} lines and {golds[0].name} has {len(answers)}: expected the same number"
         )
     examples, same = [], 0
-    for number, (sentence, answer) in enumerate(zip(sentences, answers, strict=True), 1):
-        where = f"{golds[0].name}, line {number}"
+    for line, (sentence, answer) in enumerate(zip(sentences, answers, strict=True), 1):
+        where = f"{golds[0].name}, line {line}"
         fields = answer.split("\t")
         if len(fields) != 4:
             raise InputError(
@@ -134,14 +123,9 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
         if fields[1].lower() == fields[2].lower():
             same += 1
             continue
-        examples.append(
-            Example(
-                words[:verb],
-                _number_of(fields[1].lower(), fields[2].lower(), where),
-                verb=fields[1],
-                attractors=_count(fields[3], "attractors", where),
-            )
-        )
+        number = _number_of(fields[1].lower(), fields[2].lower(), where)
+        attractors = _count(fields[3], "attractors", where)
+        examples.append(Example(words[:verb], number, verb=fields[1], attractors=attractors))
     if same:
         count = f"{golds[0].name}: {same} of {len(answers)} lines"
         warnings.warn(
