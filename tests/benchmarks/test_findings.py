@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from benchmarks.grid_files import read_summary
-from benchmarks.verdicts import grids_of, settle, together, word_of
 from typer.testing import CliRunner
 
 from attnflow.edges import EDGES
@@ -21,6 +19,8 @@ from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation
 from attnflow.evaluate.methods import IMPORTANCES, all_methods
 from benchmarks import findings
+from benchmarks.grid_files import read_summary
+from benchmarks.verdicts import grids_of, settle, together, word_of
 from helpers.measurements import summary_of
 
 ROOT = Path(__file__).parents[2]

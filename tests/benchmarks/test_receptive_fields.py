@@ -11,6 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from scipy import stats
+
+import attnflow as af
+from attnflow.importance import answer
+from attnflow.texts.strict import read_lines
+from benchmarks import receptive_fields as experiment
 from benchmarks.command import run_command
 from benchmarks.receptive_fields import (
     Case,
@@ -25,13 +32,6 @@ from benchmarks.receptive_fields import (
     summarize,
     tables,
 )
-from rich.console import Console
-from scipy import stats
-
-import attnflow as af
-from attnflow.importance import answer
-from attnflow.texts.strict import read_lines
-from benchmarks import receptive_fields as experiment
 from helpers.architectures import LLAMA, POSITIONS, hf, ids
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

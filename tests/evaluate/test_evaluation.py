@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.grid_files import read_summary
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation
 from attnflow.evaluate.evaluation_tables import remarks, tables
 from attnflow.view import grid_page
+from benchmarks.grid_files import read_summary
 from helpers.measurements import METHODS, METRICS, measured
 
 

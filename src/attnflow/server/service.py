@@ -9,7 +9,7 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnflow.capture import inputs
 from attnflow.errors import InputError
@@ -20,6 +20,9 @@ from attnflow.server.wire import ExplainRequest, Input, PathsRequest, RowsReques
 from attnflow.trace import Trace
 from attnflow.view import document
 from attnflow.view.explain import explain, traced
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +182,7 @@ class Service:
         return text
 
 
-def picture(data: str, pixels: int) -> Any:
+def picture(data: str, pixels: int) -> Image.Image:
     """Decode the image of a request. Its size is checked before its pixels are unpacked."""
     from PIL import Image, ImageOps
 
