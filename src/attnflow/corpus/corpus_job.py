@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from attnflow._arrays import indices, positions
 from attnflow.corpus.plan import Shard, plan
@@ -165,16 +165,8 @@ def explain_corpus(
             sums = _run(store, shards, records, progress)
         except JobError as e:
             raise JobError(f"{e} with resume=True") from e
-    return {
-        "finished": True,
-        "parts": sums["parts"],
-        "texts": sums["texts"],
-        "tokens": sums["tokens"],
-        "errors": sums["errors"],
-        "resumed": before,
-        "seconds": round(time.monotonic() - started, 2),
-        "output": str(output),
-    }
+    more = {"resumed": before, "seconds": round(time.monotonic() - started, 2), "output": str(output)}
+    return cast("CorpusSums", {**sums, **more})
 
 
 def _methods(methods: str | Sequence[str]) -> tuple[str, ...]:

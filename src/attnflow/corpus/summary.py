@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.corpus.corpus_job import METHODS
 from attnflow.corpus.lists import list_agreement, list_labels, list_lengths, list_positions, list_tokens, rounded
 from attnflow.corpus.tally import Agreement, Batch, Floats, Ints, Lowest, Positions, Spread, Tokens
 from attnflow.errors import InputError
@@ -26,7 +27,6 @@ from attnflow.jobs.progress import track
 from attnflow.jobs.store import MANIFEST, read_manifest
 from attnflow.texts.sources import first_line
 
-METHODS = ("raw", "rollout", "flow")
 COLUMNS = (
     "row", "id", "text", "pair", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries",
     "prediction", "error", "message", "provenance",
