@@ -87,11 +87,11 @@ def test_equals_networkx_with_infinite_capacities(seed: int, depth: int, n: int)
     for layer in layers:
         layer[rng.random(layer.shape) < 0.3] = np.inf
     query, token = a_pair(rng, layers)
-    found = af.flow(layers, query, token, -1)[0, 0, 0]
+    value = af.flow(layers, query, token, -1)[0, 0, 0]
     try:
-        assert found == pytest.approx(networkx_maximum(layers, query, token))
+        assert value == pytest.approx(networkx_maximum(layers, query, token))
     except nx.NetworkXUnbounded:
-        assert found == np.inf
+        assert value == np.inf
         assert af.max_flow(layers, query, token).value == np.inf
 
 

@@ -31,15 +31,15 @@ def test_a_pair_does_not_depend_on_the_others(A: np.ndarray) -> None:
 
 def test_python_runs_while_the_solver_does(A: np.ndarray) -> None:
     big = np.concatenate([A] * 4)
-    steps, done = 0, threading.Event()
+    steps, finished = 0, threading.Event()
 
     def solve() -> None:
         af.flow(big, threads=1)
-        done.set()
+        finished.set()
 
     worker = threading.Thread(target=solve)
     worker.start()
-    while not done.is_set():
+    while not finished.is_set():
         steps += 1
         time.sleep(0.001)
     worker.join()
@@ -84,8 +84,8 @@ def test_one_wide_level_does_not_take_memory_by_its_square() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
         print(af.flow(layers, 0, [0, 99_999], -1, threads=1).shape)
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "(1, 1, 2)\n", done.stderr
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "(1, 1, 2)\n", run.stderr
 
 
 def test_every_instruction_set_gives_the_same_bits() -> None:
@@ -94,16 +94,17 @@ def test_every_instruction_set_gives_the_same_bits() -> None:
         from attnflow._core import native
         rng = np.random.default_rng(0)
         W = rng.dirichlet(np.full(70, 0.3), size=(6, 1, 70))
-        found = [af.flow(af.attention_graph(W), queries=range(0, 70, 9)), af.flow(np.tril(W[:, 0]), queries=[5, 69])]
-        print(native().instruction_set(), *(x.tobytes().hex() for x in found))
+        graphs = [(af.attention_graph(W), range(0, 70, 9)), (np.tril(W[:, 0]), [5, 69]), (W[:, 0], [5, 69])]
+        flows = [af.flow(A, queries) for A, queries in graphs]
+        print(native().instruction_set(), *(x.tobytes().hex() for x in flows))
     """)
     results = {}
     for name in ("portable", "avx2", "avx512"):
         environment = {**os.environ, "ATTNFLOW_KERNELS": name}
-        done = subprocess.run(
+        run = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
         )
-        used, *values = done.stdout.split()
+        used, *values = run.stdout.split()
         results[used] = values
     if list(results) == ["portable"]:
         pytest.skip("this machine has neither AVX2 nor AVX-512")

@@ -20,15 +20,15 @@ extern const Kernels table;
 // The best that this machine has, or a lesser one if ATTNFLOW_KERNELS names it (the tests compare their results).
 static const Kernels& choose() {
     const char* named = std::getenv("ATTNFLOW_KERNELS");
-    const auto wanted = [&](const Kernels& table) { return !named || std::strcmp(named, table.name) == 0; };
+    const auto allowed = [&](const Kernels& table) { return !named || std::strcmp(named, table.name) == 0; };
 #ifdef ATTNFLOW_X86_KERNELS
     __builtin_cpu_init();
-    if (wanted(avx512::table) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+    if (allowed(avx512::table) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         return avx512::table;
-    if (wanted(avx2::table) && __builtin_cpu_supports("avx2")) return avx2::table;
+    if (allowed(avx2::table) && __builtin_cpu_supports("avx2")) return avx2::table;
 #endif
-    (void)wanted;
+    (void)allowed;
     return portable::table;
 }
 
