@@ -10,6 +10,7 @@
 //   3. search.hpp   Dinic's algorithm in the residual network (network.hpp), which ends with a cut of its own.
 // All of them see the pair through one view (pair.hpp). Graphs whose levels have different widths have no columns: they
 // begin with step 3.
+// Graphs whose columns are narrow, because no residual connection widens them, are given others first (straighten.hpp).
 //
 // Whatever the step, the flow and the capacity of the cut are compared, and where they differ by more than 1e-12 of it
 // the plain reference solver (exact.hpp) solves the pair again. Between pairs every array is back in its first state,
