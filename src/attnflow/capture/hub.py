@@ -39,7 +39,7 @@ def fetch(
         )
     if dtype not in DTYPES:
         raise InputError(f"dtype={dtype!r}: expected one of {', '.join(map(repr, DTYPES))}")
-    place = _device(device)
+    place = device_of(device)
     name = str(model)
     if gguf_file is None and name.endswith(".gguf") and Path(name).is_file():
         name, gguf_file = str(Path(name).parent), Path(name).name
@@ -146,7 +146,8 @@ def _is_empty(processor: Any, folder: Path) -> bool:
     return not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", *files.values()))
 
 
-def _device(device: str | None) -> torch.device:
+def device_of(device: str | None) -> torch.device:
+    """The device of that name; None for the first GPU if there is one, else the CPU."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

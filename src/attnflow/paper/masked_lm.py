@@ -44,10 +44,12 @@ def train(
     import torch
     from transformers import AutoModelForMaskedLM
 
+    from attnflow.capture.hub import device_of
+
     out, files = Path(out), {name: data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
     training.claim(out)
     recipe = training.recipe_of("masked-lm", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
-    where = training.place(device)
+    where = device_of(device)
     torch.manual_seed(seed)
     model, tokenizer = training.pretrained(AutoModelForMaskedLM, base)
     model = model.to(where)

@@ -75,7 +75,9 @@ def fine_tune(
     import torch
     from transformers import AutoModelForSequenceClassification
 
-    where = training.place(device)
+    from attnflow.capture.hub import device_of
+
+    where = device_of(device)
     torch.manual_seed(run.seed)
     model, tokenizer = training.pretrained(
         AutoModelForSequenceClassification, base, num_labels=len(labels), id2label=dict(enumerate(labels)),

@@ -380,22 +380,6 @@ def autocast(device: Device) -> AbstractContextManager[None]:
     return context
 
 
-def place(device: str | None) -> Device:
-    """The device to train on: the first GPU if there is one, by default."""
-    import torch
-
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(
-            f"device={device!r} is not here: expected 'cpu', or 'cuda' where there is such a GPU"
-        ) from None
-    return chosen
-
-
 def pretrained(cls: type[AutoModel], base: str | Path, **options: Any) -> tuple[PreTrainedModel, Tokenizer]:
     """The model of a class and its tokenizer, in single precision, with one sentence for what goes wrong."""
     import torch

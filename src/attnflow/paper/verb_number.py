@@ -85,6 +85,8 @@ def train(
     """
     import torch
 
+    from attnflow.capture.hub import device_of
+
     out, settings = Path(out), settings_of(recipe, changes)
     training.claim(out)
     for folder in teachers:
@@ -97,7 +99,7 @@ def train(
     hashes = {name: file_hash(file) for name, file in files.items() if file is not None}
     hashes |= {f"teacher {i}": str(training.weights_hash(folder)) for i, folder in enumerate(teachers)}
     key = {"task": "verb-number", "recipe": recipe, "seed": seed, "settings": settings, "data": hashes}
-    where = training.place(device)
+    where = device_of(device)
     extra = read(more) if more is not None else []
     elsewhere = read(linzen) if linzen is not None else []
     sentences = [line.lower().split() for line in masked_lm.read(text)] if text is not None else []
