@@ -46,7 +46,7 @@ def write_shard(path: Path, table: pyarrow.Table) -> Record:
 
 def read_shard(path: Path) -> list[Record]:
     """The rows of a shard whose hash was checked."""
-    rows: list[Record] = arrow()[1].read_table(path).to_pylist()
+    rows: list[Record] = arrow()[1].read_table(path, page_checksum_verification=True).to_pylist()
     return rows
 
 
