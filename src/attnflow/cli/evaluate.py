@@ -44,7 +44,9 @@ def evaluate(
         typer.Option(help="What replaces a token: unk, mask, pad or remove; the first there is, by default."),
     ] = None,
     reduce: Annotated[str, typer.Option(help="Of gradients: l2, l1, times-input, abs-sum or sum.")] = "l2",
-    of: Annotated[str, typer.Option(help="What the gradient is of: probability, logit or difference.")] = "probability",
+    of: Annotated[
+        str, typer.Option(help="What importance measures of the answer: probability, logit, log-odds or difference.")
+    ] = "probability",
     explain: Annotated[
         str, typer.Option(help="The answer that importance is of: true (the label) or predicted.")
     ] = "true",
@@ -112,7 +114,7 @@ def evaluate(
         _refuse(options & GRID_ONLY, "goes with --grid: give that too, or leave it out")
         texts, labels = dataset.texts_and_labels(file, text, label, pair)
         known: dict[str, dict[str, Any]] = {
-            "blank-out": {"by": blank},
+            "blank-out": {"by": blank} if of == "probability" else {"by": blank, "of": of},
             "gradient": {"reduce": reduce, "of": of},
             "integrated-gradients": {"by": blank, "of": of},
             "shapley": {"by": blank, "of": of, "seed": seed},
