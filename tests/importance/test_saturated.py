@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -140,3 +142,17 @@ def test_blank_out_of_every_measure_is_a_difference_of_it() -> None:
     for of, value in whole.items():
         result = model.blank_out(TEXT, of=of, signed=True)
         assert result.row()[2] == pytest.approx(value - left[of], abs=1e-5), of
+
+
+def test_the_command_says_it_in_one_line(tmp_path: Any) -> None:
+    model = sure_classifier(1e-8)
+    model.unwrap().save_pretrained(tmp_path / "m")
+    model.tokenizer.save_pretrained(tmp_path / "m")
+    line = [sys.executable, "-m", "attnflow", "show", TEXT, "-m", str(tmp_path / "m"), "--method", "blank-out"]
+    run = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and run.stderr == (
+        "attnflow: the probability of 'no' is 1 - 1e-08, so that it hardly changes whatever happens to the text: "
+        "--of 'log-odds' or --of 'logit' measures the answer on a scale that does not saturate\n"
+    )
+    run = subprocess.run([*line, "--of", "log-odds"], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and run.stderr == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn, cast
 
@@ -12,7 +13,7 @@ from typer.core import TyperGroup
 from attnflow import __version__
 from attnflow.cli import compare, corpus, env, evaluate, reproduce, serve, show, train
 from attnflow.cli.messages import in_options
-from attnflow.errors import InputError, JobError
+from attnflow.errors import AttentionWarning, InputError, JobError
 
 COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
     "show": (show.show, "Which input tokens a hidden state comes from."),
@@ -43,7 +44,9 @@ for _name, (_command, _line) in COMMANDS.items():
 
 def main() -> None:
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except InputError as e:
         _stop(_translated(e), 2)
     except JobError as e:
@@ -52,7 +55,20 @@ def main() -> None:
         _stop(e.strerror or str(e), 1)
 
 
-def _translated(error: Exception) -> str:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    """One sentence, as errors are; where in our code it arose is not for the terminal."""
+    text = _translated(message) if issubclass(category, AttentionWarning) else f"{category.__name__}: {message}"
+    print(f"attnflow: {text}", file=sys.stderr)
+
+
+def _translated(error: Exception | str) -> str:
     return in_options(str(error), cast(TyperGroup, typer.main.get_command(app)), sys.argv[1:])
 
 
