@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnflow._arrays import indices
+from attnflow._arrays import indices, positions
 from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Collector
 from attnflow.capture.inputs import Encoded
@@ -115,8 +115,10 @@ def trace_linear(
     """`Model.trace` with memory="linear"."""
     if reduce != "mean":
         raise InputError(f'heads={reduce!r}: memory="linear" takes the mean over heads; leave heads out')
+    queries = None if queries is None else positions(queries, "query")
+    layers = None if layers is None else positions(layers, "layer")
     for name, numbers in (("queries", queries), ("layers", layers)):
-        if numbers is not None and not len(list(numbers)):
+        if numbers == []:
             raise InputError(f"{name} is an empty list: expected at least one")
     if "input_ids" not in encoded.tensors or encoded.target is not None:
         raise InputError('memory="linear" is for texts and models with one stack; trace this one with memory="graph"')

@@ -30,6 +30,8 @@ def select_positions(query: Query, labels: Sequence[str], default: int | None) -
     >>> select_positions("cat", ["the", "cat"], default=0), select_positions(None, ["the", "cat"], default=0)
     ([1], [0])
     """
+    if query is not None and hasattr(query, "tolist"):  # an array or a tensor, which "all" cannot be compared with
+        query = query.tolist()
     if query is None and default is not None:
         return [default]
     if query is None or query == "all":

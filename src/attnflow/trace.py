@@ -245,7 +245,8 @@ class Trace(Pass):
         if sizes[layers[0]] == sizes[-1]:
             return layers, [self.first_query + i for i in self.query_positions(query)]
         # merged positions below the last ones have no names
-        return layers, indices(None if query == "all" else query, sizes[layers[0]], "query")  # type: ignore[arg-type]
+        every = isinstance(query, str) and query == "all"
+        return layers, indices(None if every else query, sizes[layers[0]], "query")  # type: ignore[arg-type]
 
     def _relative(self, method: Callable[[Sequence[Tensor]], Floats], mode: str | None) -> Floats:
         check_mode(mode)

@@ -832,3 +832,17 @@ def test_an_encoder_decoder_whose_own_writing_fails_asks_for_a_target(monkeypatc
         "this encoder-decoder cannot write a target by itself (IndexError: list index out of range): give target=, the text "
         "for its decoder"
     )
+
+
+def test_positions_may_be_arrays_tensors_and_iterators() -> None:
+    wrapped = af.wrap(hf("BertModel", **POSITIONS)())
+    trace = wrapped.trace(text())
+    expected = trace.rollout([0, 5]).values
+    for several in (np.array([0, 5]), torch.tensor([0, 5]), iter([0, 5])):
+        np.testing.assert_array_equal(trace.rollout(several).values, expected)
+    np.testing.assert_array_equal(trace.rollout(torch.tensor(5)).values, expected[:, 1:])
+    with pytest.raises(af.InputError, match="is not a position"):
+        trace.rollout(np.array([0.5]))
+    linear = wrapped.trace(text(), memory="linear", queries=iter([0, 5]), layers=iter([2, 0]))
+    assert linear.queries == (0, 5) and linear.layers == (2, 0)
+    assert wrapped.trace(text(), memory="linear", queries=5, layers=0).rollout().values.shape == (1, 1, 11)

@@ -488,6 +488,7 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"methods": ["rolout"]}, "method 'rolout': expected some of raw, rollout, flow, with commas between them"),
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
+        ({"layers": []}, "layers=[]: expected at least one, from 0 to 5"),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "workers=2 goes with ray=True: give that too"),
         ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),

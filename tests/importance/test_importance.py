@@ -321,3 +321,13 @@ def test_training_mode_is_refused(classifier: Any) -> None:
             classifier.blank_out(TEXT)
     finally:
         classifier.model.eval()
+
+
+def test_what_is_no_number_without_a_token_is_refused() -> None:
+    """Where the model gives NaN for the text with a blank, and not for the text itself, the token is not worth 0."""
+    model = bert("BertForSequenceClassification")
+    with torch.no_grad():
+        model.unwrap().get_input_embeddings().weight[model.tokenizer.unk_token_id] = torch.nan
+    for of in ("probability", "logit"):
+        with pytest.raises(af.InputError, match="values are nan"):
+            model.blank_out(TEXT, of=of)

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from attnflow._arrays import indices, positions
+from attnflow._arrays import positions
 from attnflow.corpus.plan import Shard, plan
 from attnflow.errors import InputError, JobError
 from attnflow.graph import check_residual
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
 from attnflow.receptive import check_mode
-from attnflow.selection import read_layer
+from attnflow.selection import read_layer, select_layers
 from attnflow.texts.sources import Corpus, open_corpus
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _layers(layers: str | int | Iterable[int], count: int) -> tuple[int, ...]:
         return tuple(range(count))
     if isinstance(layers, str):
         return tuple(sorted({read_layer(one.strip(), count, "last or all") for one in layers.split(",")}))
-    return tuple(sorted(set(indices(positions(layers, "layer"), count, "layer"))))
+    return tuple(sorted(set(select_layers(positions(layers, "layer"), count))))
 
 
 def _check_output(output: Path, resume: bool) -> None:

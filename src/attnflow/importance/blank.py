@@ -92,7 +92,7 @@ def blank_out(
             rows.append(_without(question.tensors, i, token))
             sources.append((number, i))
     whole = [question.chance for question in about]
-    left = [np.full(question.length, np.nan) for question in about]
+    left: list[dict[int, float]] = [{} for _ in about]  # what is left of the score without each position
     if progress is not None:
         progress(0, len(rows))
     count = 0
@@ -109,7 +109,10 @@ def blank_out(
                 whole[number] = y
             else:
                 left[number][i] = y
-    values = [np.where(np.isnan(y), 0.0, w - y) for w, y in zip(whole, left, strict=True)]
+    values = [
+        np.array([w - y[i] if i in y else 0.0 for i in range(question.length)])
+        for question, w, y in zip(about, whole, left, strict=True)
+    ]
     still = [q for q, v in zip(about, values, strict=True) if is_saturated(q, of) and np.abs(v).max() < SATURATED]
     warn_saturated(still)
     options = {"by": by if by is not None else _default(model), "signed": signed, "of": of}
