@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MODULES := $(shell find src/attnflow -name "*.py" | sort | cksum | cut -d" " -f1)
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/attnflow/_core/*.?pp src/attnflow/_core/*.inl)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
@@ -95,7 +96,11 @@ $(VENV)/tools.stamp: constraints.txt
 	$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
 
-$(VENV)/package.stamp: $(VENV)/tools.stamp $(NATIVE)
+# An editable install knows the modules that there were: a new or moved one installs it again.
+$(VENV)/modules-$(MODULES).stamp: $(VENV)/tools.stamp
+	@touch $@
+
+$(VENV)/package.stamp: $(VENV)/tools.stamp $(VENV)/modules-$(MODULES).stamp $(NATIVE)
 	$(PIP) numpy typer rich
 	$(BUILD)
 	@touch $@

@@ -258,7 +258,7 @@ def peak(text: str, model: str, count: int) -> dict[str, float]:
 
 
 def main(
-    text: Annotated[Path, typer.Option(help="Texts, as attnflow corpus reads them.")],
+    text: Annotated[Path, typer.Option(help="Texts, as attnflow corpus run reads them.")],
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id.")],
     texts: Annotated[int, typer.Option(min=1, help="How many, from the first.")] = 2000,
     by_hand: Annotated[int, typer.Option(min=0, help="Of these, so many one by one with scipy; 0 leaves it out.")] = 20,

@@ -25,6 +25,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "words as weights": (lambda: af.attention_graph("attention"), "weights cannot be read as an array of numbers: got str, expected an array, a tensor or nested lists of equal lengths"),
     "ragged lists": (lambda: af.attention_graph([[[[1.0]]], [[[0.5, 0.5], [1.0]]]]), "weights cannot be read as an array of numbers: got list, expected an array, a tensor or nested lists of equal lengths"),
     "three axes": (lambda: af.attention_graph(W[0]), "weights have shape (3, 4, 4): expected [layer, head, query, key] or [batch, layer, head, query, key]; add the missing axes, for example weights[:, None] where the heads are already averaged"),
+    "attentions that transformers did not return": (lambda: af.attention_graph((None, None)), 'the weights are those of no layer, or None: transformers returns none unless the model was loaded with attn_implementation="eager"; load() and wrap() need no such choice'),
     "no layers": (lambda: af.attention_graph(W[:0]), "weights have no layers: expected [layer, head, query, key] or [batch, layer, head, query, key] with at least one layer"),
     "no positions": (lambda: af.attention_graph(W[:, :, :0, :0]), "layer 0 of the weights has shape (3, 0, 0): an axis is empty"),
     "a layer with an axis too few": (lambda: af.attention_graph([W[0], W[1, 0]]), "layer 1 of the weights has shape (4, 4): expected [head, query, key] or [batch, head, query, key]"),

@@ -125,7 +125,12 @@ def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
             listed = ", ".join(map(str, sorted(weights))) or "none"
             raise InputError(f"weights of layers {listed}: expected all layers from 0 up; trace with keep_heads=True")
         weights = [weights[layer] for layer in range(len(weights))]
-    if isinstance(weights, list | tuple) and len(weights) and hasattr(weights[0], "shape"):
+    if isinstance(weights, list | tuple) and (not weights or any(layer is None for layer in weights)):
+        raise InputError(
+            "the weights are those of no layer, or None: transformers returns none unless the model was loaded with "
+            'attn_implementation="eager"; load() and wrap() need no such choice'
+        )
+    if isinstance(weights, list | tuple) and hasattr(weights[0], "shape"):
         layers = as_layers(weights, "the weights")
         for number, layer in enumerate(layers):
             if layer.ndim not in (3, 4) or layer.ndim != layers[0].ndim:

@@ -539,7 +539,7 @@ def test_a_norm_after_attention_is_refused_and_values_can_be_zeroed() -> None:
             "norming as BERT-, GPT-2- and Llama-like models do is off by "
         )
         assert sentence.endswith(
-            ' of what the layer computes: edges="effective", "gradient", "attention-gradient" and "value-zeroing" do without'
+            ' of what the layer computes: edges="effective", "attention-gradient" and "value-zeroing", for example, do without'
         )
 
 
@@ -650,8 +650,8 @@ def test_a_trace_that_lacks_something() -> None:
             "ViT",
             "alti",
             "these edges need to know how a layer projects, adds and norms what attention gives, and the layers of ViTModel "
-            'are not made as those of BERT-, GPT-2- and Llama-like models: edges="effective", "gradient", '
-            '"attention-gradient" and "value-zeroing" do without',
+            'are not made as those of BERT-, GPT-2- and Llama-like models: edges="effective", '
+            '"attention-gradient" and "value-zeroing", for example, do without',
         ),
         ("T5", "mean", "T5ForConditionalGeneration has two stacks of layers, and edges are for models with one: trace it without edges"),
         (

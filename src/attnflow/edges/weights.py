@@ -180,7 +180,7 @@ def _sublayer(layer: Layer) -> Sublayer:
     if isinstance(layer.sublayer, str):
         raise ModelError(
             f"these edges need to know how a layer projects, adds and norms what attention gives, and {layer.sublayer}: "
-            'edges="effective", "gradient", "attention-gradient" and "value-zeroing" do without'
+            'edges="effective", "attention-gradient" and "value-zeroing", for example, do without'
         )
     return layer.sublayer
 

@@ -70,8 +70,9 @@ def traced(model: Model, text: Any, target: str | None = None, truncate: bool = 
     if model.tokenizer is not None and isinstance(text, str | tuple):
         parts = (text,) if isinstance(text, str) else text
         n = sum(len(model.tokenizer(part, verbose=False)["input_ids"]) for part in parts if isinstance(part, str))
-        config = getattr(model.config, "text_config", None) or model.config
-        layers, heads = (getattr(config, name, None) or 12 for name in ("num_hidden_layers", "num_attention_heads"))
+        layers, heads = (
+            getattr(model.text_config, name, None) or 12 for name in ("num_hidden_layers", "num_attention_heads")
+        )
         keep = layers * heads * n <= document.HEADS
     trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=keep)
     return trace
