@@ -164,7 +164,7 @@ class Model(Runner):
                 for item, label in zip(*many(text, answer), strict=True)
             ]
             return traces if isinstance(text, list) else traces[0]
-        for name, value in (("normalize", normalize), ("answer", answer)):
+        for name, value in (("normalize", normalize), ("answer", answer), ("of", None if of == "logit" else of)):
             if value is not None:
                 raise InputError(f"{name} goes with edges: say which, for example edges='attention-gradient'")
         if missing not in MISSING:

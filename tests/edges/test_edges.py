@@ -557,9 +557,7 @@ def refuses(call: Callable[[], Any], sentence: str) -> None:
     assert str(told.value) == sentence
 
 
-ALL = (
-    "'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', 'block-norm', 'alti', 'value-zeroing'"
-)
+ALL = ", ".join(map(repr, EDGES))
 
 
 @pytest.mark.parametrize(
@@ -584,6 +582,7 @@ ALL = (
             "answer='perhaps' is no class of this model: expected one of 'LABEL_0', 'LABEL_1'",
         ),
         ({"answer": 1}, "answer goes with edges: say which, for example edges='attention-gradient'"),
+        ({"of": "probability"}, "of goes with edges: say which, for example edges='attention-gradient'"),
         ({"normalize": "rows"}, "normalize goes with edges: say which, for example edges='attention-gradient'"),
     ],
 )

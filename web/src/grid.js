@@ -25,18 +25,6 @@ const CAPTIONS = {
 const MEANINGS = /** @type {Record<string, { title: string } & Record<string, string>>} */ ({
   edges: {
     title: "Edges: how much one position takes from another in a layer",
-    mean: "the mean attention of the heads, as in the paper",
-    max: "the largest attention of any head",
-    effective: "the mean over heads of attention without the part that cannot change what the layer computes",
-    gradient: "how much the answer grows with a weight of attention, where it grows; the mean over heads",
-    "attention-gradient": "attention times that gradient, where it is positive; the mean over heads",
-    "value-norm":
-      "the length of the vector that comes from the other position: attention times projected value, over all heads",
-    "block-norm":
-      "that length with the residual connection added, and after the norm of the layer where the norm comes last",
-    alti: "how much closer to the layer's output the vector of block-norm comes than nothing would (sums of absolute differences, at least 0), as a share of all positions",
-    "value-zeroing":
-      "how far the output of the layer turns (1 − cosine) when the value of the other position is set to zero",
   },
   normalize: {
     title:
@@ -249,7 +237,9 @@ function namesSection(grid) {
     baseline: grid.ofKind("baseline").map((i) => grid.names[i]),
   };
   const parts = Object.entries(MEANINGS).map(([part, { title, ...meanings }]) => {
-    const names = Object.entries(meanings).filter(([name]) => there[part].includes(name));
+    const names = Object.entries(part === "edges" ? grid.edges : meanings).filter(([name]) =>
+      there[part].includes(name),
+    );
     const lines = names.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]);
     return lines.length ? el("section", {}, el("h3", {}, title), el("dl", {}, lines)) : "";
   });

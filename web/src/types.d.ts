@@ -247,6 +247,8 @@ export interface GridSummary {
   sanity: Record<string, Record<string, Interval>>;
   needed?: { texts: number; comparisons: number };
   ahead_of_all: { method: string; cost: number | null }[];
+  /** What each kind of edge weighs, in a sentence. */
+  edges: Record<string, string>;
   provenance: Provenance;
 }
 export interface GridCell extends Interval {

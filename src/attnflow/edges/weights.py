@@ -232,27 +232,33 @@ def _passed(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor
 
 @dataclass(frozen=True)
 class Edges:
-    """function: from a pass to weights. normalize: how they are put into a graph if nothing else is asked for.
+    """function: from a pass to weights. about: what they are, in a line. normalize: how they are put into a graph by
+    default.
 
     gradient: whether they need the gradient of the answer. whole: whether the residual connection is in the weights
     already, so that none is added.
     """
 
     function: Callable[[Pass], Tensor]
+    about: str
     normalize: str = "rows"
     gradient: bool = False
     whole: bool = False
 
 
 EDGES: dict[str, Edges] = {
-    "mean": Edges(mean),
-    "max": Edges(largest),
-    "effective": Edges(effective),
-    "gradient": Edges(gradient, "none", gradient=True),
-    "attention-gradient": Edges(attention_gradient, "none", gradient=True),
-    "value-norm": Edges(value_norm),
-    "block-norm": Edges(block_norm, whole=True),
-    "alti": Edges(alti, whole=True),
-    "value-zeroing": Edges(value_zeroing),
+    "mean": Edges(mean, "the mean attention of the heads, as in the paper"),
+    "max": Edges(largest, "the largest attention of any head"),
+    "effective": Edges(effective, "the mean over heads of attention without the part that cannot change the output"),
+    "gradient": Edges(gradient, "how much the answer grows with a weight; mean over heads", "none", gradient=True),
+    "attention-gradient": Edges(
+        attention_gradient, "attention times its gradient, where positive; mean over heads", "none", gradient=True
+    ),
+    "value-norm": Edges(value_norm, "the length of attention times the projected value, over all heads"),
+    "block-norm": Edges(
+        block_norm, "that length with the residual connection, and after the norm where it comes last", whole=True
+    ),
+    "alti": Edges(alti, "how much closer to the layer's output the vector of block-norm comes, as a share", whole=True),
+    "value-zeroing": Edges(value_zeroing, "how far the layer's output turns (1 − cosine) without the value"),
 }
 """All kinds of edges, by the names that users give. A new one is a function above and a line here."""

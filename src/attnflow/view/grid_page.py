@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attnflow.edges import EDGES
 from attnflow.view.page import file_of
 
 
@@ -14,5 +15,6 @@ def html_of(summary: Mapping[str, Any]) -> str:
     The paired tests stay out, which are most of it: cells and who is ahead hold what the page tells of them.
     """
     shown = {name: value for name, value in summary.items() if name != "tests"}
+    shown["edges"] = {name: kind.about for name, kind in EDGES.items()}
     title = f"{summary['provenance'].get('model') or 'grid'} · attnflow"
     return file_of(title, shown, "grid")
