@@ -443,6 +443,14 @@ def test_words_are_computed_anew_from_the_trace() -> None:
     assert given.normalized().without_special().words().row().round(3).tolist() == [0.222, 0.222]
 
 
+def test_words_of_layers_from_an_iterator() -> None:
+    pytest.importorskip("torch", reason="a trace needs torch")
+    trace = af.load().trace("the key to the cabinets")
+    for method in (trace.raw, trace.rollout, trace.flow):
+        words = method(layer=iter([1, 4])).words()
+        assert words.layers == (1, 4) and np.array_equal(words.values, method(layer=[1, 4]).words().values)
+
+
 def test_words_of_a_decoder_count_queries_from_the_target() -> None:
     trace = WordTrace(first_query=1)
     source = SimpleNamespace(words=lambda: trace, first_query=1)

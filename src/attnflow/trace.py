@@ -73,7 +73,7 @@ class Trace(Pass):
                 if step.weights.shape[0] == mean.shape[1]:
                     mean = mean @ step.weights
             matrices.append(to_numpy(mean))
-        return self._result("raw", np.stack(matrices), layers, rows, {"layer": layer})
+        return self._result("raw", np.stack(matrices), layers, rows, {"layer": layers})
 
     def rollout(
         self,
@@ -107,7 +107,7 @@ class Trace(Pass):
             return to_numpy(rollout_of(matrices, queries=rows, start=first, layers=[self.ends[l] for l in layers]))
 
         values = self._relative(method, receptive_field)
-        recipe = {"layer": layer, "residual": residual, "receptive_field": receptive_field, "start": start}
+        recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "start": start}
         return self._result("rollout", values, layers, rows, recipe)
 
     def flow(
@@ -135,7 +135,7 @@ class Trace(Pass):
             return flow_of(matrices, queries=rows, layers=[self.ends[l] for l in layers], normalize=normalize)
 
         values = self._relative(method, receptive_field)
-        recipe = {"layer": layer, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
+        recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
         return self._result("flow", values, layers, rows, recipe)
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
@@ -171,7 +171,7 @@ class Trace(Pass):
             raise InputError("one head at a time needs a model with one stack of equal layers")
         stacked = [to_numpy(step.weights)[None] for step in self.steps[:top]]
         values = single_head([*stacked, to_numpy(self.weights[top])], top, head, method, rows)
-        return self._result(method, values[None], layers, rows, {"layer": layer, "head": head}, words=False)
+        return self._result(method, values[None], layers, rows, {"layer": layers, "head": head}, words=False)
 
     def with_edges(self, edges: str, normalize: str | None = None) -> Trace:
         """The same with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.
