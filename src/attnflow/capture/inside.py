@@ -16,7 +16,8 @@ from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, collecting, is_collecting
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Pass
-from attnflow.capture.runner import Batch, Runner, running
+from attnflow.capture.routes import running
+from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.sublayer import FORMS, Sublayer, layer_path, parts_of, sublayer_of, watched
 from attnflow.capture.windows import is_windowed
 from attnflow.errors import ModelError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +20,7 @@ from attnflow.capture.collect import (
     reduce_heads,
     register,
 )
-from attnflow.errors import ModelError
+from attnflow.errors import InputError, ModelError
 
 INTERFACE = "attention interface"
 EAGER = "eager attention"
@@ -35,6 +35,21 @@ OutputT = TypeVar("OutputT")
 def forward_options(route: str) -> dict[str, Any]:
     """Arguments of the model's forward that this route needs."""
     return {"output_attentions": True} if route == EAGER else {}
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """A model that fails on its input says so in its own words; the error adds whose words they are."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as e:
+        message = f"{type(e).__name__}: {str(e).splitlines()[0]}" if str(e) else type(e).__name__
+        # what PyTorch raises on a CPU without memory has no class of its own
+        out_of_memory = isinstance(e, MemoryError | torch.OutOfMemoryError) or "memory" in message
+        hint = '; memory="linear", or fewer texts at a time, take less memory' if out_of_memory else ""
+        raise ModelError(f"the model does not run on this input ({message}){hint}") from e
 
 
 def is_pretrained(model: Any) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +28,6 @@ ModelOutput = Any
 
 WHOLE_BYTES = 8 << 20
 """Up to this size all heads of a layer are computed at once by the model's own code; above it, in blocks where possible."""
-
-
-@contextmanager
-def running() -> Iterator[None]:
-    """A model that fails on its input says so in its own words; the error adds whose words they are."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as e:
-        message = f"{type(e).__name__}: {str(e).splitlines()[0]}" if str(e) else type(e).__name__
-        # what PyTorch raises on a CPU without memory has no class of its own
-        out_of_memory = isinstance(e, MemoryError | torch.OutOfMemoryError) or "memory" in message
-        hint = '; memory="linear", or fewer texts at a time, take less memory' if out_of_memory else ""
-        raise ModelError(f"the model does not run on this input ({message}){hint}") from e
 
 
 @dataclass(frozen=True)
@@ -200,7 +184,7 @@ class Runner:
         options = routes.forward_options(checked.route)
         if last and self.accepts("logits_to_keep"):
             options["logits_to_keep"] = torch.tensor(sorted({n - 1 for n in last}), device=self.device)
-        with running():
+        with routes.running():
             out = routes.capture(
                 self.model,
                 checked.route,

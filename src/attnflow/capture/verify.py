@@ -68,10 +68,8 @@ def layer_bytes(tensors: Mapping[str, Tensor], checked: Checked) -> int:
 
 
 def _first_use(runner: Runner, encoded: Encoded) -> Checked:
-    from attnflow.capture.runner import running  # it imports this module
-
     tensors = probe(encoded.tensors)
-    with running():
+    with routes.running():
         expected = check.float_outputs(runner.forward(tensors))
     refusals = []
     for route in routes.routes_for(runner.model):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
 from attnflow.capture.passes import Pass
-from attnflow.capture.runner import Batch, Runner, running
+from attnflow.capture.routes import running
+from attnflow.capture.runner import Batch, Runner
 from attnflow.edges.weights import EDGES as EDGES
 from attnflow.edges.weights import Edges, rows
 from attnflow.errors import InputError

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, piece, writes_next
-from attnflow.capture.runner import running
+from attnflow.capture.routes import running
 from attnflow.errors import AttentionWarning, InputError, ModelError
 from attnflow.result import TokenAttention
 from attnflow.version import __version__

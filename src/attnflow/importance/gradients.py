@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from attnflow.capture.runner import running
+from attnflow.capture.routes import running
 from attnflow.errors import AttentionWarning, InputError, ModelError
 from attnflow.importance.answer import (
     Question,
