@@ -91,18 +91,18 @@ def roll_rows(matrices: Sequence[ArrayT], rows: Mapping[int, Any], start: int = 
 
 
 def roll_down(layers: Iterable[int], start: int, through: Callable[[int, ArrayT | None], ArrayT]) -> dict[int, ArrayT]:
-    """All rows go down together, each block from its own layer: what ``layers`` start is ``[…, row, position]`` at the end.
+    """Roll the rows of several layers down together, each from its own layer; returns ``[…, row, input]`` of each layer.
 
-    through: from a layer and the rows that come from above (None at the top) to the rows below it, with those that start
-        at this layer behind the others.
+    through: takes a layer and the rows that come from above it (None at the top), and returns the rows below it. It appends
+        the rows that start at this layer.
     """
-    remaining = set(layers)
+    starts = set(layers)
     state: ArrayT | None = None
-    sizes: dict[int, tuple[int, int]] = {}  # which rows of the state belong to a layer
-    for l in range(max(remaining), start - 1, -1):
+    blocks: dict[int, tuple[int, int]] = {}  # which rows of the state belong to a layer
+    for l in range(max(starts), start - 1, -1):
         before = 0 if state is None else int(state.shape[-2])
         state = through(l, state)
-        if l in remaining:
-            sizes[l] = before, int(state.shape[-2])
+        if l in starts:
+            blocks[l] = before, int(state.shape[-2])
     rows: Array = state
-    return {l: rows[..., first:last, :] for l, (first, last) in sizes.items()}
+    return {l: rows[..., first:last, :] for l, (first, last) in blocks.items()}

@@ -22,7 +22,7 @@ from attnflow.importance.answer import (
     result,
     score,
     warn_saturated,
-)  # fmt: skip
+)
 from attnflow.importance.blank import blank_id
 from attnflow.importance.gradients import embedding_layer, embeddings
 from attnflow.result import TokenAttention

@@ -27,7 +27,7 @@ from attnflow.importance.answer import (
     result,
     score,
     warn_saturated,
-)  # fmt: skip
+)
 from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from attnflow.server.wire import (
     refused,
     result_of,
     sentence,
-)  # fmt: skip
+)
 from attnflow.view import page
 
 
