@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attnflow.errors import InputError, TextError
+from attnflow.texts.units import WORD, is_mark
 
-_UNSPACED = r"\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff"  # scripts without spaces
-_LETTER = rf"(?:(?![{_UNSPACED}])\w)"
-# One character of a script without spaces; letters and digits with inner apostrophes and hyphens; a run of one sign.
-WORD = re.compile(rf"[{_UNSPACED}]|{_LETTER}+(?:['’\-]{_LETTER}+)*|([^\w\s])\1*")
+if TYPE_CHECKING:
+    from transformers import BatchEncoding
 
 FAR = 1 << 20
 FAR_A_TOKEN = 1000
@@ -72,7 +71,7 @@ def encode_texts(
 ) -> list[Encoded | InputError]:
     """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
     results: list[Encoded | InputError | None] = [
-        _unusable(tokenizer, text, None if truncate else limit) for text in texts
+        unusable(tokenizer, text, None if truncate else limit) for text in texts
     ]
     groups: dict[int, list[int]] = {}
     for i, text in enumerate(texts):
@@ -81,13 +80,13 @@ def encode_texts(
     for members in groups.values():  # texts and pairs of them take different forms
         parts = [(text,) if isinstance(text, str) else text for text in (texts[i] for i in members)]
         try:
-            tokenized = _tokenized(tokenizer, parts, target)
+            tokenized = tokenize(tokenizer, parts, target)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:  # what Rust throws is no Exception; one text must not harm the others
             alone = len(members) == 1
             for i in members:
-                results[i] = _refusal(e) if alone else encode_texts(tokenizer, [texts[i]], limit, truncate, target)[0]
+                results[i] = refusal(e) if alone else encode_texts(tokenizer, [texts[i]], limit, truncate, target)[0]
             continue
         for place, i in enumerate(members):
             try:
@@ -95,11 +94,12 @@ def encode_texts(
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as e:
-                results[i] = e if isinstance(e, InputError) else _refusal(e)
+                results[i] = e if isinstance(e, InputError) else refusal(e)
     return [e for e in results if e is not None]
 
 
-def _refusal(e: BaseException) -> InputError:
+def refusal(e: BaseException) -> InputError:
+    """What the tokenizer threw, as a sentence."""
     reason = (str(e).splitlines() or [""])[0]
     return TextError.of(
         "tokenizer",
@@ -107,10 +107,11 @@ def _refusal(e: BaseException) -> InputError:
     )
 
 
-def _unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
+def unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
+    """Why a text cannot go to the tokenizer, if it cannot."""
     parts = (text,) if isinstance(text, str) else text
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 2 or not all(isinstance(p, str) for p in parts):
-        return InputError(f"text is {_kind(text)}: expected a string, or a pair of strings (text, second text)")
+        return InputError(f"text is {kind(text)}: expected a string, or a pair of strings (text, second text)")
     try:
         " ".join(parts).encode()
     except UnicodeEncodeError:
@@ -129,7 +130,8 @@ def _unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None
     return None
 
 
-def _tokenized(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **more: Any) -> Any:
+def tokenize(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **more: Any) -> BatchEncoding:
+    """Texts, or pairs of them, through the tokenizer, with offsets where it has them."""
     options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False, **more}
     if getattr(tokenizer, "is_fast", False):
         options["return_offsets_mapping"] = True
@@ -158,12 +160,13 @@ def _encoded(
                 f"the text has {whole} tokens and the model takes {limit}: shorten it, split it, or give truncate=True "
                 f"to keep the {side} {limit} tokens",
             )
-        tokenized, place = _tokenized(tokenizer, [parts], target, truncation=True, max_length=limit), 0
+        tokenized, place = tokenize(tokenizer, [parts], target, truncation=True, max_length=limit), 0
         ids, marks = list(tokenized["input_ids"][0]), [bool(mark) for mark in tokenized["special_tokens_mask"][0]]
     raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
     if getattr(tokenizer, "is_fast", False):
-        offsets = [tuple(o) for o in tokenized["offset_mapping"][place]]
-        tokens, word_ids, words = _by_offsets(parts, raw, marks, offsets, tokenized.sequence_ids(place))
+        sequence = tokenized.sequence_ids(place)
+        offsets = own_ranges(parts, raw, tokenized["offset_mapping"][place], sequence)
+        tokens, word_ids, words = by_offsets(parts, raw, marks, offsets, sequence)
     else:
         tokens, word_ids, words = by_marks(raw, marks)
     names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in tokenized]
@@ -176,7 +179,38 @@ def _encoded(
 Labels = tuple[tuple[str, ...], tuple[int | None, ...], tuple[str, ...]]
 
 
-def _by_offsets(
+def own_ranges(
+    parts: tuple[str, ...], raw: Sequence[str], offsets: Sequence[Any], sequence: Sequence[int | None]
+) -> list[tuple[int, int]]:
+    """The characters that each token stands for, from what the tokenizer says, which goes wrong in three places.
+
+    A mark before the first word has no character, and is said to have the word's. White space of its own is said to have
+    none by tokenizers that trim. Accents that a normalizer removed or joined are said to belong to nobody.
+    """
+    ranges = [(int(start), int(stop)) for start, stop in offsets]
+    begins = {
+        part: [*(s for (s, _), p in zip(ranges, sequence, strict=True) if p == part)] for part in range(len(parts))
+    }
+    seen, before = [0] * len(parts), [0] * len(parts)
+    for i, (piece, part) in enumerate(zip(raw, sequence, strict=True)):
+        if part is None:
+            continue
+        text, (start, stop) = parts[part], ranges[i]
+        seen[part] += 1
+        following = begins[part][seen[part]] if seen[part] < len(begins[part]) else len(text)
+        if not piece.strip("▁Ġ") and text[start:stop].strip():
+            stop = start
+        elif start == stop:
+            while start > before[part] and text[start - 1].isspace():
+                start -= 1
+        while start < stop < following and is_mark(text[stop]):
+            stop += 1
+        ranges[i] = (start, stop)
+        before[part] = max(before[part], stop)
+    return ranges
+
+
+def by_offsets(
     parts: tuple[str, ...], raw: list[str], marks: list[bool], offsets: list[Any], sequence: list[int | None]
 ) -> Labels:
     """Words of the text itself, not of the tokenizer: those differ between WordPiece, byte-level BPE and SentencePiece.
@@ -282,7 +316,7 @@ def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Enc
     try:
         wave = np.asarray(audio, dtype=np.float32)
     except (TypeError, ValueError):
-        raise InputError(f"audio is {_kind(audio)}: expected one row of numbers, the waveform") from None
+        raise InputError(f"audio is {kind(audio)}: expected one row of numbers, the waveform") from None
     if wave.ndim != 1 or not wave.size:
         raise InputError(f"audio has shape {wave.shape}: expected one row of numbers, the waveform")
     if processor is None:
@@ -325,7 +359,8 @@ def unknown(tokenizer: Any, encoded: Encoded) -> list[int]:
     return [i for i, (n, mark) in enumerate(zip(ids, encoded.special, strict=False)) if n == unk and not mark]
 
 
-def _kind(x: Any) -> str:
+def kind(x: Any) -> str:
+    """What somebody gave, for a message."""
     return (
         f"an array of shape {tuple(x.shape)}"
         if hasattr(x, "shape")

@@ -1,0 +1,374 @@
+"""A prompt as a model reads it: its tokens with the text of each, its messages and documents, and its units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
+from typing import Any, NamedTuple
+
+from attnflow.capture import chat, inputs
+from attnflow.capture.chat import Content
+from attnflow.capture.decoded import aligned, decoded
+from attnflow.capture.runner import Runner
+from attnflow.errors import InputError, TextError
+from attnflow.texts import units
+from attnflow.texts.spans import Span as Span
+from attnflow.texts.spans import find_span as find_span
+from attnflow.texts.units import UNITS as UNITS
+from attnflow.texts.units import Range
+
+HEADING = "Document: {}\n"
+"""What stands above each document; two newlines stand below it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A message or a document, by characters of the prompt's text. Of a message, what it says, without its marks."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of a prompt in order: how each is shown, its token numbers, and its characters of the prompt's text."""
+
+    texts: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What a model reads before it answers.
+
+    text: all of it, with what the chat template wrote. offsets: the characters of each token; an empty range where a
+    token has none of its own. tokens, special, word_ids, word_texts: labels, as of any input. messages, documents: by
+    characters of the text. template: tokens that the chat template wrote.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    offsets: tuple[Range, ...]
+    tokens: tuple[str, ...]
+    special: tuple[bool, ...]
+    word_ids: tuple[int | None, ...]
+    word_texts: tuple[str, ...]
+    messages: tuple[Part, ...] = ()
+    documents: tuple[Part, ...] = ()
+    template: tuple[bool, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def units(self, unit: str) -> Units:
+        """The units of this kind, each with its tokens.
+
+        "token": every token. Others leave out special tokens and what the chat template wrote. "word", "sentence" and
+        "paragraph" cross no border of a message or document. "message" and "document" are named, not quoted.
+        """
+        if unit not in UNITS:
+            raise InputError(f"unit is {unit!r:.60}: expected one of {', '.join(UNITS)}")
+        if unit == "token":
+            return Units(self.tokens, tuple((i,) for i in range(len(self))), self.offsets)
+        if unit == "word":
+            return self._words()
+        if unit in ("message", "document"):
+            parts = self.messages if unit == "message" else self.documents
+            if not parts:
+                way = "as a list of messages" if unit == "message" else "with documents={name: text}"
+                raise InputError(f"the prompt has no {unit}s: choose another unit, or give it {way}")
+            return self._units([(part.start, part.end) for part in parts], [part.name for part in parts])
+        split = units.sentences if unit == "sentence" else units.paragraphs
+        ranges = [(start + a, start + b) for start, end in self._regions() for a, b in split(self.text[start:end])]
+        return self._units(ranges, [self.text[a:b].strip() for a, b in ranges])
+
+    def _words(self) -> Units:
+        groups: list[list[int]] = [[] for _ in self.word_texts]
+        for token, word in enumerate(self.word_ids):
+            if word is not None:
+                groups[word].append(token)
+        ranges = tuple(
+            (min(self.offsets[i][0] for i in group), max(self.offsets[i][1] for i in group)) for group in groups
+        )
+        return Units(self.word_texts, tuple(map(tuple, groups)), ranges)
+
+    def _units(self, ranges: Sequence[Range], texts: Sequence[str]) -> Units:
+        places: list[Range] = []
+        following = (0, 0)
+        for i in reversed(range(len(self))):
+            if self.special[i] or self.template[i]:
+                following = (0, 0)
+                places.append(following)
+                continue
+            start, end = self.offsets[i]
+            following = (start, end) if end > start else following  # a mark of a word's beginning goes with the word
+            places.append(following)
+        groups = units.assign(places[::-1], ranges)
+        keep = [k for k, group in enumerate(groups) if group]
+        return Units(
+            tuple(texts[k] for k in keep), tuple(tuple(groups[k]) for k in keep), tuple(ranges[k] for k in keep)
+        )
+
+    def _regions(self) -> list[Range]:
+        """What messages and documents divide the text into: no sentence goes from one into another."""
+        whole = [(part.start, part.end) for part in self.messages] or [(0, len(self.text))]
+        regions: list[Range] = []
+        for start, end in whole:
+            inner = [part for part in self.documents if start <= part.start < end]
+            cuts = [start, *(cut for part in inner for cut in (part.start, part.end)), end]
+            regions += [(a, b) for a, b in pairwise(cuts) if self.text[a:b].strip()]
+        return regions
+
+
+class AnswerLabels(NamedTuple):
+    """What a reader sees of an answer's tokens: each as it is shown, its characters of the text, and the text."""
+
+    tokens: tuple[str, ...]
+    offsets: tuple[Range, ...]
+    special: tuple[bool, ...]
+    text: str
+    word_ids: tuple[int | None, ...]
+    word_texts: tuple[str, ...]
+
+
+def read_prompt(
+    model: Runner,
+    prompt: str | Sequence[Mapping[str, str]],
+    *,
+    documents: Mapping[str, str] | None = None,
+    system: str | None = None,
+    interpret_special: bool = False,
+) -> Prompt:
+    """A text or a list of messages as the model reads it.
+
+    prompt: a text, which goes to the tokenizer as it is; or messages, such as [{"role": "user", "content": "…"}], which
+        go through the tokenizer's chat template, up to where the answer begins.
+    documents: texts by name. They stand in front of a text prompt, or of the last message by the user, each as
+        "Document: name", its text on the lines below, and a blank line.
+    system: a message by the system in front of the others. A text prompt becomes a message by the user, then, which
+        takes a chat template.
+    interpret_special: let special tokens that are written out in texts ("<|im_start|>", "</s>") act as such. They are
+        plain text otherwise.
+    """
+    if model.tokenizer is None:
+        raise InputError(
+            "this model was wrapped without a tokenizer, and a prompt needs one: give wrap(model, tokenizer)"
+        )
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise TextError.of("empty", f"the prompt {prompt!r:.60} is empty: expected at least one word")
+        if system is not None and not chat.has_template(model.tokenizer):
+            raise InputError(
+                "system needs a chat template, and the tokenizer of this model has none: write what it says into the prompt"
+            )
+    elif isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
+        raise InputError(
+            f"prompt is {inputs.kind(prompt)}: expected a text, or a list of messages such as {chat.EXAMPLE}"
+        )
+    heads = _checked_documents(documents)
+    if isinstance(prompt, str) and system is None:
+        text, parts = _with_documents(prompt, heads)
+        result = _plain(model, text, interpret_special)
+        result = replace(result, documents=tuple(parts))
+    else:
+        listed = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        result = _chat(model, chat.checked_messages(listed, system), heads, interpret_special)
+    _check_length(result, model.limit())
+    return result
+
+
+def with_answer(prompt: Prompt, answer_ids: Sequence[int], model: Runner) -> AnswerLabels:
+    """Labels of tokens that follow the prompt. Special tokens among them have no part in the text."""
+    ids = [int(i) for i in answer_ids]
+    tokenizer: Any = model.tokenizer
+    text, offsets = decoded(tokenizer, ids, prompt.ids)
+    special = {
+        *getattr(tokenizer, "all_special_ids", []),
+        *(i for i, t in chat.control_tokens(tokenizer).items() if t.special),
+    }
+    marks = [i in special and end == start for i, (start, end) in zip(ids, offsets, strict=True)]
+    raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
+    tokens, word_ids, word_texts = inputs.by_offsets((text,), raw, marks, offsets, [0] * len(ids))
+    return AnswerLabels(tokens, tuple(offsets), tuple(marks), text, word_ids, word_texts)
+
+
+def _checked_documents(documents: Mapping[str, str] | None) -> dict[str, str]:
+    if documents is None:
+        return {}
+    if not isinstance(documents, Mapping):
+        raise InputError(f"documents is {inputs.kind(documents)}: expected a dict of texts by name")
+    for name, content in documents.items():
+        if not isinstance(name, str) or not name.strip() or "\n" in name:
+            raise InputError(f"a document has the name {name!r:.60}: expected a text of one line")
+        if not isinstance(content, str):
+            raise InputError(f"the document {name!r} is {inputs.kind(content)}: expected a text")
+        if not content.strip():
+            raise InputError(f"the document {name!r} is empty: write something, or leave it out")
+    return dict(documents)
+
+
+def _with_documents(text: str, documents: Mapping[str, str]) -> tuple[str, list[Part]]:
+    """The text behind the documents, and where those stand."""
+    whole, parts = "", []
+    for name, content in documents.items():
+        whole += HEADING.format(name)
+        parts.append(Part(name, len(whole), len(whole) + len(content)))
+        whole += content + "\n\n"
+    return whole + text, parts
+
+
+def _plain(model: Runner, text: str, interpret: bool) -> Prompt:
+    tokenizer: Any = model.tokenizer
+    _check_usable(model, text)
+    control = chat.control_tokens(tokenizer)
+    apart = not interpret and any(str(token) in text for token in control.values())
+    tokenized = _tokenized(tokenizer, text, **({"split_special_tokens": True} if apart else {}))
+    ids = [int(i) for i in tokenized["input_ids"][0]]
+    special = [bool(mark) for mark in tokenized["special_tokens_mask"][0]]
+    if all(special):
+        raise TextError.of("empty", f"the prompt {text!r:.60} has no tokens: expected at least one word")
+    offsets = _offsets(tokenizer, tokenized, text, ids, special)
+    if interpret:
+        written = _written(control, text, ids, offsets)
+        special = [
+            mark or (i in control and control[i].special and here)
+            for mark, i, here in zip(special, ids, written, strict=True)
+        ]
+    return _labelled(tokenizer, text, ids, offsets, special, [False] * len(ids))
+
+
+def _chat(model: Runner, messages: list[chat.Message], documents: Mapping[str, str], interpret: bool) -> Prompt:
+    tokenizer: Any = model.tokenizer
+    last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=-1)
+    parts: list[Part] = []
+    if documents:
+        if last < 0:
+            raise InputError("documents stand in front of a message by the user, and there is none: add one")
+        content, parts = _with_documents(messages[last]["content"], documents)
+        messages = [*messages[:last], {"role": "user", "content": content}, *messages[last + 1 :]]
+    text, contents = chat.render(tokenizer, messages)
+    _check_usable(model, text)
+    tokenized = _tokenized(tokenizer, text, add_special_tokens=False)
+    ids = [int(i) for i in tokenized["input_ids"][0]]
+    offsets = _offsets(tokenizer, tokenized, text, ids, [False] * len(ids))
+    control = chat.control_tokens(tokenizer)
+    user = _within(offsets, contents)
+    marks = _written(control, text, ids, offsets)
+    if not interpret and any(mark and inside for mark, inside in zip(marks, user, strict=True)):
+        ids, offsets = chat.encode_apart(tokenizer, text, contents)
+        pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
+        offsets = inputs.own_ranges((text,), pieces, offsets, [0] * len(ids))
+        user = _within(offsets, contents)
+        marks = _written(control, text, ids, offsets)
+    special = [mark and control[i].special for mark, i in zip(marks, ids, strict=True)]
+    result = _labelled(tokenizer, text, ids, offsets, special, [not inside for inside in user])
+    rendered = [content for content in contents if content.message == last]
+    return replace(result, messages=_message_parts(messages, contents), documents=_moved(text, rendered, parts))
+
+
+def _check_usable(model: Runner, text: str) -> None:
+    problem = inputs.unusable(model.tokenizer, text, model.limit())
+    if problem is not None:
+        raise problem
+
+
+def _tokenized(tokenizer: Any, text: str, **options: Any) -> Any:
+    try:
+        return inputs.tokenize(tokenizer, [(text,)], False, **options)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:  # what Rust throws is no Exception
+        raise inputs.refusal(e) from None
+
+
+def _offsets(tokenizer: Any, tokenized: Any, text: str, ids: list[int], special: list[bool]) -> list[Range]:
+    if getattr(tokenizer, "is_fast", False):
+        pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
+        ranges = [(int(a), int(b)) for a, b in tokenized["offset_mapping"][0]]
+        return inputs.own_ranges((text,), pieces, ranges, [None if mark else 0 for mark in special])
+    return aligned(text, *decoded(tokenizer, ids))
+
+
+def _within(offsets: Sequence[Range], contents: Sequence[Content]) -> list[bool]:
+    """Whether each token holds a character of a content; one without characters goes with the next."""
+    inside: list[bool] = []
+    following = False
+    for start, end in reversed(offsets):
+        if end > start:
+            following = any(start < content.end and content.start < end for content in contents)
+        inside.append(following)
+    return inside[::-1]
+
+
+def _written(control: Mapping[int, Any], text: str, ids: Sequence[int], offsets: Sequence[Range]) -> list[bool]:
+    """Whether each token is a control token that is written out in the text, and no unknown word."""
+    return [
+        i in control and text[start:end].strip() == str(control[i])
+        for i, (start, end) in zip(ids, offsets, strict=True)
+    ]
+
+
+def _labelled(
+    tokenizer: Any, text: str, ids: list[int], offsets: list[Range], special: list[bool], template: list[bool]
+) -> Prompt:
+    raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
+    if getattr(tokenizer, "is_fast", False):
+        sequence = [None if mark else 0 for mark in special]
+        tokens, word_ids, words = inputs.by_offsets((text,), raw, special, offsets, sequence)
+    else:
+        tokens, word_ids, words = inputs.by_marks(raw, special)
+    theirs = [None if mark else word for word, mark in zip(word_ids, template, strict=True)]
+    number = count()
+    renumbered = {word: next(number) for word in dict.fromkeys(theirs) if word is not None}
+    return Prompt(
+        ids=tuple(ids),
+        text=text,
+        offsets=tuple(offsets),
+        tokens=tokens,
+        special=tuple(special),
+        word_ids=tuple(None if word is None else renumbered[word] for word in theirs),
+        word_texts=tuple(words[word] for word in renumbered),
+        template=tuple(template),
+    )
+
+
+def _message_parts(messages: Sequence[chat.Message], contents: Sequence[Content]) -> tuple[Part, ...]:
+    """Named by role, with a number where a role has several."""
+    roles = [message["role"] for message in messages]
+    names = [role if roles.count(role) == 1 else f"{role} {roles[: i + 1].count(role)}" for i, role in enumerate(roles)]
+    return tuple(Part(names[content.message], content.start, content.end) for content in contents)
+
+
+def _moved(text: str, contents: Sequence[Content], parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Parts of a message as parts of the rendered text."""
+    moved = []
+    for part in parts:
+        for content in contents:
+            if content.skipped is not None:
+                start = content.start + part.start - content.skipped
+                moved.append(Part(part.name, start, start + part.end - part.start))
+    if len(moved) < len(parts):
+        raise InputError(
+            "the chat template of this tokenizer changes documents, so that their places cannot be known: give the prompt "
+            "as one text"
+        )
+    return tuple(moved)
+
+
+def _check_length(prompt: Prompt, limit: int | None) -> None:
+    size = len(prompt)
+    if limit is None or size <= limit:
+        return
+    if not prompt.documents:
+        raise TextError.of("too long", f"the prompt has {size} tokens and the model takes {limit}: shorten it")
+    documents = prompt.units("document")
+    sizes = [f"{name!r} has {len(group)}" for name, group in zip(documents.texts, documents.groups, strict=True)]
+    rest = size - sum(map(len, documents.groups))
+    raise TextError.of(
+        "too long",
+        f"the prompt has {size} tokens and the model takes {limit}: {', '.join(sizes)} and the rest {rest}; shorten "
+        "documents, or leave some out",
+    )
