@@ -141,13 +141,18 @@ def _patch(model: Runner) -> tuple[int, int] | None:
     return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
-def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
-    """The decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
+def decoder_start(model: Runner) -> int:
+    """The token that an encoder-decoder's decoder begins with."""
     start = getattr(model.config, "decoder_start_token_id", None)
     if start is None:
         generation = getattr(model.model, "generation_config", None)
         start = getattr(generation, "decoder_start_token_id", None)
-    start = model.pad_id() if start is None else int(start)
+    return model.pad_id() if start is None else int(start)
+
+
+def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
+    """The decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
+    start = decoder_start(model)
     if target is None:
         if not hasattr(model.model, "generate") or not getattr(model.model, "can_generate", lambda: False)():
             raise InputError(

@@ -4,6 +4,8 @@ blank_out              the change of the answer's probability without the token
 gradient               the gradient of the answer with respect to the token's embedding
 integrated_gradients   the same along the way from a blank text to this one (captum)
 shapley                the mean change over random orders of adding tokens (captum)
+
+And, of an answer of many tokens, without groups of the prompt's tokens: `attnflow.importance.leave_out`.
 """
 
 from attnflow.importance.baselines import integrated_gradients as integrated_gradients

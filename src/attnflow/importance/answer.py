@@ -93,39 +93,43 @@ def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any) -> Que
     return Question(encoded, kind, place, chosen, against, _name(model, kind, chosen), chance)
 
 
-def outputs(model: Runner, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensor]]:
-    """The logits of every row, in batches of one length: which rows, and ``[row, …]``. So nothing is ever padded."""
-    for at, batch in batches(model, rows):
+def outputs(model: Runner, rows: Sequence[Tensors], keep: int = 1) -> Iterator[tuple[list[int], Tensor]]:
+    """The logits of every row, in batches of one length: which rows, and ``[row, …]``. So nothing is ever padded.
+
+    keep: how many of the last positions are needed of a model that writes the next token.
+    """
+    for at, batch in batches(model, rows, keep):
         try:
-            logits = logits_of(model, batch)
+            logits = logits_of(model, batch, keep=keep)
         except InputError:
             if len(at) == 1:
                 raise
             # some classifiers refuse batches: decoders without a padding token
             for i in at:
-                yield [i], logits_of(model, dict(rows[i]))
+                yield [i], logits_of(model, dict(rows[i]), keep=keep)
         else:
             yield at, logits
 
 
-def batches(model: Runner, rows: Sequence[Tensors]) -> Iterator[tuple[list[int], Tensors]]:
+def batches(model: Runner, rows: Sequence[Tensors], keep: int = 1) -> Iterator[tuple[list[int], Tensors]]:
     """Which rows, and their tensors together."""
     groups: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault((row["input_ids"].shape[1], *row), []).append(number)
-    wide = max(model.vocabulary() if writes_words(model) else 1, 1)
+    writes = bool(rows) and "decoder_input_ids" in rows[0]
+    wide = max(model.vocabulary() if writes or writes_words(model) else 1, 1)
     tokens = TOKENS.get(model.device.type, TOKENS["cpu"])
     for (n, *names), members in groups.items():
-        size = max(1, min(tokens // n, LOGITS // (wide if _last_only(model) else wide * n)))
+        size = max(1, min(tokens // n, LOGITS // wide * (keep if writes or _last_only(model) else n)))
         for start in range(0, len(members), size):
             at = members[start : start + size]
             yield at, {name: torch.cat([rows[i][name] for i in at]) for name in names}
 
 
-def logits_of(model: Runner, batch: Tensors, grad: bool = False) -> Tensor:
-    """``[row, class]``, or ``[row, position, token]``: of a model that writes the next token, at the last position only."""
+def logits_of(model: Runner, batch: Tensors, grad: bool = False, keep: int = 1) -> Tensor:
+    """``[row, class]``, or ``[row, position, token]``: of a model that writes the next token, at the last positions."""
     with running():
-        out = model.forward(batch, grad=grad, **({"logits_to_keep": 1} if _last_only(model) else {}))
+        out = model.forward(batch, grad=grad, **({"logits_to_keep": keep} if _last_only(model) else {}))
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
         raise ModelError(

@@ -23,7 +23,7 @@ from attnflow.importance.answer import (
     score,
     warn_saturated,
 )
-from attnflow.importance.blank import blank_id
+from attnflow.importance.blank import blank_token
 from attnflow.importance.gradients import embedding_layer, embeddings
 from attnflow.result import TokenAttention
 
@@ -67,7 +67,7 @@ def integrated_gradients(
     steps: of the integral.
     """
     _count(steps, "steps")
-    captum, token = _captum(), _token(model, by)
+    captum, token = _captum(), blank_token(model, by)
     results = []
     for q in _questions(model, text, answer, of, truncate):
         with embeddings(model, q.tensors["input_ids"]) as read:
@@ -122,7 +122,7 @@ def shapley(
     """
     _count(samples, "samples")
     _count(seed, "seed", least=0)
-    captum, token = _captum(), _token(model, by)
+    captum, token = _captum(), blank_token(model, by)
     results = []
     for q in _questions(model, text, answer, of, truncate):
         method = captum.ShapleyValueSampling(_explained(model, q, of))
@@ -160,16 +160,6 @@ def _captum() -> Any:
     except ImportError:
         raise InputError("this needs captum: pip install 'attnflow[importance]'") from None
     return captum.attr
-
-
-def _token(model: Runner, by: str | int | None) -> int:
-    token = blank_id(model, by)
-    if token is None:
-        raise InputError(
-            f"by={by!r}: the blank text is as long as the text, so a token must stand in each place; expected 'unk', "
-            "'mask', 'pad' or the id of a token"
-        )
-    return token
 
 
 def _named(model: Runner, token: int) -> str:

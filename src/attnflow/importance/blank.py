@@ -123,25 +123,36 @@ def blank_out(
     return results if isinstance(text, list) else results[0]
 
 
-def blank_id(model: Runner, by: str | int | None) -> int | None:
-    """The id of the token that replaces another; None for removing it."""
+def blank_id(model: Runner, by: str | int | None, argument: str = "by") -> int | None:
+    """The id of the token that replaces another; None for removing it. argument: what a user calls `by`."""
     if isinstance(by, int) and not isinstance(by, bool):
         if 0 <= by < model.vocabulary():
             return by
-        raise InputError(f"by={by}: expected the id of a token, from 0 to {model.vocabulary() - 1}")
+        raise InputError(f"{argument}={by}: expected the id of a token, from 0 to {model.vocabulary() - 1}")
     name = _default(model) if by is None else by
     if name not in BLANKS:
-        raise InputError(f"by={by!r}: expected one of {', '.join(map(repr, BLANKS))}, or the id of a token")
+        raise InputError(f"{argument}={by!r}: expected one of {', '.join(map(repr, BLANKS))}, or the id of a token")
     if name == "remove":
         return None
     number = getattr(model.tokenizer, f"{name}_token_id", None)
     if number is None:
         has = [n for n in BLANKS if n == "remove" or getattr(model.tokenizer, f"{n}_token_id", None) is not None]
         raise InputError(
-            f"by={name!r}: the tokenizer of this model has no {name} token; expected one of "
+            f"{argument}={name!r}: the tokenizer of this model has no {name} token; expected one of "
             f"{', '.join(map(repr, has))}, or the id of a token"
         )
     return int(number)
+
+
+def blank_token(model: Runner, by: str | int | None, argument: str = "by") -> int:
+    """The id of the token that replaces another, where one must."""
+    token = blank_id(model, by, argument)
+    if token is None:
+        raise InputError(
+            f"{argument}={by!r}: the blank text is as long as the text, so a token must stand in each place; expected "
+            "'unk', 'mask', 'pad' or the id of a token"
+        )
+    return token
 
 
 def _default(model: Runner) -> str:

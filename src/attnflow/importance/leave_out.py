@@ -1,0 +1,188 @@
+"""Leave-one-out, exactly: the log-probability of a written answer with each group of the prompt's tokens left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnflow.capture.encode import decoder_start
+from attnflow.capture.predict import writes_next
+from attnflow.errors import InputError, ModelError
+from attnflow.importance.answer import Tensors, outputs
+from attnflow.importance.blank import blank_token
+from attnflow.importance.prefix import Row, Variant, hidden_tensors, log_probabilities, shared_prefix
+
+if TYPE_CHECKING:
+    from attnflow.capture.runner import Runner
+
+HOW = ("remove", "mask", "replace")
+
+Progress = Callable[[str, int, int], None]
+"""Is told the stage, how much of it is done and how much there is."""
+
+STAGE = "leave-one-out"
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """Log-probabilities of an answer's tokens, with the whole prompt and without each group of its tokens.
+
+    whole: ``[answer token]``. without: ``[group, answer token]``. shared_prefix: whether the groups ran on the prompt's
+    key-value cache, so that only what comes after each was computed; else every text was run from its beginning.
+    """
+
+    whole: NDArray[np.float64]
+    without: NDArray[np.float64]
+    shared_prefix: bool
+
+    @property
+    def drops(self) -> NDArray[np.float64]:
+        """``log p(answer) - log p(answer without the group)`` of each group: positive where it spoke for the answer."""
+        return np.asarray(self.whole.sum() - self.without.sum(-1))
+
+
+def leave_out(
+    model: Runner,
+    ids: Sequence[int],
+    answer: Sequence[int],
+    groups: Sequence[Sequence[int]],
+    *,
+    how: str = "remove",
+    replacement: str | int | None = None,
+    cache: Any = None,
+    progress: Progress | None = None,
+) -> LeaveOneOut:
+    """The log-probability of each token of the answer, with the whole prompt and with each group left out.
+
+    model: a decoder, or an encoder-decoder, which reads the prompt and writes the answer.
+    ids: the prompt's tokens. answer: the answer's tokens; of an encoder-decoder, those after the decoder's start token.
+    groups: positions in the prompt; groups may overlap.
+    how: "remove": the text is written without these tokens, and what follows moves up. "mask": no position attends to
+        them, and all others stay where they are. "replace": another token stands in each of their places.
+    replacement: the token for "replace", as `by` of `blank_out`: "unk", "mask", "pad" or an id.
+    cache: the model's key-value cache of the prompt, with or without the answer, from a generation; it is read only. By
+        default one pass over prompt and answer makes it.
+    progress: called with the stage, how many groups are done and how many there are; what it raises stops the work.
+
+    A decoder is causal: what comes before a group does not change without it. So each group runs from its first token on,
+    upon the cache of what comes before. The first time, one group is also run from the beginning; a model where the two
+    disagree, or whose cache cannot be cut, runs every text from its beginning, in batches of one length.
+    """
+    sets = _position_sets(model, ids, answer, groups, how)
+    token = blank_token(model, replacement, "replacement") if how == "replace" else None
+    variants = [*(_variant(ids, positions, how, token) for positions in sets), Variant(tuple(ids), len(ids))]
+    if progress is not None:
+        progress(STAGE, 0, len(variants))
+    prefix = None
+    if not _reads_first(model):
+        variants = [_begun_later(variant) for variant in variants]
+        prefix = shared_prefix(
+            model, tuple(ids), tuple(answer), variants[:-1], cache, lambda one: next(_fresh(model, answer, [one]))[1]
+        )
+    rows = np.zeros((len(variants), len(answer)))
+    source = _fresh(model, answer, variants) if prefix is None else prefix.rows(variants)
+    for done, (number, row) in enumerate(source, 1):
+        rows[number] = row
+        if progress is not None:
+            progress(STAGE, done, len(variants))
+    for number in np.flatnonzero(np.isnan(rows).any(1)).tolist():
+        raise ModelError(
+            f"the model gives NaN without group {number}: with how={how!r} some position may have nothing left to attend to"
+            if number < len(groups)
+            else "the model gives NaN for this prompt and answer"
+        )
+    return LeaveOneOut(rows[-1], rows[:-1], prefix is not None)
+
+
+def _fresh(model: Runner, answer: Sequence[int], variants: Sequence[Variant]) -> Iterator[tuple[int, Row]]:
+    """The number of each variant and the log-probabilities of the answer, every text from its beginning."""
+    rows = [_tensors(model, variant, answer) for variant in variants]
+    for numbers, logits in outputs(model, rows, keep=len(answer)):
+        for number, row in zip(numbers, logits, strict=True):
+            yield number, log_probabilities(row[-len(answer) :], answer)
+
+
+def _tensors(model: Runner, variant: Variant, answer: Sequence[int]) -> Tensors:
+    """One text as the model reads it from the beginning."""
+    ids, n = list(variant.ids), len(variant.ids)
+    if not _reads_first(model):
+        hidden = hidden_tensors([variant], 0, n + len(answer) - 1, len(answer))
+        return {"input_ids": torch.tensor([[*ids, *answer[:-1]]]), **hidden}
+    target = torch.tensor([[decoder_start(model), *answer[:-1]]])
+    mask = torch.ones(1, n, dtype=torch.long)
+    mask[0, list(variant.hidden)] = 0
+    return {"input_ids": torch.tensor([ids]), "attention_mask": mask, "decoder_input_ids": target}
+
+
+def _reads_first(model: Runner) -> bool:
+    """Whether the prompt goes to an encoder and the answer to a decoder."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def _variant(ids: Sequence[int], positions: Sequence[int], how: str, token: int | None) -> Variant:
+    if how == "mask":
+        return Variant(tuple(ids), positions[0], tuple(positions))
+    left_out = set(positions)
+    if token is not None:
+        return Variant(tuple(token if i in left_out else x for i, x in enumerate(ids)), positions[0])
+    return Variant(tuple(x for i, x in enumerate(ids) if i not in left_out), positions[0])
+
+
+def _begun_later(variant: Variant) -> Variant:
+    """The same without hidden first tokens: in a decoder they would see nothing at all, for which some models give NaN."""
+    first = next(i for i in range(len(variant.ids)) if i not in variant.hidden)
+    hidden = tuple(i - first for i in variant.hidden if i > first)
+    return Variant(variant.ids[first:], max(0, variant.shared - first), hidden, first)
+
+
+def _position_sets(
+    model: Runner, ids: Sequence[int], answer: Sequence[int], groups: Sequence[Sequence[int]], how: str
+) -> list[list[int]]:
+    """The positions of each group in order, each once; refuses what cannot be left out."""
+    model.check_evaluating()
+    if how not in HOW:
+        raise InputError(f"how={how!r}: expected one of {', '.join(map(repr, HOW))}")
+    if not (_reads_first(model) or writes_next(model)):
+        raise InputError(f"leave-one-out of an answer for {model!r}: expected a model that writes text")
+    if how == "mask" and not _reads_first(model) and (not model.accepts("position_ids") or _by_distance(model)):
+        raise InputError(
+            f"how='mask': {type(model.model).__name__} counts positions without those that are hidden, so none can stay "
+            "where it is; take 'remove' or 'replace'"
+        )
+    for name, tokens in (("ids", ids), ("answer", answer)):
+        if not len(tokens):
+            raise InputError(f"{name} is empty: expected at least one token")
+        _check_numbers(name, tokens, model.vocabulary(), "ids of tokens")
+    limit, length = model.limit(), len(ids) if _reads_first(model) else len(ids) + len(answer) - 1
+    if limit is not None and length > limit:
+        raise InputError(f"prompt and answer have {length} tokens, and the model takes {limit}: shorten the prompt")
+    if not len(groups):
+        raise InputError("groups is empty: expected at least one group of positions")
+    sets = []
+    for number, group in enumerate(groups):
+        _check_numbers(f"group {number}", group, len(ids), "positions in the prompt")
+        sets.append(sorted(set(map(int, group))))
+        if not sets[-1]:
+            raise InputError(f"group {number} is empty: expected at least one position in the prompt")
+        if len(sets[-1]) == len(ids) and how != "replace":
+            raise InputError(
+                f"group {number} is the whole prompt, and nothing would be left to predict the answer's first token from: "
+                "leave a token such as the one that begins every text, or take how='replace'"
+            )
+    return sets
+
+
+def _check_numbers(name: str, numbers: Sequence[int], end: int, what: str) -> None:
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < end:
+            raise InputError(f"{name} has {number!r}: expected {what}, from 0 to {end - 1}")
+
+
+def _by_distance(model: Runner) -> bool:
+    """Whether attention falls with a distance that is counted over what is not hidden (ALiBi)."""
+    return bool(getattr(model.text_config, "alibi", False))

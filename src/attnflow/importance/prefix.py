@@ -1,0 +1,245 @@
+"""Variants of a prompt on the key-value cache of what they share with it: only what comes after is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnflow.capture.check import half
+from attnflow.capture.routes import running
+from attnflow.errors import InputError, ModelError
+from attnflow.importance.answer import LOGITS, TOKENS
+
+if TYPE_CHECKING:
+    from attnflow.capture.runner import Runner
+
+Row = NDArray[np.float64]
+"""Log-probabilities of the answer: ``[answer token]``."""
+
+BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
+"""Largest size of the keys and values of one batch."""
+
+OVERHEAD = {"cpu": 16, "cuda": 4096}
+"""What starting one more batch costs, in tokens computed."""
+
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+"""How far log-probabilities on the cache may be from those of a fresh pass, beside the larger of 1 and themselves."""
+
+TOLERANCE_HALF = 0.1
+
+_agreed: WeakKeyDictionary[torch.nn.Module, dict[bool, int]] = WeakKeyDictionary()
+"""The longest text for which the cache of a model gave what a fresh pass gives, without and with hidden positions."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A prompt, whole or with some tokens left out.
+
+    ids: its tokens. shared: how many of them, from the beginning, are the prompt's own. hidden: which of them nobody
+    attends to. first: at which position the first of them stands.
+    """
+
+    ids: tuple[int, ...]
+    shared: int
+    hidden: tuple[int, ...] = ()
+    first: int = 0
+
+    @property
+    def start(self) -> int:
+        """From where it must be computed: the last token always is, because it predicts the answer's first."""
+        return min(self.shared, len(self.ids) - 1)
+
+
+Fresh = Callable[[Variant], Row]
+
+
+def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Row:
+    """``z_y - log Σ_c exp z_c`` of logits ``[answer token, token]``. The sum is taken in double precision."""
+    if logits.dim() != 2 or logits.shape[0] != len(answer) or logits.shape[1] <= max(answer):
+        raise ModelError(
+            f"the model gives logits of shape {tuple(logits.shape)} for {len(answer)} tokens of an answer: expected one "
+            "row for each, over its vocabulary"
+        )
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    top = z.max(-1).values
+    total = (z - top[:, None]).exp().sum(-1, dtype=torch.float64).log() + top  # [answer token]
+    own = z.gather(1, torch.tensor(answer, device=z.device)[:, None])[:, 0]
+    return np.asarray((own.double() - total).cpu().numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The keys and values of a prompt's first `length` tokens: a pair ``[1, head, token, size]`` for each layer."""
+
+    model: Runner
+    answer: tuple[int, ...]
+    pairs: tuple[tuple[Tensor, Tensor], ...]
+    length: int
+
+    def rows(self, variants: Sequence[Variant]) -> Iterator[tuple[int, Row]]:
+        """The number of each variant and the log-probabilities of the answer, in batches of similar beginnings."""
+        more = len(self.answer) - 1
+        kind = self.model.device.type
+        tokens, most = TOKENS.get(kind, TOKENS["cpu"]), BYTES.get(kind, BYTES["cpu"])
+        vocabulary = self.model.vocabulary()
+        token_bytes = sum(x[0, :, :1].numel() * x.element_size() for pair in self.pairs for x in pair)
+
+        def fits(size: int, start: int, shortest: int, longest: int) -> bool:
+            logits = size * (longest - shortest + len(self.answer)) * vocabulary
+            return size * (longest - start) <= tokens and size * longest * token_bytes <= most and logits <= LOGITS
+
+        starts = [min(variant.start, self.length) for variant in variants]
+        lengths = [len(variant.ids) + more for variant in variants]
+        for numbers in batches(starts, lengths, OVERHEAD.get(kind, OVERHEAD["cpu"]), fits):
+            yield from zip(numbers, self.run([variants[i] for i in numbers]), strict=True)
+
+    def run(self, variants: Sequence[Variant]) -> list[Row]:
+        """The log-probabilities of the answer after each variant, all from the earliest start of them on.
+
+        Shorter ones are padded on the right, where a causal model never looks.
+        """
+        start = min(self.length, *(variant.start for variant in variants))
+        texts = [[*variant.ids[start:], *self.answer[:-1]] for variant in variants]
+        longest, m = max(map(len, texts)), len(self.answer)
+        ids = torch.tensor([text + [self.answer[-1]] * (longest - len(text)) for text in texts])
+        tensors = {"input_ids": ids, **hidden_tensors(variants, start, start + longest, m)}
+        options: dict[str, Any] = {"past_key_values": self._cut(start, len(texts)), "use_cache": True} if start else {}
+        if self.model.accepts("logits_to_keep"):
+            options["logits_to_keep"] = longest - min(map(len, texts)) + m
+        with running():
+            logits = self.model.forward(tensors, **options).logits  # [variant, position, token], the last positions
+        ends = [len(text) - longest + logits.shape[1] for text in texts]
+        return [log_probabilities(row[end - m : end], self.answer) for row, end in zip(logits, ends, strict=True)]
+
+    def _cut(self, length: int, count: int) -> Any:
+        """A cache of the first tokens for each of some texts; the model's own appending copies, so nothing here does."""
+        from transformers.cache_utils import DynamicCache, DynamicLayer
+
+        layers = []
+        for keys, values in self.pairs:
+            layer = DynamicLayer()
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = (x[:, :, :length].expand(count, -1, -1, -1) for x in (keys, values))
+            layers.append(layer)
+        cache = DynamicCache()
+        cache.layers = layers
+        return cache
+
+
+def hidden_tensors(variants: Sequence[Variant], start: int, end: int, answer_length: int) -> dict[str, Tensor]:
+    """What tells the model which of the tokens up to `end` are hidden, and at which positions those from `start` on stand.
+
+    Positions are said, because some models count what is not hidden. Padding stands at the position of the text's last
+    token: there may be no position after it.
+    """
+    if not any(variant.hidden or variant.first for variant in variants):
+        return {}
+    mask = torch.ones(len(variants), end, dtype=torch.long)
+    places = torch.arange(start, end).repeat(len(variants), 1)
+    for row, place, variant in zip(mask, places, variants, strict=True):
+        row[list(variant.hidden)] = 0
+        place += variant.first
+        place.clamp_(max=variant.first + len(variant.ids) + answer_length - 2)
+    return {"attention_mask": mask, "position_ids": places}
+
+
+def batches(
+    starts: Sequence[int], lengths: Sequence[int], overhead: int, fits: Callable[[int, int, int, int], bool]
+) -> list[list[int]]:
+    """Which texts run together: of all ways to cut the texts in the order of their starts, the one that computes least.
+
+    A batch of `size` texts computes ``overhead + size · (longest - start)`` tokens, from its earliest start on.
+    fits: whether a batch of this size, start, shortest and longest text is small enough; one text alone always is.
+
+    >>> batches([0, 10, 11, 90], [100] * 4, 5, lambda *batch: True)
+    [[0], [1, 2], [3]]
+    >>> batches([0, 10, 11, 90], [100] * 4, 1000, lambda *batch: True)
+    [[0, 1, 2, 3]]
+    """
+    order = sorted(range(len(starts)), key=lambda i: (starts[i], lengths[i]))
+    costs, cuts = [0], [0]
+    for end in range(1, len(order) + 1):
+        shortest = longest = lengths[order[end - 1]]
+        best = begin_of_best = -1
+        for begin in range(end - 1, -1, -1):
+            first = order[begin]
+            shortest, longest = min(shortest, lengths[first]), max(longest, lengths[first])
+            size = end - begin
+            if size > 1 and not fits(size, starts[first], shortest, longest):
+                break
+            cost = costs[begin] + overhead + size * (longest - starts[first])
+            if best < 0 or cost < best:
+                best, begin_of_best = cost, begin
+        costs.append(best)
+        cuts.append(begin_of_best)
+    numbers, end = [], len(order)
+    while end:
+        numbers.append(order[cuts[end] : end])
+        end = cuts[end]
+    return numbers[::-1]
+
+
+def shared_prefix(
+    model: Runner, ids: tuple[int, ...], answer: tuple[int, ...], variants: Sequence[Variant], cache: Any, fresh: Fresh
+) -> Prefix | None:
+    """The prompt's cache, or None where it saves nothing, cannot be cut, or gives other numbers than a fresh pass.
+
+    cache: from elsewhere, or None. fresh: the log-probabilities after one variant, from its beginning.
+    """
+    deepest = max(variants, key=lambda variant: variant.start)
+    if not deepest.start or not model.accepts("past_key_values"):
+        return None
+    pairs = _pairs(cache)
+    if pairs is not None and any(len(x) != 1 for pair in pairs for x in pair):
+        raise InputError(f"cache holds {len(pairs[0][0])} texts: expected the key-value cache of this prompt alone")
+    try:
+        pairs = pairs or _pairs(_cache(model, ids))
+        if pairs is None:
+            return None
+        length = min(len(ids), *(int(x.shape[2]) for pair in pairs for x in pair))
+        prefix = Prefix(model, answer, pairs, length)
+        return prefix if _agrees(prefix, deepest, fresh) else None
+    except InputError:  # whatever a model does with a cache of this kind: then it runs without
+        return None
+
+
+def _cache(model: Runner, ids: tuple[int, ...]) -> Any:
+    """The model's cache of the prompt."""
+    from transformers.cache_utils import DynamicCache
+
+    cache = DynamicCache()  # without the configuration, so that layers with a window keep everything too
+    options: dict[str, Any] = {"logits_to_keep": 1} if model.accepts("logits_to_keep") else {}
+    with running():
+        model.forward({"input_ids": torch.tensor([ids])}, past_key_values=cache, use_cache=True, **options)
+    return cache
+
+
+def _pairs(cache: Any) -> tuple[tuple[Tensor, Tensor], ...] | None:
+    """The keys and values of every layer, or None where they are kept in a form that cannot be cut."""
+    from transformers.cache_utils import DynamicLayer
+
+    layers = getattr(cache, "layers", None)
+    if not layers or any(type(layer) is not DynamicLayer or layer.keys is None for layer in layers):
+        return None
+    return tuple((layer.keys, layer.values) for layer in layers)
+
+
+def _agrees(prefix: Prefix, variant: Variant, fresh: Fresh) -> bool:
+    """Whether the cache gives what a fresh pass gives; it is asked again only of longer texts."""
+    model, hides, length = prefix.model, bool(variant.hidden or variant.first), len(variant.ids) + len(prefix.answer)
+    known = _agreed.setdefault(model.model, {})
+    if known.get(hides, 0) >= length:
+        return True
+    (row,), expected = prefix.run([variant]), fresh(variant)
+    tolerance = TOLERANCE_HALF if half(model.dtype) else TOLERANCE[model.dtype]
+    if not np.abs(row - expected).max() <= tolerance * max(1.0, np.abs(expected).max()):
+        return False
+    known[hides] = length
+    return True
