@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -84,10 +85,36 @@ def sentencepiece() -> Any:
     tokenizer.train_from_iterator(
         SENTENCES, trainers.BpeTrainer(vocab_size=420, special_tokens=names, show_progress=False)
     )
+    state = json.loads(tokenizer.to_str())
+    state["added_tokens"] = state["added_tokens"][:3]  # bytes are pieces like others
+    tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.pre_tokenizer = None
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def unigram() -> Any:
+    """As T5's and XLM-R's: only the first word of a text gets a ▁ that is not there, and a normalizer changes letters."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    names = ["<unk>", "<s>", "</s>"]
+    tokenizer.train_from_iterator(
+        SENTENCES, trainers.UnigramTrainer(vocab_size=120, special_tokens=names, unk_token="<unk>", show_progress=False)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", 2)])
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def trimming() -> Any:
+    """As RoBERTa's: byte-level, with offsets that leave out white space."""
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    return tokenizer
 
 
 FAMILIES = {"WordPiece": wordpiece, "byte-level BPE": byte_level, "SentencePiece": sentencepiece}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnflow.capture import control
 from attnflow.capture.inputs import kind
 from attnflow.errors import InputError
 
@@ -79,7 +79,7 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, list[Conte
             "the tokenizer of this model has no chat template, which a list of messages needs: give the prompt as one text"
         )
     text = _applied(tokenizer, messages)
-    mark = _unused("".join(m["content"] for m in messages) + text, 1)[0]
+    mark = control.unused("".join(m["content"] for m in messages) + text, 1)[0]
     marked = _applied(tokenizer, [{**m, "content": f"{mark}{i}{mark}"} for i, m in enumerate(messages)])
     pieces = re.split(f"{mark}(\\d+){mark}", marked)
     numbers, own = [int(n) for n in pieces[1::2]], pieces[::2]
@@ -132,71 +132,3 @@ def _applied(tokenizer: Any, messages: Sequence[Message]) -> str:
             f"the chat template of this tokenizer does not take messages by {roles} ({reason:.120}): give those that it "
             "takes, or the prompt as one text"
         ) from None
-
-
-def _unused(text: str, count: int) -> list[str]:
-    """Private characters that the text does not hold."""
-    seen = set(text)
-    free = (chr(i) for i in range(0xF0000, 0xFFFFE) if chr(i) not in seen)
-    return [next(free) for _ in range(count)]
-
-
-def control_tokens(tokenizer: Any) -> dict[int, Any]:
-    """Added tokens that steer a model, by id: special ones, and those that the chat template writes.
-
-    White space is none of them: templates write it as text.
-    """
-    template = getattr(tokenizer, "chat_template", None)
-    written = template if isinstance(template, str) else "".join((template or {}).values())
-    return {
-        int(i): token
-        for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()
-        if str(token).strip() and (token.special or str(token) in written)
-    }
-
-
-def encode_apart(tokenizer: Any, text: str, contents: Sequence[Content]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Ids and offsets of a rendered text in which control tokens within contents are plain text.
-
-    In a copy of the tokenizer, private characters take the place of the control tokens; the template's own are
-    written with them, at the same length, and those that a user wrote mean nothing to it.
-    """
-    control = control_tokens(tokenizer)
-    names = [str(token) for token in control.values()]
-    if not getattr(tokenizer, "is_fast", False):
-        shown = [name for name in names if any(name in text[content.start : content.end] for content in contents)]
-        raise InputError(
-            f"a message holds {', '.join(shown)}, which this tokenizer cannot take for plain text: leave it out, or give "
-            "interpret_special=True"
-        )
-    from tokenizers import AddedToken, Tokenizer
-
-    backend = tokenizer.backend_tokenizer
-    stand_ins = {name: sign * len(name) for name, sign in zip(names, _unused(text, len(names)), strict=True)}
-    state = json.loads(backend.to_str())
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in stand_ins]
-    copy = Tokenizer.from_str(json.dumps(state))
-    copy.no_truncation()
-    copy.no_padding()
-    copy.add_tokens(
-        [
-            AddedToken(
-                stand_ins[str(t)],
-                special=False,
-                normalized=False,
-                lstrip=t.lstrip,
-                rstrip=t.rstrip,
-                single_word=t.single_word,
-            )
-            for t in control.values()
-        ]
-    )
-    pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
-    disguised, cursor = "", 0
-    for start, end in [*((c.start, c.end) for c in contents), (len(text), len(text))]:
-        disguised += pattern.sub(lambda m: stand_ins[m[0]], text[cursor:start]) + text[start:end]
-        cursor = end
-    encoding = copy.encode(disguised, add_special_tokens=False)
-    original = {stand_in: name for name, stand_in in stand_ins.items()}
-    ids = [int(backend.token_to_id(original.get(token, token))) for token in encoding.tokens]
-    return ids, [(int(a), int(b)) for a, b in encoding.offsets]

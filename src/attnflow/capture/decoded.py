@@ -13,59 +13,75 @@ WINDOW = 8
 _BROKEN = "\ufffd"  # what bytes decode to that are no whole character
 
 
-def decoded(tokenizer: Any, ids: Sequence[int], before: Sequence[int] = ()) -> tuple[str, list[Range]]:
+def decoded(
+    tokenizer: Any, ids: Sequence[int], before: Sequence[int] = (), skip_special: bool = True
+) -> tuple[str, list[Range]]:
     """The text that the ids add to what stands before them, and the range of each.
 
-    A token of some bytes of a character has the range of the whole character; a special token has an empty range.
+    A token of some bytes of a character has the range of the whole character. A special token has an empty range, unless
+    special ones are not to be skipped.
     """
-    context, text, ranges = list(before)[-WINDOW:], "", list[Range]()
+    special = set(tokenizer.all_special_ids)
+    context, text, ranges = _context(tokenizer, before), "", list[Range]()
+    borders = [0]  # places in the context where a character begins
     pending: list[int] = []  # tokens whose last character is not whole yet
-    starts: list[int] = []
+    base = _decode(tokenizer, context, skip_special)
+    steps = [base]  # the context's text, then with each of the pending tokens
     for number, i in enumerate(ids):
-        base = _decode(tokenizer, context)
-        starts.append(len(_grown(tokenizer, context, pending, base).rstrip(_BROKEN)))
         pending.append(i)
-        grown = _grown(tokenizer, context, pending, base)
-        if grown.endswith(_BROKEN) and number + 1 < len(ids) and len(pending) < WINDOW:
+        steps.append(_decode(tokenizer, [*context, *pending], skip_special))
+        silent = steps[-1] == steps[-2] and i not in special and _is_spelled(tokenizer, i)
+        partial = silent or steps[-1].endswith(_BROKEN)
+        if partial and number + 1 < len(ids) and len(pending) < WINDOW:
             continue
-        ranges += _settled(tokenizer, context, pending, base, starts, grown, len(text))
-        text += grown
-        context = [*context, *pending][-WINDOW:]
-        pending, starts = [], []
+        ranges += [(len(text) + a, len(text) + b) for a, b in _settled(steps)]
+        text += steps[-1][_shared(base, steps[-1]) :]
+        context, pending = [*context, *pending], []
+        borders.append(len(context))
+        cut = max(border for border in borders if border <= max(0, len(context) - WINDOW))
+        context, borders = context[cut:], [border - cut for border in borders if border >= cut]
+        base = _decode(tokenizer, context, skip_special)
+        steps = [base]
     return text, ranges
 
 
-def _settled(
-    tokenizer: Any,
-    context: Sequence[int],
-    pending: Sequence[int],
-    base: str,
-    starts: Sequence[int],
-    grown: str,
-    shift: int,
-) -> list[Range]:
-    """The ranges of tokens that end with a whole character."""
+def _settled(steps: Sequence[str]) -> list[Range]:
+    """The ranges of tokens that end with a whole character, in what they add to the first step."""
+    base, final = steps[0], steps[-1]
+    shared = _shared(base, final)
     ranges = []
-    for k, start in enumerate(starts):
-        seen = _grown(tokenizer, context, pending[: k + 1], base)
-        stable = len(seen.rstrip(_BROKEN))
-        end = min(stable + 1, len(grown)) if stable < len(seen) else len(seen)
-        if end == len(grown):  # bytes that never became a character are those of the tokens before
-            while k and start < end - 1 and grown[start] == _BROKEN:
-                start += 1
-        ranges.append((shift + min(start, end), shift + end))
-    return ranges
+    start = shared
+    for step in steps[1:-1]:  # each ends within a character; one that is not whole may spoil the text before it, too
+        stable = max(start, _shared(step.rstrip(_BROKEN), final))
+        ranges.append((start, min(stable + 1, len(final))))
+        start = stable
+    while start < len(final) - 1 and final[start] == _BROKEN and ranges:  # bytes that never became a character
+        start += 1
+    return [(a - shared, b - shared) for a, b in (*ranges, (start, len(final)))]
 
 
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+def _shared(a: str, b: str) -> int:
+    """How many characters two texts have in common from the start."""
+    if b.startswith(a):
+        return len(a)
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _grown(tokenizer: Any, context: Sequence[int], pending: Sequence[int], base: str) -> str:
-    whole = _decode(tokenizer, [*context, *pending])
-    if whole.startswith(base):
-        return whole[len(base) :]
-    return whole[next((i for i, (a, b) in enumerate(zip(whole, base, strict=False)) if a != b), len(base)) :]
+def _context(tokenizer: Any, before: Sequence[int]) -> list[int]:
+    """The last of the tokens before, from one on that is no part of a character."""
+    start = max(0, len(before) - WINDOW)
+    while start and not _decode(tokenizer, [before[start]], False).strip(_BROKEN):
+        start -= 1
+    return [int(i) for i in before[start:]]
+
+
+def _is_spelled(tokenizer: Any, token: int) -> bool:
+    """Whether the token is more than the mark that a word begins."""
+    return bool(str(tokenizer.convert_ids_to_tokens(token)).strip("▁Ġ"))
+
+
+def _decode(tokenizer: Any, ids: Sequence[int], skip_special: bool) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
 
 
 def aligned(text: str, decoding: str, ranges: Sequence[Range]) -> list[Range]:

@@ -198,11 +198,12 @@ def own_ranges(
         text, (start, stop) = parts[part], ranges[i]
         seen[part] += 1
         following = begins[part][seen[part]] if seen[part] < len(begins[part]) else len(text)
-        if not piece.strip("▁Ġ") and text[start:stop].strip():
+        if start == stop:
+            blank = text[before[part] : before[part] + len(piece)]
+            if blank.isspace():
+                start, stop = before[part], before[part] + len(piece)
+        elif not piece.strip("▁Ġ") and (start == following or text[start:stop].strip()):
             stop = start
-        elif start == stop:
-            while start > before[part] and text[start - 1].isspace():
-                start -= 1
         while start < stop < following and is_mark(text[stop]):
             stop += 1
         ranges[i] = (start, stop)

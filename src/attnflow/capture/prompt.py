@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from typing import Any, NamedTuple
 
-from attnflow.capture import chat, inputs
+from attnflow.capture import chat, control, inputs
 from attnflow.capture.chat import Content
+from attnflow.capture.control import Tokens
 from attnflow.capture.decoded import aligned, decoded
 from attnflow.capture.runner import Runner
 from attnflow.errors import InputError, TextError
@@ -185,10 +186,7 @@ def with_answer(prompt: Prompt, answer_ids: Sequence[int], model: Runner) -> Ans
     ids = [int(i) for i in answer_ids]
     tokenizer: Any = model.tokenizer
     text, offsets = decoded(tokenizer, ids, prompt.ids)
-    special = {
-        *getattr(tokenizer, "all_special_ids", []),
-        *(i for i, t in chat.control_tokens(tokenizer).items() if t.special),
-    }
+    special = control.special_ids(tokenizer)
     marks = [i in special and end == start for i, (start, end) in zip(ids, offsets, strict=True)]
     raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
     tokens, word_ids, word_texts = inputs.by_offsets((text,), raw, marks, offsets, [0] * len(ids))
@@ -221,22 +219,12 @@ def _with_documents(text: str, documents: Mapping[str, str]) -> tuple[str, list[
 
 
 def _plain(model: Runner, text: str, interpret: bool) -> Prompt:
-    tokenizer: Any = model.tokenizer
     _check_usable(model, text)
-    control = chat.control_tokens(tokenizer)
-    apart = not interpret and any(str(token) in text for token in control.values())
-    tokenized = _tokenized(tokenizer, text, **({"split_special_tokens": True} if apart else {}))
-    ids = [int(i) for i in tokenized["input_ids"][0]]
-    special = [bool(mark) for mark in tokenized["special_tokens_mask"][0]]
-    if all(special):
+    tokenizer: Any = model.tokenizer
+    ids, offsets, added = _tokens(tokenizer, text, [] if interpret else [(0, len(text))], add_special=True)
+    if all(added):
         raise TextError.of("empty", f"the prompt {text!r:.60} has no tokens: expected at least one word")
-    offsets = _offsets(tokenizer, tokenized, text, ids, special)
-    if interpret:
-        written = _written(control, text, ids, offsets)
-        special = [
-            mark or (i in control and control[i].special and here)
-            for mark, i, here in zip(special, ids, written, strict=True)
-        ]
+    special = [mark or sign for mark, sign in zip(added, _special(tokenizer, text, ids, offsets), strict=True)]
     return _labelled(tokenizer, text, ids, offsets, special, [False] * len(ids))
 
 
@@ -251,22 +239,12 @@ def _chat(model: Runner, messages: list[chat.Message], documents: Mapping[str, s
         messages = [*messages[:last], {"role": "user", "content": content}, *messages[last + 1 :]]
     text, contents = chat.render(tokenizer, messages)
     _check_usable(model, text)
-    tokenized = _tokenized(tokenizer, text, add_special_tokens=False)
-    ids = [int(i) for i in tokenized["input_ids"][0]]
-    offsets = _offsets(tokenizer, tokenized, text, ids, [False] * len(ids))
-    control = chat.control_tokens(tokenizer)
-    user = _within(offsets, contents)
-    marks = _written(control, text, ids, offsets)
-    if not interpret and any(mark and inside for mark, inside in zip(marks, user, strict=True)):
-        ids, offsets = chat.encode_apart(tokenizer, text, contents)
-        pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
-        offsets = inputs.own_ranges((text,), pieces, offsets, [0] * len(ids))
-        user = _within(offsets, contents)
-        marks = _written(control, text, ids, offsets)
-    special = [mark and control[i].special for mark, i in zip(marks, ids, strict=True)]
-    result = _labelled(tokenizer, text, ids, offsets, special, [not inside for inside in user])
+    plain = [(content.start, content.end) for content in contents]
+    ids, offsets, _ = _tokens(tokenizer, text, [] if interpret else plain, add_special=False)
+    special = _special(tokenizer, text, ids, offsets)
+    result = _labelled(tokenizer, text, ids, offsets, special, [not inside for inside in _within(offsets, plain)])
     rendered = [content for content in contents if content.message == last]
-    return replace(result, messages=_message_parts(messages, contents), documents=_moved(text, rendered, parts))
+    return replace(result, messages=_message_parts(messages, contents), documents=_moved(rendered, parts))
 
 
 def _check_usable(model: Runner, text: str) -> None:
@@ -275,40 +253,55 @@ def _check_usable(model: Runner, text: str) -> None:
         raise problem
 
 
-def _tokenized(tokenizer: Any, text: str, **options: Any) -> Any:
+def _tokens(tokenizer: Any, text: str, plain: Sequence[Range], add_special: bool) -> Tokens:
+    """The text in tokens, none of which is a control token within the plain ranges."""
+    tokens = _tokenized(tokenizer, text, add_special)
+    signs = control.acting(tokenizer, text, tokens.ids, tokens.offsets)
+    if any(sign and inside for sign, inside in zip(signs, _within(tokens.offsets, plain), strict=True)):
+        if not getattr(tokenizer, "is_fast", False) and list(plain) == [(0, len(text))]:
+            return _tokenized(tokenizer, text, add_special, split_special_tokens=True)
+        ids, offsets, added = control.encode_apart(tokenizer, text, plain, add_special)
+        return Tokens(ids, _own(tokenizer, text, ids, offsets, added), added)
+    return tokens
+
+
+def _tokenized(tokenizer: Any, text: str, add_special: bool, **options: Any) -> Tokens:
     try:
-        return inputs.tokenize(tokenizer, [(text,)], False, **options)
+        tokenized = inputs.tokenize(tokenizer, [(text,)], False, add_special_tokens=add_special, **options)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as e:  # what Rust throws is no Exception
         raise inputs.refusal(e) from None
-
-
-def _offsets(tokenizer: Any, tokenized: Any, text: str, ids: list[int], special: list[bool]) -> list[Range]:
+    ids = [int(i) for i in tokenized["input_ids"][0]]
+    added = [add_special and bool(mark) for mark in tokenized["special_tokens_mask"][0]]
     if getattr(tokenizer, "is_fast", False):
-        pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
-        ranges = [(int(a), int(b)) for a, b in tokenized["offset_mapping"][0]]
-        return inputs.own_ranges((text,), pieces, ranges, [None if mark else 0 for mark in special])
-    return aligned(text, *decoded(tokenizer, ids))
+        return Tokens(ids, _own(tokenizer, text, ids, tokenized["offset_mapping"][0], added), added)
+    own = [i for i, mark in zip(ids, added, strict=True) if not mark]
+    ranges = iter(aligned(text, *decoded(tokenizer, own, skip_special=False)))
+    return Tokens(ids, [(0, 0) if mark else next(ranges) for mark in added], added)
 
 
-def _within(offsets: Sequence[Range], contents: Sequence[Content]) -> list[bool]:
-    """Whether each token holds a character of a content; one without characters goes with the next."""
+def _own(tokenizer: Any, text: str, ids: list[int], offsets: Sequence[Any], added: list[bool]) -> list[Range]:
+    pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
+    return inputs.own_ranges((text,), pieces, offsets, [None if mark else 0 for mark in added])
+
+
+def _special(tokenizer: Any, text: str, ids: list[int], offsets: list[Range]) -> list[bool]:
+    """Which tokens are special ones that stand in the text."""
+    special = control.special_ids(tokenizer)
+    signs = control.acting(tokenizer, text, ids, offsets)
+    return [sign and i in special for i, sign in zip(ids, signs, strict=True)]
+
+
+def _within(offsets: Sequence[Range], ranges: Sequence[Range]) -> list[bool]:
+    """Whether each token holds a character of a range; one without characters goes with the next."""
     inside: list[bool] = []
     following = False
     for start, end in reversed(offsets):
         if end > start:
-            following = any(start < content.end and content.start < end for content in contents)
+            following = any(start < stop and begin < end for begin, stop in ranges)
         inside.append(following)
     return inside[::-1]
-
-
-def _written(control: Mapping[int, Any], text: str, ids: Sequence[int], offsets: Sequence[Range]) -> list[bool]:
-    """Whether each token is a control token that is written out in the text, and no unknown word."""
-    return [
-        i in control and text[start:end].strip() == str(control[i])
-        for i, (start, end) in zip(ids, offsets, strict=True)
-    ]
 
 
 def _labelled(
@@ -342,7 +335,7 @@ def _message_parts(messages: Sequence[chat.Message], contents: Sequence[Content]
     return tuple(Part(names[content.message], content.start, content.end) for content in contents)
 
 
-def _moved(text: str, contents: Sequence[Content], parts: Sequence[Part]) -> tuple[Part, ...]:
+def _moved(contents: Sequence[Content], parts: Sequence[Part]) -> tuple[Part, ...]:
     """Parts of a message as parts of the rendered text."""
     moved = []
     for part in parts:

@@ -29,8 +29,8 @@ def find_span(text: str, span: Span, offsets: Sequence[Range]) -> list[int]:
         return _of_text(text, span, None, offsets)
     if isinstance(span, tuple) and len(span) == 2 and isinstance(span[0], str) and _is_number(span[1]):
         return _of_text(text, span[0], int(span[1]), offsets)
-    if isinstance(span, slice):
-        tokens = list(range(count))[span] if all(x is None or _is_number(x) for x in _ends(span)) else []
+    if isinstance(span, slice) and all(x is None or _is_number(x) for x in _ends(span)) and span.step != 0:
+        tokens = list(range(count))[span]
     elif _is_number(span):
         tokens = [range(count)[span]] if isinstance(span, int) and -count <= span < count else []
     elif isinstance(span, tuple) and len(span) == 2 and all(_is_number(x) for x in span):
