@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +42,8 @@ class Question:
 
     kind: "class", "score" (one number, no classes), "masked token" or "next token". place: the position that answers, None
     where the whole text does. chosen: the class or token. against: the likeliest other one. chance: the probability of
-    the chosen one; of a score, the score itself.
+    the chosen one; of a score, the score itself. rest: the tokens of a longer answer after the chosen one, which then is
+    its first, and `chance` the probability of all of them, one after the other.
     """
 
     encoded: Encoded
@@ -52,18 +53,43 @@ class Question:
     against: int | None
     name: str
     chance: float
+    rest: tuple[int, ...] = ()
 
     @property
     def tensors(self) -> Tensors:
         return self.encoded.tensors
 
     @property
+    def answer(self) -> tuple[int, ...]:
+        return (self.chosen, *self.rest)
+
+    @property
+    def forced(self) -> Tensors:
+        """The text with the answer behind it, except for its last token, which nothing is predicted from."""
+        if not self.rest:
+            return self.tensors
+        more = {"input_ids": torch.tensor([self.answer[:-1]])}
+        if "position_ids" in self.tensors:
+            more["position_ids"] = self.tensors["position_ids"][:, -1:] + torch.arange(1, len(self.answer))
+        return {
+            name: torch.cat([x, more[name] if name in more else x[:, -1:].repeat(1, len(self.rest))], 1)
+            if x.dim() == 2 and x.shape[1] == self.length
+            else x
+            for name, x in self.tensors.items()
+        }
+
+    @property
     def length(self) -> int:
         return int(self.tensors["input_ids"].shape[1])
 
 
-def questions(model: Runner, texts: Sequence[Any], labels: Sequence[Any], truncate: bool) -> list[Question]:
-    """Runs the model once on every text; labels: the class or token to explain, None for the model's own answer."""
+def questions(
+    model: Runner, texts: Sequence[Any], labels: Sequence[Any], truncate: bool, several: bool = False
+) -> list[Question]:
+    """Runs the model once on every text; labels: the class or token to explain, None for the model's own answer.
+
+    several: whether what a language model writes next may have several tokens.
+    """
     model.check_evaluating()
     encoded = [model.encode(text, truncate=truncate) for text in texts]
     for e in encoded:
@@ -75,14 +101,33 @@ def questions(model: Runner, texts: Sequence[Any], labels: Sequence[Any], trunca
     answers: list[Question | None] = [None] * len(texts)
     for at, logits in outputs(model, [e.tensors for e in encoded]):
         for number, row in zip(at, logits, strict=True):
-            answers[number] = question_of(model, encoded[number], row, labels[number])
-    return [question for question in answers if question is not None]
+            answers[number] = question_of(model, encoded[number], row, labels[number], several)
+    return _with_chances(model, [question for question in answers if question is not None])
 
 
-def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any) -> Question:
-    """The question behind the logits of one text."""
+def _with_chances(model: Runner, about: list[Question]) -> list[Question]:
+    """The same, with the probabilities of the answers that have several tokens."""
+    long = [number for number, question in enumerate(about) if question.rest]
+    for number in long:
+        limit, length = model.limit(), about[number].length + len(about[number].rest)
+        if limit is not None and length > limit:
+            raise InputError(f"text and answer have {length} tokens, and the model takes {limit}: shorten the text")
+    rows = [about[number].forced for number in long]
+    for at, logits in outputs(model, rows, keep=[len(about[number].answer) for number in long]):
+        members = [long[i] for i in at]
+        chances = answer_scores(model, [about[number] for number in members], logits, "probability").tolist()
+        for number, chance in zip(members, chances, strict=True):
+            about[number] = replace(about[number], chance=chance)
+    return about
+
+
+def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any, several: bool = False) -> Question:
+    """The question behind the logits of one text; of an answer of several tokens, still without its chance."""
     kind, place = answered(model, row[None], encoded.tensors["input_ids"][0])
     logits = logits_at(row, place)
+    rest: list[int] = []
+    if several and kind == "next token" and isinstance(label, str):
+        label, *rest = _tokens(model.tokenizer, label)
     chosen = int(logits.argmax()) if label is None else _chosen(model, kind, label, len(logits))
     against = None
     if len(logits) > 1:
@@ -90,37 +135,43 @@ def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any) -> Que
         others[chosen] = -torch.inf
         against = int(others.argmax())
     chance = float(score(model, kind, logits[None], chosen, against, "probability")[0])
-    return Question(encoded, kind, place, chosen, against, _name(model, kind, chosen), chance)
+    return Question(encoded, kind, place, chosen, against, _name(model, kind, [chosen, *rest]), chance, tuple(rest))
 
 
-def outputs(model: Runner, rows: Sequence[Tensors], keep: int = 1) -> Iterator[tuple[list[int], Tensor]]:
+def outputs(
+    model: Runner, rows: Sequence[Tensors], keep: int | Sequence[int] = 1
+) -> Iterator[tuple[list[int], Tensor]]:
     """The logits of every row, in batches of one length: which rows, and ``[row, …]``. So nothing is ever padded.
 
-    keep: how many of the last positions are needed of a model that writes the next token.
+    keep: how many of the last positions are needed of a model that writes the next token, of all rows or of each.
     """
     for at, batch in batches(model, rows, keep):
+        last = keep if isinstance(keep, int) else keep[at[0]]
         try:
-            logits = logits_of(model, batch, keep=keep)
+            logits = logits_of(model, batch, keep=last)
         except InputError:
             if len(at) == 1:
                 raise
             # some classifiers refuse batches: decoders without a padding token
             for i in at:
-                yield [i], logits_of(model, dict(rows[i]), keep=keep)
+                yield [i], logits_of(model, dict(rows[i]), keep=last)
         else:
             yield at, logits
 
 
-def batches(model: Runner, rows: Sequence[Tensors], keep: int = 1) -> Iterator[tuple[list[int], Tensors]]:
-    """Which rows, and their tensors together."""
+def batches(
+    model: Runner, rows: Sequence[Tensors], keep: int | Sequence[int] = 1
+) -> Iterator[tuple[list[int], Tensors]]:
+    """Which rows, and their tensors together. keep: as in `outputs`; it is the same for all rows of a batch."""
     groups: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
-        groups.setdefault((row["input_ids"].shape[1], *row), []).append(number)
+        last = keep if isinstance(keep, int) else keep[number]
+        groups.setdefault((row["input_ids"].shape[1], last, *row), []).append(number)
     writes = bool(rows) and "decoder_input_ids" in rows[0]
     wide = max(model.vocabulary() if writes or writes_words(model) else 1, 1)
     tokens = TOKENS.get(model.device.type, TOKENS["cpu"])
-    for (n, *names), members in groups.items():
-        size = max(1, min(tokens // n, LOGITS // wide * (keep if writes or _last_only(model) else n)))
+    for (n, last, *names), members in groups.items():
+        size = max(1, min(tokens // n, LOGITS // wide * (last if writes or _last_only(model) else n)))
         for start in range(0, len(members), size):
             at = members[start : start + size]
             yield at, {name: torch.cat([rows[i][name] for i in at]) for name in names}
@@ -164,6 +215,32 @@ def score(model: Runner, kind: str, logits: Tensor, chosen: Any, against: Any, o
     if of == "probability":
         return _probability(odds)
     return _probability(odds) - _probability(_log_odds(model, logits, against))
+
+
+def answer_scores(
+    model: Runner, about: Sequence[Question], logits: Tensor, of: str, places: Sequence[int | None] | None = None
+) -> Tensor:
+    """The number that is explained of each text, of the logits ``[row, …]`` of a batch whose answers are equally long.
+
+    Of an answer of several tokens: the product of the probabilities, each after the ones before; the sum of the logits or
+    the log-odds. places: where the answers are read, if not where the questions say.
+    """
+    count = len(about[0].answer)
+    if count > 1:
+        each = token_scores(model, about, logits, of)  # [row, answer token]
+        return each.prod(1) if of == "probability" else each.sum(1)
+    at = [question.place for question in about] if places is None else places
+    rows = torch.stack([logits_at(row, place) for row, place in zip(logits, at, strict=True)])
+    own, other = (torch.tensor([getattr(question, name) or 0 for question in about]) for name in ("chosen", "against"))
+    return score(model, about[0].kind, rows, own, other, of)
+
+
+def token_scores(model: Runner, about: Sequence[Question], logits: Tensor, of: str) -> Tensor:
+    """``[row, answer token]``: `score` of every token of answers that are equally long, at the last positions."""
+    count = len(about[0].answer)
+    tokens = torch.tensor([question.answer for question in about])
+    flat = score(model, about[0].kind, logits[:, -count:].flatten(0, 1), tokens.flatten(), tokens.flatten(), of)
+    return flat.view(len(about), count)
 
 
 def _column(rows: Tensor, chosen: Any) -> Tensor:
@@ -217,6 +294,11 @@ def check_difference(questions: Sequence[Question], of: str) -> None:
         raise InputError(
             "of='difference': this model answers with one number, so there is no other answer; give 'logit'"
         )
+    if of == "difference" and any(question.rest for question in questions):
+        raise InputError(
+            "of='difference': an answer of several tokens has no likeliest other one; expected 'probability', 'logit' or "
+            "'log-odds'"
+        )
 
 
 def result(model: Runner, question: Question, values: Any, method: str, **options: Any) -> TokenAttention:
@@ -262,10 +344,28 @@ def writes_words(model: Runner) -> bool:
     return re.search(r"For(Masked|Causal)LM|LMHead|ForPreTraining", type(model.model).__name__) is not None
 
 
-def _name(model: Runner, kind: str, chosen: int) -> str:
+def _name(model: Runner, kind: str, answer: list[int]) -> str:
     if kind in ("class", "score"):
-        return str((getattr(model.config, "id2label", None) or {}).get(chosen, chosen))
-    return piece(model, chosen)
+        return str((getattr(model.config, "id2label", None) or {}).get(answer[0], answer[0]))
+    tokenizer: Any = model.tokenizer
+    return piece(model, answer[0]) if len(answer) == 1 else str(tokenizer.decode(answer))
+
+
+def _tokens(tokenizer: Any, label: str) -> list[Any]:
+    """The tokens of an answer as it is written, if they are several and all known; else the text itself."""
+    if tokenizer is None or not label or _one_token(tokenizer, label) is not None:
+        return [label]
+    ids = tokenizer(label, add_special_tokens=False)["input_ids"]
+    known = len(ids) > 1 and getattr(tokenizer, "unk_token_id", None) not in ids
+    return [int(i) for i in ids] if known else [label]
+
+
+def _one_token(tokenizer: Any, label: str) -> int | None:
+    for text in (label, " " + label):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(ids) == 1 and ids[0] != getattr(tokenizer, "unk_token_id", None):
+            return int(ids[0])
+    return None
 
 
 def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
@@ -281,8 +381,7 @@ def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
         shown = ", ".join(map(repr, names)) or f"0 to {count - 1}"
         raise InputError(f"answer={label!r} is no class of this model: expected one of {shown}")
     if isinstance(label, str) and label and model.tokenizer is not None:
-        for text in (label, " " + label):
-            ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
-            if len(ids) == 1 and ids[0] != getattr(model.tokenizer, "unk_token_id", None):
-                return int(ids[0])
+        token = _one_token(model.tokenizer, label)
+        if token is not None:
+            return token
     raise InputError(f"answer={label!r} is not one token of this model: expected the text of one token, or its id")

@@ -12,15 +12,14 @@ from attnflow.errors import InputError
 from attnflow.importance.answer import (
     SATURATED,
     Tensors,
+    answer_scores,
     check_difference,
     check_of,
     is_saturated,
-    logits_at,
     many,
     outputs,
     questions,
     result,
-    score,
     warn_saturated,
 )
 from attnflow.result import TokenAttention
@@ -61,7 +60,9 @@ def blank_out(
     """How much of the answer's probability depends on each token: ``|p(y | x) - p(y | x without token i)|``.
 
     text: a text, a pair, a dict of tensors; or a list of these, for a list of results.
-    answer: y, the class or the token by name or number; the model's own answer by default. For a list, a list.
+    answer: y, the class or the token by name or number; the model's own answer by default. For a list, a list. Of a model
+        that writes the next token, also a text of several, as it is written (a space before it counts): y is then all of
+        them, each after the ones before, by the product of their probabilities or the sum of their logits or log-odds.
     by: what stands in the token's place: "unk", "mask", "pad", "remove" for nothing, or the id of a token. By default the
         first of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which.
     of: what is measured: the "probability", "logit", "log-odds" or "difference" of the answer, as in `gradient`. Where a
@@ -77,33 +78,32 @@ def blank_out(
     check_of(of)
     texts, labels = many(text, answer)
     token = blank_id(model, by)
-    about = questions(model, texts, labels, truncate)
+    about = questions(model, texts, labels, truncate, several=True)
     check_difference(about, of)
     rows: list[Tensors] = []
     sources: list[tuple[int, int]] = []  # question and blanked position of each row; -1 for the text as it is
     for number, question in enumerate(about):
         if of != "probability":
-            rows.append(question.tensors)
+            rows.append(question.forced)
             sources.append((number, -1))
         for i in range(question.length):
             answers = i == question.place and question.kind != "next token"
             if token is None and (question.length == 1 or answers):
                 continue
-            rows.append(_without(question.tensors, i, token))
+            rows.append(_without(question.forced, i, token))
             sources.append((number, i))
     whole = [question.chance for question in about]
     left: list[dict[int, float]] = [{} for _ in about]  # what is left of the score without each position
     if progress is not None:
         progress(0, len(rows))
     count = 0
-    for at, logits in outputs(model, rows):
+    for at, logits in outputs(model, rows, keep=[len(about[number].answer) for number, _ in sources]):
         count += len(at)
         if progress is not None:
             progress(count, len(rows))
         pairs = [sources[r] for r in at]
-        at_place = [logits_at(logits[k], _place(about[n].place, i, token)) for k, (n, i) in enumerate(pairs)]
-        own, other = (torch.tensor([getattr(about[n], name) or 0 for n, _ in pairs]) for name in ("chosen", "against"))
-        scores = score(model, about[pairs[0][0]].kind, torch.stack(at_place).cpu(), own, other, of).tolist()
+        places = [_place(about[n].place, i, token) for n, i in pairs]
+        scores = answer_scores(model, [about[n] for n, _ in pairs], logits.cpu(), of, places).tolist()
         for (number, i), y in zip(pairs, scores, strict=True):
             if i < 0:
                 whole[number] = y

@@ -16,16 +16,16 @@ from attnflow.errors import AttentionWarning, InputError, ModelError
 from attnflow.importance.answer import (
     Question,
     Tensors,
+    answer_scores,
     batches,
     check_difference,
     check_of,
     is_saturated,
-    logits_at,
     logits_of,
     many,
     questions,
     result,
-    score,
+    token_scores,
     warn_saturated,
 )
 from attnflow.result import TokenAttention
@@ -82,19 +82,19 @@ def gradient(
         raise InputError(f"reduce={reduce!r}: expected one of {', '.join(map(repr, REDUCE))}")
     check_of(of)
     texts, labels = many(text, answer)
-    about = questions(model, texts, labels, truncate)
+    about = questions(model, texts, labels, truncate, several=True)
     check_difference(about, of)
     warn_saturated([question for question in about if is_saturated(question, of)])
     values: list[Any] = [None] * len(about)
     left = whole = 0.0
-    for at, batch in batches(model, [question.tensors for question in about]):
+    for at, batch in batches(model, [q.forced for q in about], keep=[len(q.answer) for q in about]):
         groups: list[tuple[list[int], Tensors]] = [(at, batch)]
         try:
             gradients = [_gradients(model, about, at, batch, of)]
         except InputError:
             if len(at) == 1:
                 raise
-            groups = [([i], dict(about[i].tensors)) for i in at]  # some classifiers refuse batches
+            groups = [([i], dict(about[i].forced)) for i in at]  # some classifiers refuse batches
             gradients = [_gradients(model, about, one, alone, of) for one, alone in groups]
         for (group, _), (g, x) in zip(groups, gradients, strict=True):
             reduced = REDUCE[reduce](g, x).cpu().numpy()
@@ -117,7 +117,7 @@ def gradient(
 
 def forward_and_backward(model: Runner, question: Question) -> tuple[Tensor, Tensor]:
     """The gradient of the answer's probability at the embeddings, and these: ``[token, dimension]``."""
-    g, x = _gradients(model, [question], [0], dict(question.tensors), "probability")
+    g, x = _gradients(model, [question], [0], dict(question.forced), "probability")
     return g[0], x[0]
 
 
@@ -125,26 +125,33 @@ def _gradients(model: Runner, about: list[Question], at: list[int], batch: Tenso
     """The gradient with respect to the embeddings, and these: ``[row, token, dimension]`` of one batch.
 
     ``∂p = p·(1-p)·∂(log-odds)``: what comes back through the network is the gradient of the log-odds, which is never
-    small because the model is sure, so that also half precision keeps its digits.
+    small because the model is sure, so that also half precision keeps its digits. Of several tokens that are
+    ``∂Πp_k = Πp_k · Σ_k (1-p_k)·∂(log-odds)_k``.
     """
+    rows = [about[i] for i in at]
     with torch.enable_grad(), embeddings(model, batch["input_ids"]) as read:
-        logits = logits_of(model, batch, grad=True)
+        logits = logits_of(model, batch, grad=True, keep=len(rows[0].answer))
         if len(read.leaves) != 1:
             raise ModelError(
                 f"gradients need the embeddings of the tokens, each read once, and {type(model.model).__name__} reads them "
                 f"{len(read.leaves)} times in this form: it pads, transposes or shares them"
             )
-        rows = torch.stack([logits_at(logits[k], about[i].place) for k, i in enumerate(at)])
-        own, other = (torch.tensor([getattr(about[i], name) or 0 for i in at]) for name in ("chosen", "against"))
-        kind = about[at[0]].kind
-        through_odds = of == "probability" and kind != "score"
-        y = score(model, kind, rows, own, other, "log-odds" if through_odds else of)  # [row]
+        through_odds = of == "probability" and rows[0].kind != "score"
+        scale = None
+        if through_odds and rows[0].rest:
+            odds = token_scores(model, rows, logits, "log-odds")  # [row, answer token]
+            y = (torch.sigmoid(-odds.detach()) * odds).sum(1)
+            scale = torch.sigmoid(odds.detach()).prod(1)
+        else:
+            y = answer_scores(model, rows, logits, "log-odds" if through_odds else of)  # [row]
+            if through_odds:
+                scale = torch.sigmoid(y.detach()) * torch.sigmoid(-y.detach())
         with running():
             (g,) = torch.autograd.grad(y.sum(), read.leaves[0])
-    g = g.double()
-    if through_odds:
-        g = g * (torch.sigmoid(y.detach()) * torch.sigmoid(-y.detach()))[:, None, None].to(g.device)
-    return g, read.leaves[0].detach().double()
+    g = g.double()[:, : rows[0].length]  # the text's own tokens, not the answer's
+    if scale is not None:
+        g = g * scale[:, None, None].to(g.device)
+    return g, read.leaves[0].detach().double()[:, : rows[0].length]
 
 
 class Read:

@@ -26,7 +26,7 @@ Row = NDArray[np.float64]
 BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
 """Largest size of the keys and values of one batch."""
 
-OVERHEAD = {"cpu": 16, "cuda": 4096}
+OVERHEAD = {"cpu": 40, "cuda": 4096}
 """What starting one more batch costs, in tokens computed."""
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}

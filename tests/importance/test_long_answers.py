@@ -1,0 +1,121 @@
+"""Answers of several tokens: blank-out against a plain loop, gradients against finite differences."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="importance needs torch")
+transformers = pytest.importorskip("transformers", reason="importance needs transformers")
+
+import attnflow as af  # noqa: E402
+from helpers.small_models import TEXT, bert, gpt2  # noqa: E402
+
+ANSWER = " is the answer"
+OF = ["probability", "logit", "log-odds"]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Any:
+    return gpt2()
+
+
+def token_ids(model: Any, text: str) -> list[int]:
+    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) > 1
+    return list(ids)
+
+
+def of_logits(rows: Any, answer: list[int], of: str) -> float:
+    """By the definition, one token after the other. rows: the logits at the positions that predict the answer."""
+    p = torch.softmax(rows.double(), -1)[range(len(answer)), answer]
+    each = {"probability": p, "logit": rows.double()[range(len(answer)), answer], "log-odds": torch.log(p / (1 - p))}[
+        of
+    ]
+    return float(each.prod() if of == "probability" else each.sum())
+
+
+def measured(model: Any, ids: list[int], answer: list[int], of: str) -> float:
+    with torch.no_grad():
+        logits = model.model(input_ids=torch.tensor([ids + answer[:-1]])).logits[0]
+    return of_logits(logits[len(ids) - 1 :], answer, of)
+
+
+@pytest.mark.parametrize("by", ["remove", 40])
+@pytest.mark.parametrize("of", OF)
+def test_blank_out_is_the_loop(decoder: Any, of: str, by: Any) -> None:
+    ids, answer = decoder.tokenizer(TEXT)["input_ids"], token_ids(decoder, ANSWER)
+    whole = measured(decoder, ids, answer, of)
+    blanks = [] if by == "remove" else [by]
+    expected = [whole - measured(decoder, [*ids[:i], *blanks, *ids[i + 1 :]], answer, of) for i in range(len(ids))]
+    result = decoder.blank_out(TEXT, ANSWER, by=by, of=of, signed=True)
+    scale = np.abs(expected).max()  # of a product of probabilities of a random model, very small
+    assert np.allclose(result.row(), expected, rtol=1e-3, atol=1e-4 * scale) and scale > 1e-2 * abs(whole)
+    assert result.tokens == decoder.blank_out(TEXT).tokens and result.queries == (len(ids) - 1,)
+    assert result.provenance["answer"] == {
+        "kind": "next token",
+        "name": ANSWER,
+        "probability": pytest.approx(measured(decoder, ids, answer, "probability"), rel=1e-5),
+    }
+
+
+@pytest.mark.parametrize("of", OF)
+def test_gradients_are_finite_differences(decoder: Any, of: str) -> None:
+    ids, answer = decoder.tokenizer(TEXT)["input_ids"], token_ids(decoder, ANSWER)
+    twin = transformers.GPT2LMHeadModel(decoder.model.config).double().eval()
+    twin.load_state_dict(decoder.model.state_dict())
+    x = twin.get_input_embeddings()(torch.tensor([ids + answer[:-1]])).detach()
+
+    def f(embeds: Any) -> float:
+        with torch.no_grad():
+            return of_logits(twin(inputs_embeds=embeds).logits[0, len(ids) - 1 :], answer, of)
+
+    g = np.zeros((len(ids), x.shape[2]))
+    for i in range(len(ids)):
+        for d in range(x.shape[2]):
+            step = torch.zeros_like(x)
+            step[0, i, d] = 1e-5
+            g[i, d] = (f(x + step) - f(x - step)) / 2e-5
+    result = decoder.gradient(TEXT, ANSWER, of=of)
+    assert len(result.tokens) == len(ids) == result.values.shape[-1]
+    norms = np.sqrt((g**2).sum(1))
+    assert np.allclose(result.row(), norms, rtol=1e-3, atol=1e-4 * norms.max())
+    inputs = (g * x[0, : len(ids)].numpy()).sum(1)
+    result = decoder.gradient(TEXT, ANSWER, of=of, reduce="times-input")
+    assert np.allclose(result.row(), inputs, rtol=1e-3, atol=1e-3 * np.abs(inputs).max())
+
+
+@pytest.mark.parametrize("method", ["blank_out", "gradient"])
+def test_answers_of_different_lengths_together(decoder: Any, method: str) -> None:
+    """One token stays what it was to the last bit, whatever stands beside it."""
+    texts, answers = [TEXT, TEXT, "the key is", TEXT], [ANSWER, None, " to the key", " to"]
+    together = getattr(decoder, method)(texts, answers, of="log-odds")
+    for text, answer, result in zip(texts, answers, together, strict=True):
+        alone = getattr(decoder, method)(text, answer, of="log-odds")
+        assert result.tokens == alone.tokens and np.allclose(result.values, alone.values, rtol=1e-5, atol=1e-7)
+
+
+def test_what_stays_refused(decoder: Any) -> None:
+    sentence = "answer='the book' is not one token of this model: expected the text of one token, or its id"
+    masked = bert("BertForMaskedLM")
+    for call in (
+        lambda: masked.blank_out("the [MASK] to the book", "the book"),
+        lambda: masked.gradient("the [MASK] to the book", "the book"),
+    ):
+        with pytest.raises(af.InputError, match=f"^{re.escape(sentence)}$"):
+            call()
+    with pytest.raises(af.InputError, match=r"^answer='' is not one token of this model"):
+        decoder.blank_out(TEXT, "")
+    with pytest.raises(af.InputError) as error:
+        decoder.gradient(TEXT, ANSWER, of="difference")
+    assert str(error.value) == (
+        "of='difference': an answer of several tokens has no likeliest other one; expected 'probability', 'logit' or 'log-odds'"
+    )
+    long = " is" * 64
+    count = len(decoder.tokenizer(TEXT)["input_ids"]) + len(token_ids(decoder, long)) - 1
+    with pytest.raises(af.InputError) as error:
+        decoder.blank_out(TEXT, long)
+    assert str(error.value) == f"text and answer have {count} tokens, and the model takes 64: shorten the text"
