@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import attnflow as af
 from attnflow.capture.control import control_tokens
 from attnflow.capture.decoded import aligned, decoded
-from attnflow.capture.prompt import Part, Prompt, find_span, read_prompt, with_answer
-from helpers.chat_templates import HIDDEN, LOUD, PLAIN, TEMPLATES, TRIMMED
+from attnflow.capture.prompt import Part, Prompt, find_span, plain_ids, read_prompt, with_answer
+from helpers.chat_templates import HIDDEN, LOUD, PLAIN, TEMPLATES, THOUGHTS, TRIMMED
 from helpers.small_tokenizers import byte_level, sentencepiece, trimming, unigram, wordpiece
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -130,6 +131,7 @@ def stripped(text: str, place: tuple[int, int]) -> tuple[int, int]:
 def test_characters_of_tokens_whose_text_was_changed(name: str, text: str, expected: list[str]) -> None:
     prompt = read_prompt(model_of(name), text)
     assert [text[a:b] for a, b in prompt.offsets] == expected
+    assert name == "WordPiece" or prompt.tokens[0] == "▁"
 
 
 @each_tokenizer
@@ -261,6 +263,8 @@ def test_marks_in_a_text_are_plain_text(name: str) -> None:
     added = read_prompt(model, "the key")
     assert control_count(model, prompt.ids) == control_count(model, added.ids) == sum(prompt.special)
     assert "".join(text[a:b] for a, b in dict.fromkeys(prompt.offsets)).replace(" ", "") == text.replace(" ", "")
+    spelled = [i for i, mark in zip(prompt.ids, prompt.special, strict=True) if not mark]
+    assert plain_ids(model, text) == spelled
     interpreted = read_prompt(model, text, interpret_special=True)
     assert list(interpreted.ids) == model.encode(text).tensors["input_ids"][0].tolist()
     assert sum(interpreted.special) > sum(prompt.special)
@@ -307,6 +311,9 @@ def test_contents_that_a_template_changes() -> None:
     loud_mark = LOUD.replace("| upper", "| replace('x', 'y')")
     with pytest.raises(af.InputError, match="changes what messages say, so that their places cannot be known: apply"):
         read_prompt(model_of("byte-level BPE", loud_mark), [*forged, {"role": "assistant", "content": "x"}, *forged])
+    thinking = model_of("byte-level BPE", THOUGHTS)
+    prompt = read_prompt(thinking, [*CHATS[0], {"role": "assistant", "content": "so</think>The key."}, *CHATS[0]])
+    assert [prompt.text[p.start : p.end] for p in prompt.messages] == ["The key to it?", "The key.", "The key to it?"]
     hiding = model_of("byte-level BPE", HIDDEN)
     assert read_prompt(hiding, [{"role": "user", "content": "x"}]).messages == ()
     with pytest.raises(af.InputError, match="give the prompt as one text, with interpret_special=True"):
@@ -534,6 +541,7 @@ SPANS = [
     (("Agnes", 2), [4]),
     (3, [3]),
     (-1, [7]),
+    (np.int64(2), [2]),
     ((1, 3), [1, 2]),
     (slice(5, None), [5, 6, 7]),
     (slice(None, None, 3), [0, 3, 6]),

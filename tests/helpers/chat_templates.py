@@ -37,4 +37,5 @@ TEMPLATES = {
 }
 
 LOUD = PLAIN.replace("message['content']", "message['content'] | upper")
+THOUGHTS = PLAIN.replace("message['content']", "message['content'].split('</think>')[-1]")  # as DeepSeek's
 HIDDEN = PLAIN.replace("message['content']", "(message['content'] if 'a' in message['content'] else 'nothing')")

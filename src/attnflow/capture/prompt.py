@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ class Prompt:
     word_texts: tuple[str, ...]
     messages: tuple[Part, ...] = ()
     documents: tuple[Part, ...] = ()
-    template: tuple[bool, ...] = field(default=())
+    template: tuple[bool, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -179,6 +179,12 @@ def read_prompt(
         result = _chat(model, chat.checked_messages(listed, system), heads, interpret_special)
     _check_length(result, model.limit())
     return result
+
+
+def plain_ids(model: Runner, text: str) -> list[int]:
+    """The tokens that spell a text, such as an answer: nothing is added, and no special token in it acts as such."""
+    _check_usable(model, text)
+    return _tokens(model.tokenizer, text, [(0, len(text))], add_special=False).ids
 
 
 def with_answer(prompt: Prompt, answer_ids: Sequence[int], model: Runner) -> AnswerLabels:

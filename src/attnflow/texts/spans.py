@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
+from typing import TypeGuard
 
 from attnflow.errors import InputError
 from attnflow.texts.units import Range
@@ -32,7 +34,7 @@ def find_span(text: str, span: Span, offsets: Sequence[Range]) -> list[int]:
     if isinstance(span, slice) and all(x is None or _is_number(x) for x in _ends(span)) and span.step != 0:
         tokens = list(range(count))[span]
     elif _is_number(span):
-        tokens = [range(count)[span]] if isinstance(span, int) and -count <= span < count else []
+        tokens = [range(count)[span]] if -count <= span < count else []
     elif isinstance(span, tuple) and len(span) == 2 and all(_is_number(x) for x in span):
         start, stop = int(span[0]), int(span[1])
         tokens = list(range(start, stop)) if start >= 0 and stop <= count else []
@@ -50,8 +52,9 @@ def _ends(span: slice) -> tuple[object, object, object]:
     return span.start, span.stop, span.step
 
 
-def _is_number(x: object) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
+def _is_number(x: object) -> TypeGuard[int]:
+    """Whether this is a whole number, of Python or of numpy."""
+    return isinstance(x, Integral) and not isinstance(x, bool)
 
 
 def _of_text(text: str, span: str, occurrence: int | None, offsets: Sequence[Range]) -> list[int]:
