@@ -15,7 +15,7 @@ from torch import Tensor
 from attnflow._arrays import index, indices, positions, to_numpy
 from attnflow.capture.passes import Pass
 from attnflow.edges import reweighed
-from attnflow.edges.weights import gathered
+from attnflow.edges.weights import answer_rows, answer_shares, gathered, inside
 from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
 from attnflow.graph import check_residual, merge
@@ -158,6 +158,30 @@ class Trace(Pass):
         values = to_numpy(gathered(self, share, receptive_field))[None, None]
         rows = [self.first_query + (self.default_query or 0)]
         return self._result("gather", values, [len(self.ends) - 1], rows, {"residual": share}, words=False)
+
+    def answer_rows(self, query: Query = None, signed: bool = False) -> TokenAttention:
+        """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
+
+        E are answer edges, so this needs ``trace(..., edges="answer")``: what each edge carries to the log-odds of the
+        answer, with attention, norm scales and gates held constant. Unlike rollout and flow it multiplies nothing along a
+        path: each edge counts once, for what the answer takes along it.
+
+        query: the positions q; by default the one that answers.
+        signed: the parts of the log-odds as they are; what speaks against the answer is negative. Otherwise shares: cut off
+            at zero after summing, the first token of a model that looks back only left out (it is where attention goes
+            that has nowhere to go), divided by their sum.
+        """
+        rows = [self.first_query + i for i in self.query_positions(query)]
+        parts = answer_rows(self, rows)
+        if not signed:
+            parts = answer_shares(parts, [0] if inside(self).causal and len(self.tokens) > 1 else [])
+        recipe = {"signed": signed}
+        result = self._result(
+            "answer_rows", to_numpy(parts)[None, None], [len(self.ends) - 1], rows[:1], recipe, words=False
+        )
+        evidence = inside(self).evidence
+        about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
+        return replace(result, provenance={**result.provenance, "evidence": about})
 
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""

@@ -49,7 +49,8 @@ class Collector:
         a time; "operands", queries and keys only; "compare", both of the first, of which only the ``worst`` gap is kept;
         "alone", nothing, and every position is made to attend to itself only; "alone, softmax", the same by way of
         every softmax over a square; "inside", all heads as the graph of autograd has them, and the values; "without",
-        nothing, and item b of the batch takes nothing from position ``without[b]``.
+        nothing, and item b of the batch takes nothing from position ``without[b]``; "frozen" and "frozen, whole",
+        what ``attend(module, query, key, value, mask, …)`` keeps, which computes the attention's output.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
     """
 
@@ -62,6 +63,7 @@ class Collector:
     worst: float = 0.0
     seen: int = 0
     without: Tensor | None = None
+    attend: Callable[..., Tensor] | None = None
 
     def wants_heads(self) -> bool:
         return self.keep_heads if isinstance(self.keep_heads, bool) else len(self.calls) in self.keep_heads
@@ -70,13 +72,13 @@ class Collector:
         """A whole layer: weights [batch, head, query, key]."""
         heads = weights.detach().float() if self.wants_heads() else None
         mean = reduce_heads(weights.detach(), self.reduce)
-        self.calls.append(Call(*self._named(module), int(weights.shape[1]), has_sinks, mean, heads))
+        self.calls.append(Call(*self.named(module), int(weights.shape[1]), has_sinks, mean, heads))
 
     def add_inside(self, module: Any, weights: Tensor, value: Tensor) -> None:
         """A whole layer with its values; gradients reach the weights."""
         mean = reduce_heads(weights.detach(), self.reduce)
         sinks = getattr(module, "sinks", None) is not None
-        self.calls.append(Call(*self._named(module), int(weights.shape[1]), sinks, mean, weights, value=value))
+        self.calls.append(Call(*self.named(module), int(weights.shape[1]), sinks, mean, weights, value=value))
 
     def add_blocks(self, module: Any, scores: Scores, value: Tensor | None) -> Tensor | None:
         """A layer in blocks of queries; with ``value`` also the output of the attention, [batch, query, head, size]."""
@@ -92,7 +94,7 @@ class Collector:
                 all_heads[:, :, start:stop, :keys] = weights
             if out is not None and value is not None:
                 out[:, start:stop] = mixed(weights, value)
-        self.calls.append(Call(*self._named(module), heads, scores.sinks is not None, mean, all_heads))
+        self.calls.append(Call(*self.named(module), heads, scores.sinks is not None, mean, all_heads))
         return out
 
     def add_fused(
@@ -123,10 +125,10 @@ class Collector:
 
     def add_operands(self, module: Any, scores: Scores) -> None:
         self.calls.append(
-            Call(*self._named(module), int(scores.query.shape[1]), scores.sinks is not None, scores=scores)
+            Call(*self.named(module), int(scores.query.shape[1]), scores.sinks is not None, scores=scores)
         )
 
-    def _named(self, module: Any) -> tuple[str, bool]:
+    def named(self, module: Any) -> tuple[str, bool]:
         path = self.paths.get(id(module), "") if module is not None else (_path.get() or ("",))[-1]
         kind = f"{path} {type(module).__name__ if module is not None else ''}".lower()
         return path, any(word in kind for word in ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn"))
@@ -184,6 +186,8 @@ def register(original: str) -> str:
         if collector is None:
             function = eager_function(module) if original == "eager" else ALL_ATTENTION_FUNCTIONS[original]
             return function(module, query, key, value, mask, **kwargs)
+        if collector.attend is not None:
+            return collector.attend(module, query, key, value, mask, **kwargs), None
         if collector.mode == "alone":
             return eager_function(module)(module, query, key, value, itself_only(query, key), **kwargs)
         if collector.mode == "whole":
@@ -219,7 +223,7 @@ def register(original: str) -> str:
         if collector is None:
             function = ALL_MASK_ATTENTION_FUNCTIONS.get(original)
             return None if function is None else function(*args, **kwargs)
-        if collector.mode in ("whole", "alone", "inside"):
+        if collector.mode in ("whole", "alone", "inside", "frozen, whole"):
             return masking_utils.eager_mask(*args, **kwargs)
         return lazy_mask(*args, **kwargs)
 

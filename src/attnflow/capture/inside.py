@@ -14,13 +14,14 @@ from torch import Tensor
 from attnflow.capture import routes
 from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, collecting, is_collecting
+from attnflow.capture.frozen import Evidence
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Pass
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.sublayer import FORMS, Sublayer, layer_path, parts_of, sublayer_of, watched
 from attnflow.capture.windows import is_windowed
-from attnflow.errors import ModelError
+from attnflow.errors import InputError, ModelError
 
 COPIES = 4096
 """So many positions, over all copies of a text, run through a layer at once when values are zeroed one by one."""
@@ -50,11 +51,21 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """layers: from the input up. answer: what the gradients are of; None where there are none, ``unanswered`` says why."""
+    """layers: from the input up; none where only answer edges were asked for. answer: what the gradients are of; None where
+    there are none, ``unanswered`` says why. find_evidence: how the answer's score splits over the edges of all layers.
+    causal: whether positions look back only."""
 
     layers: tuple[Layer, ...]
     answer: Mapping[str, Any] | None
     unanswered: str
+    find_evidence: Callable[[], Evidence] | None = None
+    causal: bool = False
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        if self.find_evidence is None:
+            raise InputError(f"answer edges are about an answer, and {self.unanswered}")
+        return self.find_evidence()
 
 
 @dataclass
@@ -84,7 +95,9 @@ def run_inside(model: Runner, encoded: Encoded, gradient: bool) -> tuple[Batch, 
             "trace it without edges"
         )
     layers = tuple(_layer(model, call, one) for call, one in zip(calls, _in_order(seen, paths), strict=True))
-    return batch, Inside(layers, None, 'this trace made no backward pass: trace the text with edges="gradient"')
+    return batch, Inside(
+        layers, None, 'this trace made no backward pass: trace the text with edges="gradient"', causal=checked.causal
+    )
 
 
 def main_calls(batch: Batch) -> list[Call]:

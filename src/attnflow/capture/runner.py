@@ -67,6 +67,7 @@ class Runner:
     """A model in evaluation mode, with its tokenizer or processor. Several threads may run it at a time.
 
     checked: what the self-check found, by the kind of input. checked_linear: kinds checked without matrices too.
+    reads_cache: whether the model gives the same on a key-value cache; None before anybody wanted to know.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Runner:
         self.revision: str | None = revision or getattr(self.config, "_commit_hash", None)
         self.checked: dict[str, Checked] = {}
         self.checked_linear: set[str] = set()
+        self.reads_cache: bool | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {type(self.model).__name__})"

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from attnflow.capture.frozen import Evidence, run_frozen
+from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
 from attnflow.capture.passes import Pass
 from attnflow.capture.routes import running
@@ -19,7 +21,7 @@ from attnflow.capture.runner import Batch, Runner
 from attnflow.edges.weights import EDGES as EDGES
 from attnflow.edges.weights import Edges, rows
 from attnflow.errors import InputError
-from attnflow.importance.answer import check_difference, check_of, logits_at, question_of, score
+from attnflow.importance.answer import Question, check_difference, check_of, logits_at, question_of, score
 
 PassT = TypeVar("PassT", bound=Pass)
 
@@ -67,8 +69,20 @@ def traced(
         raise InputError(
             f"missing={missing!r} does not go with edges: normalize= says what becomes of rows that sum to less than one"
         )
+    if name == "answer":
+        return reweighed(_answered(model, model.encode(text, truncate=truncate), answer), name, normalize)
     seen = look_inside(model, text, gradient=kind.gradient, answer=answer, of=of, truncate=truncate)
     return reweighed(seen, name, normalize)
+
+
+def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
+    """One pass for the graph and one for answer edges; the heads of neither are kept."""
+    batch = model.run_batch([encoded])
+    inside = _with_evidence(batch, Inside((), None, _no_answer(model), causal=batch.checked.causal), answer)
+    if inside.answer is None:
+        raise InputError(f"answer edges are about an answer, and {inside.unanswered}")
+    passed = batch.passed(0)
+    return replace(passed, inside=inside, provenance={**passed.provenance, "answer": dict(inside.answer)})
 
 
 def look_inside(
@@ -83,14 +97,45 @@ def look_inside(
     return pass_with(batch, _with_gradients(batch, inside, answer, of) if gradient else inside)
 
 
+def _no_answer(model: Runner) -> str:
+    why = f"{model!r} has no head, or reads no text, so it answers nothing"
+    return f"{why}: expected a classifier or a language model of text"
+
+
+def _question(batch: Batch, answer: Any) -> tuple[Question, Tensor] | None:
+    """What is explained, and the logits of the pass; None where the model answers nothing."""
+    logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
+    if not isinstance(logits, Tensor) or "input_ids" not in batch.encoded[0].tensors:
+        return None
+    return question_of(batch.runner, batch.encoded[0], logits[0].detach(), answer), logits
+
+
+def _with_evidence(batch: Batch, inside: Inside, answer: Any) -> Inside:
+    """How the log-odds of the answer split over the edges, once somebody wants to know."""
+    answered = _question(batch, answer)
+    if answered is None:
+        return replace(inside, unanswered=_no_answer(batch.runner))
+    question, model = answered[0], batch.runner
+
+    def score_of(logits: Tensor) -> Tensor:
+        row = logits_at(logits[0], question.place)[None]
+        return score(model, question.kind, row, question.chosen, question.against or 0, "log-odds")[0]
+
+    def find_evidence() -> Evidence:
+        frozen = run_frozen(model, batch.encoded[0].tensors, batch.checked)
+        return frozen.evidence(score_of, every=True)
+
+    about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": "log-odds"}
+    return replace(inside, answer=inside.answer or about, find_evidence=find_evidence)
+
+
 def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:
     """∂y/∂W of every layer, and what y is; or why there is none."""
-    model, encoded, calls = batch.runner, batch.encoded[0], main_calls(batch)
-    logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
-    if not isinstance(logits, Tensor) or "input_ids" not in encoded.tensors:
-        why = f"{model!r} has no head, or reads no text, so it answers nothing"
-        return replace(inside, unanswered=f"{why}: expected a classifier or a language model of text")
-    question = question_of(model, encoded, logits[0].detach(), answer)
+    model, calls = batch.runner, main_calls(batch)
+    answered = _question(batch, answer)
+    if answered is None:
+        return replace(inside, unanswered=_no_answer(model))
+    question, logits = answered
     check_difference([question], of)
     with torch.enable_grad(), running():  # also where the caller has turned gradients off
         row = logits_at(logits[0], question.place)[None]
@@ -101,4 +146,4 @@ def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Insid
         for layer, g in zip(inside.layers, gradients, strict=True)
     ]
     about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
-    return Inside(tuple(layers), about, "")
+    return replace(_with_evidence(batch, inside, answer), layers=tuple(layers), answer=about, unanswered="")

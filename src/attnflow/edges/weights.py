@@ -7,7 +7,7 @@ head, so that the attention of a layer adds ``Σ_k Σ_h A^h[q, k]·f^h(x_k)`` to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,13 +128,46 @@ def value_zeroing(trace: Pass) -> Tensor:
     return _each(trace, one)
 
 
+def answer(trace: Pass) -> Tensor:
+    """``relu(E)`` and, on the diagonal, what the residual connection carries, each row divided by its sum.
+
+    E is what an edge carries to the answer's log-odds with attention, norm scales and gates held constant, signed
+    (`signed_edges`); `attnflow.capture.frozen` defines it. The residual connection carries what the state below holds and
+    no edge reads.
+    """
+    evidence = inside(trace).evidence
+    shares = []
+    for edges, holds in zip(evidence.layers, evidence.holds, strict=True):
+        graph = edges.clamp(min=0) + torch.diag((holds - edges.sum(0)).clamp(min=0))
+        idle = graph.sum(-1) == 0  # carries nothing to the answer: its state stays where it is
+        shares.append(rows(graph + torch.diag(idle.to(graph.dtype))))
+    return torch.stack(shares)
+
+
+def signed_edges(trace: Pass) -> Tensor:
+    """``E[layer, query, key]``, signed: what each edge carries to the answer's log-odds."""
+    return torch.stack(inside(trace).evidence.layers)
+
+
+def answer_rows(trace: Pass, queries: Sequence[int]) -> Tensor:
+    """``Σ_l Σ_{q in queries} E(l)[q, k]``: [key], signed: what these positions read, at all layers."""
+    return signed_edges(trace)[:, list(queries)].sum((0, 1))
+
+
+def answer_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
+    """Signed parts [..., key] as shares: cut off at zero, ``left_out`` keys set to zero, divided by the sum."""
+    shares = parts.clamp(min=0)
+    shares[..., list(left_out)] = 0
+    return rows(shares)
+
+
 def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:
     """`Trace.gather` as a tensor [input]."""
     if receptive_field not in (None, "layer"):
         raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
     if trace.inside is None and trace.provenance.get("unit") == "word":
         raise InputError("gather is about tokens: call it before words(), which keeps the graph alone")
-    layers = inside(trace).layers
+    layers = _layers(trace)
     if inside(trace).answer is None or "gradient" not in str(trace.provenance.get("edges")):
         raise InputError(
             "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
@@ -158,7 +191,16 @@ def rows(weights: Tensor) -> Tensor:
 
 
 def _each(trace: Pass, one: Callable[[Layer], Tensor]) -> Tensor:
-    return torch.stack([one(layer).double() for layer in inside(trace).layers])
+    return torch.stack([one(layer).double() for layer in _layers(trace)])
+
+
+def _layers(trace: Pass) -> tuple[Layer, ...]:
+    layers = inside(trace).layers
+    if not layers:
+        raise InputError(
+            'this trace kept answer edges alone: trace the text with edges="mean", or with the edges that you want'
+        )
+    return layers
 
 
 def inside(trace: Pass) -> Inside:
@@ -259,6 +301,12 @@ EDGES: dict[str, Edges] = {
         block_norm, "that length with the residual connection, and after the norm where it comes last", whole=True
     ),
     "alti": Edges(alti, "how much closer to the layer's output the vector of block-norm comes, as a share", whole=True),
+    "answer": Edges(
+        answer,
+        "what it carries to the answer's log-odds, attention, norms and gates held constant",
+        gradient=True,
+        whole=True,
+    ),
     "value-zeroing": Edges(value_zeroing, "how far the layer's output turns (1 − cosine) without the value"),
 }
 """All kinds of edges, by the names that users give. A new one is a function above and a line here."""

@@ -1,0 +1,188 @@
+"""The answer of a language model after its prompt, as one frozen pass: what each of its tokens was read from.
+
+Token k of the answer is decided at the position before it. A decoder looks back only, so the pass runs over the answer's
+tokens alone, on top of the prompt's keys and values; an encoder-decoder runs its decoder on what its encoder gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnflow.capture import check
+from attnflow.capture.check import Checked
+from attnflow.capture.frozen import Evidence, FrozenPass, run_frozen
+from attnflow.capture.generate import Written
+from attnflow.capture.inputs import labelled
+from attnflow.capture.prefix import reading_cache
+from attnflow.capture.routes import running
+from attnflow.errors import ModelError
+
+if TYPE_CHECKING:
+    from attnflow.capture.runner import Runner
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """How the log-odds y of answer tokens split: ``y = Σ prompt + Σ answer + Σ rest``, signed.
+
+    prompt: [row, prompt token]. answer: [row, answer token], what comes from tokens of the answer itself. rest: [row], what
+    biases, the score's own constant and the decoder's start hold. gap: how far the parts are from y.
+    """
+
+    y: float
+    prompt: Floats
+    answer: Floats
+    rest: float
+    gap: float
+    layers: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerPass:
+    """One pass over an answer. rows: where in the pass its tokens are decided. length: tokens of the prompt."""
+
+    frozen: FrozenPass
+    rows: slice
+    ids: tuple[int, ...]
+    length: int
+    two_stacks: bool
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """[answer token, vocabulary]."""
+        return self.frozen.logits[0, self.rows]
+
+    @cached_property
+    def log_probabilities(self) -> Floats:
+        """[answer token]."""
+        logits = self.logits.detach().double()
+        chosen = torch.tensor(self.ids, device=logits.device)[:, None]
+        values: Floats = (logits.gather(1, chosen)[:, 0] - logits.logsumexp(-1)).cpu().numpy()
+        return values
+
+    def parts(self, weights: Sequence[float], *, local: bool = False, every: bool = False) -> Parts:
+        """The parts of ``Σ_k weights[k]·(log-odds of token k)``.
+
+        local: a row for each token, of what the position that decides it reads. Otherwise one row: what is read from tokens
+        of the answer goes on to what they read, at the layers below.
+        """
+        chosen = torch.tensor(self.ids, device=self.logits.device)[:, None]
+        scale = torch.tensor(list(weights), dtype=torch.float64, device=self.logits.device)
+
+        def score(logits: Tensor) -> Tensor:
+            rows = logits[0, self.rows]
+            rows = rows if rows.dtype == torch.float64 else rows.float()
+            odds = rows.gather(1, chosen)[:, 0] - rows.scatter(1, chosen, -torch.inf).logsumexp(-1)
+            return (odds.double() * scale).sum()
+
+        evidence = self.frozen.evidence(score, local=local, every=every)
+        return self._split(evidence, local, every)
+
+    def _split(self, evidence: Evidence, local: bool, every: bool) -> Parts:
+        read, own = evidence.read, evidence.own
+        rows = range(len(read))[self.rows]
+        places = torch.arange(len(own), device=own.device)
+        # what a position reads from itself stays there: what it holds at the bottom is what ends there
+        if local:
+            ends = read.clone()
+            ends[places, places + self.frozen.prefix] = own
+        else:
+            ends = torch.cat([read[:, : self.frozen.prefix].sum(0), own])[None]
+        if self.two_stacks:
+            assert evidence.crossed is not None
+            prompt = evidence.crossed if local else evidence.crossed.sum(0)[None]
+            rest = float(ends[:, 0].sum()) + evidence.constants  # the decoder's start
+            answer = ends[:, 1:]
+        else:
+            prompt, answer, rest = ends[:, : self.length], ends[:, self.length :], evidence.constants
+        answer = torch.nn.functional.pad(answer, (0, len(self.ids) - answer.shape[1]))  # nobody reads the last token
+        if local:
+            prompt, answer = prompt[rows.start : rows.stop], answer[rows.start : rows.stop]
+        layers = None
+        if every:
+            layers = torch.stack(evidence.layers)[:, rows.start : rows.stop].cpu().numpy()
+        return Parts(evidence.y, prompt.cpu().numpy(), answer.cpu().numpy(), rest, evidence.gap, layers)
+
+
+def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
+    """The frozen pass of an answer after its prompt, on the cache that writing left where it can be used."""
+    tokens = [*prompt, *written.ids[:-1]]
+    if getattr(model.config, "is_encoder_decoder", False):
+        return _decoder_pass(model, prompt, written)
+    checked = model.verify(labelled({"input_ids": torch.tensor([tokens])}, [str(i) for i in tokens]))
+    if not checked.causal:
+        raise ModelError(
+            f"{type(model.model).__name__} looks ahead, and answers are of models that look back only: trace its text instead"
+        )
+    prefix = len(prompt) - 1
+    rows = slice(0, len(written.ids))
+    if prefix and reads_cache(model, checked):
+        cache = None if written.cache is None else reading_cache(written.cache, prefix, written.item, written.start)
+        if cache is None:
+            cache = reading_cache(prompt_cache(model, prompt[:prefix]), prefix)
+        ids = torch.tensor([tokens[prefix:]])
+        mask = {"attention_mask": torch.ones(1, len(tokens), dtype=torch.long)} if model.accepts("attention_mask") else {}
+        frozen = run_frozen(model, {"input_ids": ids, **mask}, checked, cache=cache, prefix=prefix)
+        return AnswerPass(frozen, rows, written.ids, len(prompt), False)
+    frozen = run_frozen(model, {"input_ids": torch.tensor([tokens])}, checked)
+    return AnswerPass(frozen, slice(prefix, len(tokens)), written.ids, len(prompt), False)
+
+
+def prompt_cache(model: Runner, ids: Sequence[int]) -> Any:
+    """Keys and values of a prompt, all of them."""
+    from transformers.cache_utils import DynamicCache
+
+    options: dict[str, Any] = {"past_key_values": DynamicCache(), "use_cache": True}
+    if model.accepts("logits_to_keep"):
+        options["logits_to_keep"] = 1
+    with running():
+        out = model.forward({"input_ids": torch.tensor([list(ids)])}, **options)
+    return out.get("past_key_values")
+
+
+def reads_cache(model: Runner, checked: Checked) -> bool:
+    """Whether the model gives on a cache what it gives without, as a short text shows on first use."""
+    if model.reads_cache is None:
+        model.reads_cache = model.accepts("past_key_values") and _cache_agrees(model)
+    return model.reads_cache
+
+
+def _cache_agrees(model: Runner) -> bool:
+    ids = torch.arange(2, 14)[None] % model.vocabulary()
+    try:
+        expected = check.float_outputs(model.forward({"input_ids": ids}))[0]
+        cache = reading_cache(prompt_cache(model, ids[0, :8].tolist()), 8)
+        if cache is None:
+            return False
+        mask = {"attention_mask": torch.ones(1, 12, dtype=torch.long)} if model.accepts("attention_mask") else {}
+        tensors = {"input_ids": ids[:, 8:], **mask}
+        outputs = check.float_outputs(model.forward(tensors, past_key_values=cache, use_cache=True))[0]
+    except Exception:  # whatever a model file does with a cache it does not know: then without one
+        return False
+    gap = check.largest_difference([outputs], [expected[:, 8:]])
+    return gap <= check.tolerance(model.model, [expected])
+
+
+def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
+    """The decoder of an encoder-decoder on what its encoder gave: the source is read as a prompt is."""
+    start = model.start_id()
+    source = {"input_ids": torch.tensor([list(prompt)])}
+    given = torch.tensor([[start, *written.ids[:-1]]])
+    checked = model.verify(labelled({**source, "decoder_input_ids": given}, [str(i) for i in prompt]))
+    encoded = written.source
+    if encoded is None:
+        with running(), torch.no_grad():
+            encoded = model.model.get_encoder()(**model.placed(source))
+    mask = {"attention_mask": torch.ones(1, len(prompt), dtype=torch.long)}
+    frozen = run_frozen(model, {"decoder_input_ids": given, **mask}, checked, encoder_outputs=encoded)
+    return AnswerPass(frozen, slice(0, len(written.ids)), written.ids, len(prompt), True)

@@ -1,0 +1,136 @@
+"""A language model that writes: its greedy answers to prompts, with the key-value cache that writing left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.routes import running
+from attnflow.errors import InputError
+
+if TYPE_CHECKING:
+    from attnflow.capture.runner import Runner
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """What a model wrote after one prompt.
+
+    ids: without the token that ends a text. cache: keys and values, of all prompts that ran together; item, start: which
+    of them this is, and where its first token stands there. source: of an encoder-decoder, what its encoder gave.
+    """
+
+    ids: tuple[int, ...]
+    cache: Any = None
+    item: int = 0
+    start: int = 0
+    source: Any = None
+
+
+def is_writer(model: Runner) -> bool:
+    """Whether the model can generate text."""
+    return hasattr(model.model, "generate") and bool(getattr(model.model, "can_generate", lambda: False)())
+
+
+def write(
+    model: Runner, prompts: Sequence[Sequence[int]], max_new_tokens: int, progress: Progress | None = None
+) -> list[Written]:
+    """The model's greedy answers to prompts of one batch, each at most ``max_new_tokens`` long."""
+    check_writer(model)
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise InputError(f"max_new_tokens={max_new_tokens!r}: expected an int of at least 1")
+    two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
+    longest = max(map(len, prompts))
+    starts = [0 if two_stacks else longest - len(ids) for ids in prompts]  # decoders write on the right
+    rows = [
+        [model.pad_id()] * start + list(ids) + [model.pad_id()] * (longest - len(ids) - start)
+        for start, ids in zip(starts, prompts, strict=True)
+    ]
+    seen = [
+        [int(start <= i < start + len(ids)) for i in range(longest)] for start, ids in zip(starts, prompts, strict=True)
+    ]
+    tensors = model.placed({"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(seen)})
+    model.check_evaluating()
+    with running(), torch.no_grad():
+        source = model.model.get_encoder()(**tensors) if two_stacks else None
+        out = model.model.generate(**tensors, **_options(model, max_new_tokens, source, longest, progress))
+    begins = 1 if two_stacks else longest
+    return [
+        Written(
+            _until_end(model, out.sequences[number, begins:].tolist()),
+            None if two_stacks else out.past_key_values,
+            number,
+            starts[number],
+            None if source is None else _item(source, number, len(prompts[number])),
+        )
+        for number in range(len(prompts))
+    ]
+
+
+def check_writer(model: Runner) -> None:
+    if not is_writer(model):
+        raise InputError(
+            f"{type(model.model).__name__} writes no text: expected a language model that generates, such as a decoder; "
+            "trace() and attnflow.compare explain classifiers and masked language models"
+        )
+
+
+def _options(
+    model: Runner, max_new_tokens: int, source: Any, length: int, progress: Progress | None
+) -> dict[str, Any]:
+    from transformers import StoppingCriteriaList
+    from transformers.cache_utils import DynamicCache
+
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1, "return_dict_in_generate": True,
+        "temperature": None, "top_p": None, "top_k": None, "pad_token_id": model.pad_id(),
+    }  # fmt: skip
+    if source is not None:
+        options["encoder_outputs"] = source
+    else:
+        # every key stays, also those that sliding windows no longer see: what was read once is explained
+        options["past_key_values"] = DynamicCache()
+    if progress is not None:
+        options["stopping_criteria"] = StoppingCriteriaList([_tick(progress, max_new_tokens, length)])
+    return options
+
+
+def _tick(progress: Progress, total: int, length: int) -> Callable[..., Tensor]:
+    """Stops nothing: tells how many tokens there are."""
+
+    def criterion(ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        progress("writing", int(ids.shape[1]) - length if ids.shape[1] > length else int(ids.shape[1]), total)
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
+    return criterion
+
+
+def _until_end(model: Runner, ids: Sequence[int]) -> tuple[int, ...]:
+    """Up to the token that ends a text, without it."""
+    ends = set(end_ids(model))
+    first = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+    return tuple(int(token) for token in ids[:first])
+
+
+def end_ids(model: Runner) -> tuple[int, ...]:
+    """The tokens that end a text."""
+    stated = [
+        getattr(getattr(model.model, "generation_config", None), "eos_token_id", None),
+        getattr(model.config, "eos_token_id", None),
+        getattr(model.tokenizer, "eos_token_id", None),
+    ]
+    flat = [i for ids in stated for i in (ids if isinstance(ids, list | tuple) else [ids])]
+    return tuple(dict.fromkeys(int(i) for i in flat if isinstance(i, int)))
+
+
+def _item(source: Mapping[str, Any], number: int, length: int) -> Any:
+    """What the encoder gave for one text of the batch, without its padding."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    return BaseModelOutput(last_hidden_state=source["last_hidden_state"][number : number + 1, :length])
