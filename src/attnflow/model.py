@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
 from attnflow._arrays import indices, positions
+from attnflow.answer import Answer
+from attnflow.answering import TOKENS, Messages, Reading, answer_many, answer_one, is_several
 from attnflow.capture import hub
+from attnflow.capture.generate import Progress
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.runner import Runner
 from attnflow.edges import traced
@@ -98,6 +101,17 @@ class TraceOptions(TypedDict, total=False):
     normalize: str | None
     answer: Any
     of: str
+
+
+class AnswerOptions(TypedDict, total=False):
+    """The options of `Model.answer` that do not change what kind of thing it returns."""
+
+    max_new_tokens: int
+    documents: Mapping[str, str] | None
+    system: str | None
+    cache: Any
+    interpret_special: bool
+    progress: Progress | None
 
 
 class Model(Runner):
@@ -208,6 +222,47 @@ class Model(Runner):
             return [trace for one in encoded for trace in self._trace([one], reduce, keep, missing)]
         batch = self.run_batch(encoded, checked, reduce, keep)
         return [Trace.of(batch.passed(number, missing)) for number in range(len(encoded))]
+
+    @overload
+    def answer(
+        self, prompt: str | Messages | Sequence[int] | torch.Tensor, *, answer: str | Sequence[int] | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer: ...  # fmt: skip
+    @overload
+    def answer(
+        self, prompt: list[str] | list[Messages] | list[torch.Tensor], *,
+        answer: Sequence[str | Sequence[int]] | None = None, **options: Unpack[AnswerOptions],
+    ) -> list[Answer]: ...  # fmt: skip
+    def answer(
+        self,
+        prompt: Any,
+        *,
+        answer: Any = None,
+        max_new_tokens: int = TOKENS,
+        documents: Mapping[str, str] | None = None,
+        system: str | None = None,
+        cache: Any = None,
+        interpret_special: bool = False,
+        progress: Progress | None = None,
+    ) -> Answer | list[Answer]:
+        """What a language model answers to a prompt, ready to be explained: which parts of the prompt it came from.
+
+        prompt: a text; messages, such as [{"role": "user", "content": "…"}], for the chat template; or the numbers of
+            tokens. A list of texts, or of lists of messages, is several prompts, and gives a list of answers.
+        answer: the answer to explain, as a text or as numbers of tokens; without one, the model writes it, greedily.
+        max_new_tokens: how many tokens the model writes at most.
+        documents: texts by name, put in front of a text, or of the last message by the user.
+        system: a message by the system, in front of the others.
+        cache: the key-value cache of a generation that wrote ``answer`` (numbers of tokens) after this prompt; it is read only.
+        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as such.
+        progress: called with a stage, how much of it is done and how much there is.
+        """
+        reading = Reading(documents, system, interpret_special)
+        if is_several(prompt):
+            if cache is not None:
+                raise InputError("cache goes with one prompt: give one at a time")
+            return answer_many(self, prompt, answer, max_new_tokens, reading, progress)
+        return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress)
 
     # What a token is worth to the answer: functions of the room importance, whose first argument is this model.
     blank_out = blank_out

@@ -6,7 +6,7 @@ tokens alone, on top of the prompt's keys and values; an encoder-decoder runs it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from attnflow.capture.check import Checked
 from attnflow.capture.frozen import Evidence, FrozenPass, run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
-from attnflow.capture.prefix import reading_cache
+from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.routes import running
 from attnflow.errors import ModelError
 
@@ -35,8 +35,9 @@ Floats = NDArray[np.float64]
 class Parts:
     """How the log-odds y of answer tokens split: ``y = Σ prompt + Σ answer + Σ rest``, signed.
 
-    prompt: [row, prompt token]. answer: [row, answer token], what comes from tokens of the answer itself. rest: [row], what
-    biases, the score's own constant and the decoder's start hold. gap: how far the parts are from y.
+    prompt: [row, prompt token]. answer: [row, answer token], what comes from tokens of the answer itself. rest: what biases,
+    the score's own constant and the decoder's start hold, of all rows. gap: how far the parts are from y. layers: [layer,
+    row, token], what is read from tokens of the prompt and then of the answer at each layer, where it was asked for.
     """
 
     y: float
@@ -76,42 +77,61 @@ class AnswerPass:
         local: a row for each token, of what the position that decides it reads. Otherwise one row: what is read from tokens
         of the answer goes on to what they read, at the layers below.
         """
-        chosen = torch.tensor(self.ids, device=self.logits.device)[:, None]
-        scale = torch.tensor(list(weights), dtype=torch.float64, device=self.logits.device)
-
-        def score(logits: Tensor) -> Tensor:
-            rows = logits[0, self.rows]
-            rows = rows if rows.dtype == torch.float64 else rows.float()
-            odds = rows.gather(1, chosen)[:, 0] - rows.scatter(1, chosen, -torch.inf).logsumexp(-1)
-            return (odds.double() * scale).sum()
-
-        evidence = self.frozen.evidence(score, local=local, every=every)
+        evidence = self.frozen.evidence(log_odds(self.rows, self.ids, weights), local=local, every=every)
         return self._split(evidence, local, every)
 
     def _split(self, evidence: Evidence, local: bool, every: bool) -> Parts:
         read, own = evidence.read, evidence.own
-        rows = range(len(read))[self.rows]
-        places = torch.arange(len(own), device=own.device)
-        # what a position reads from itself stays there: what it holds at the bottom is what ends there
         if local:
-            ends = read.clone()
-            ends[places, places + self.frozen.prefix] = own
+            # what a position reads from itself stays there: what it holds at the bottom is what ends there
+            ends = self._with_own(read, own)
         else:
             ends = torch.cat([read[:, : self.frozen.prefix].sum(0), own])[None]
-        if self.two_stacks:
-            assert evidence.crossed is not None
-            prompt = evidence.crossed if local else evidence.crossed.sum(0)[None]
-            rest = float(ends[:, 0].sum()) + evidence.constants  # the decoder's start
-            answer = ends[:, 1:]
-        else:
-            prompt, answer, rest = ends[:, : self.length], ends[:, self.length :], evidence.constants
-        answer = torch.nn.functional.pad(answer, (0, len(self.ids) - answer.shape[1]))  # nobody reads the last token
-        if local:
-            prompt, answer = prompt[rows.start : rows.stop], answer[rows.start : rows.stop]
+        crossed = evidence.crossed if local or evidence.crossed is None else evidence.crossed.sum(0)[None]
+        prompt, answer, start = self._columns(ends, crossed)
         layers = None
         if every:
-            layers = torch.stack(evidence.layers)[:, rows.start : rows.stop].cpu().numpy()
+            crossings = evidence.crossed_layers or (None,) * len(evidence.layers)
+            nothing = torch.zeros_like(own)
+            both = [
+                torch.cat(self._columns(self._with_own(x, nothing), c)[:2], 1)
+                for x, c in zip(evidence.layers, crossings, strict=True)
+            ]
+            layers = torch.stack(both)[:, self.rows].cpu().numpy()
+        if local:
+            prompt, answer = prompt[self.rows], answer[self.rows]
+        rest = evidence.constants + float(start.sum())
         return Parts(evidence.y, prompt.cpu().numpy(), answer.cpu().numpy(), rest, evidence.gap, layers)
+
+    def _with_own(self, read: Tensor, own: Tensor) -> Tensor:
+        """Edges [query, key] with these values for what a position reads from itself."""
+        places = torch.arange(len(own), device=own.device)
+        others = read.clone()
+        others[places, places + self.frozen.prefix] = own
+        return others
+
+    def _columns(self, read: Tensor, crossed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """[row, key] as columns of the prompt, of the answer, and of the decoder's start."""
+        if crossed is not None:
+            prompt, answer, start = crossed, read[:, 1:], read[:, 0]
+        else:
+            prompt, answer, start = read[:, : self.length], read[:, self.length :], torch.zeros(1)
+        # nobody reads the last token
+        return prompt, torch.nn.functional.pad(answer, (0, len(self.ids) - answer.shape[1])), start
+
+
+def log_odds(rows: slice, ids: Sequence[int], weights: Sequence[float]) -> Callable[[Tensor], Tensor]:
+    """``Σ_k weights[k]·(z_k - log Σ_{c≠k} exp z_c)`` of logits [1, position, token], read at these rows."""
+
+    def score(logits: Tensor) -> Tensor:
+        places = torch.tensor(list(ids), device=logits.device)[:, None]
+        scale = torch.tensor(list(weights), dtype=torch.float64, device=logits.device)
+        decided = logits[0, rows]
+        decided = decided if decided.dtype == torch.float64 else decided.float()
+        odds = decided.gather(1, places)[:, 0] - decided.scatter(1, places, -torch.inf).logsumexp(-1)
+        return (odds.double() * scale).sum()
+
+    return score
 
 
 def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:

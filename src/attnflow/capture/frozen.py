@@ -50,7 +50,7 @@ class Reading:
     local: bool = False
     every: bool = False
     total: dict[str, Tensor] = field(default_factory=dict)
-    layers: dict[int, Tensor] = field(default_factory=dict)
+    layers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -115,7 +115,7 @@ class FrozenAttention(torch.autograd.Function):  # type: ignore[misc]  # torch h
         kind = "cross" if call.cross else "self"
         reading.total[kind] = carried.clone() if kind not in reading.total else reading.total[kind].add_(carried)
         if reading.every:
-            reading.layers[call.number] = carried
+            reading.layers[kind, call.number] = carried
         return back, None, None
 
 
@@ -131,8 +131,8 @@ class Evidence:
 
     read: [query, key], what attention carries, summed over layers; of a decoder over a source, crossed: [query, source].
     own: [query], what ends at the states that enter the first layer. constants: what biases and the score's own constant
-    hold. gap: how far the parts are from y, relative to the sum of their sizes. layers: [query, key] of each call, and
-    holds: [query], what the states that enter each layer hold, where they were asked for.
+    hold. gap: how far the parts are from y, relative to the sum of their sizes. layers, crossed_layers: read and crossed of
+    each layer, and holds: [query], what the states that enter each layer hold, where they were asked for.
     """
 
     y: float
@@ -142,6 +142,7 @@ class Evidence:
     constants: float
     gap: float
     layers: tuple[Tensor, ...] = ()
+    crossed_layers: tuple[Tensor, ...] = ()
     holds: tuple[Tensor, ...] = ()
 
 
@@ -200,7 +201,9 @@ class FrozenPass:
                 f"the answer's score, by {gap:.2g} of it, so answer edges would mislead. Other edges, for example "
                 'edges="attention-gradient", need no such model'
             )
-        layers = tuple(reading.layers[i][0].double() for i in sorted(reading.layers))
+        layers, crossed_layers = (
+            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind) for kind in ("self", "cross")
+        )
         return Evidence(
             float(y.detach()), read, crossed, own, biases + head, gap, layers, tuple(holds) if every else ()
         )
@@ -234,7 +237,7 @@ def run_frozen(
 ) -> FrozenPass:
     """One pass of one text, forward, with everything constant but the states.
 
-    cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.prefix`.
+    cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:

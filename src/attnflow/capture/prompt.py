@@ -371,3 +371,27 @@ def _check_length(prompt: Prompt, limit: int | None) -> None:
         f"the prompt has {size} tokens and the model takes {limit}: {', '.join(sizes)} and the rest {rest}; shorten "
         "documents, or leave some out",
     )
+
+
+def prompt_of_ids(model: Runner, ids: Sequence[int]) -> Prompt:
+    """A prompt of tokens that somebody else made, labelled by what they decode to; without a tokenizer, by their numbers."""
+    numbers = [int(i) for i in ids]
+    if not numbers:
+        raise TextError.of("empty", "the prompt has no tokens: expected at least one")
+    if max(numbers) >= model.vocabulary() or min(numbers) < 0:
+        raise InputError(f"the prompt has the token {max(numbers)}: expected numbers from 0 to {model.vocabulary() - 1}")
+    size = len(numbers)
+    if model.tokenizer is None:
+        names = tuple(map(str, numbers))
+        starts = [sum(len(name) + 1 for name in names[:i]) for i in range(size)]
+        offsets = tuple((start, start + len(name)) for start, name in zip(starts, names, strict=True))
+        words = tuple(range(size))
+        return Prompt(
+            tuple(numbers), " ".join(names), offsets, names, (False,) * size, words, names, template=(False,) * size
+        )
+    text, ranges = decoded(model.tokenizer, numbers)
+    marks = set(getattr(model.tokenizer, "all_special_ids", []))
+    special = [i in marks and start == end for i, (start, end) in zip(numbers, ranges, strict=True)]
+    result = _labelled(model.tokenizer, text, numbers, ranges, special, [False] * size)
+    _check_length(result, model.limit())
+    return result

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -75,6 +76,34 @@ def traced(
     return reweighed(seen, name, normalize)
 
 
+def traced_encoding(
+    model: Runner, encoded: Encoded, name: str | None, score_of: Callable[[Tensor], Tensor], about: Mapping[str, Any]
+) -> Pass:
+    """One encoded text, by attention alone where there is no name, or with edges about a score of its logits.
+
+    about: what the score is, for the provenance.
+    """
+    if name is None:
+        return model.run_batch([encoded]).passed(0)
+    kind = edges_of(name)
+    if name == "answer":
+        batch = model.run_batch([encoded])
+        inside = Inside((), about, "", _evidence_of(batch, score_of), batch.checked.causal)
+        return reweighed(replace(batch.passed(0), inside=inside), name)
+    if kind.gradient:
+        raise InputError(f"edges={name!r} are about one token, and an answer has several: edges=\"answer\" takes them all")
+    batch, inside = run_inside(model, encoded, False)
+    return reweighed(pass_with(batch, inside), name)
+
+
+def _evidence_of(batch: Batch, score_of: Callable[[Tensor], Tensor]) -> Callable[[], Evidence]:
+    def find_evidence() -> Evidence:
+        frozen = run_frozen(batch.runner, batch.encoded[0].tensors, batch.checked)
+        return frozen.evidence(score_of, every=True)
+
+    return find_evidence
+
+
 def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
     """One pass for the graph and one for answer edges; the heads of neither are kept."""
     batch = model.run_batch([encoded])
@@ -121,12 +150,8 @@ def _with_evidence(batch: Batch, inside: Inside, answer: Any) -> Inside:
         row = logits_at(logits[0], question.place)[None]
         return score(model, question.kind, row, question.chosen, question.against or 0, "log-odds")[0]
 
-    def find_evidence() -> Evidence:
-        frozen = run_frozen(model, batch.encoded[0].tensors, batch.checked)
-        return frozen.evidence(score_of, every=True)
-
     about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": "log-odds"}
-    return replace(inside, answer=inside.answer or about, find_evidence=find_evidence)
+    return replace(inside, answer=inside.answer or about, find_evidence=_evidence_of(batch, score_of))
 
 
 def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:

@@ -1,0 +1,418 @@
+"""Where an answer of a language model came from: which tokens, sentences or documents of its prompt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnflow.answer_rows import Units, by_units, fit, passed_on, shares
+from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
+from attnflow.capture.generate import Written
+from attnflow.capture.inputs import Encoded
+from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
+from attnflow.capture.runner import Runner
+from attnflow.edges import traced_encoding
+from attnflow.errors import InputError
+from attnflow.flow import MaxFlow, max_flow
+from attnflow.graph import merge
+from attnflow.importance.leave_out import LeaveOneOut, leave_out
+from attnflow.result import TokenAttention
+from attnflow.trace import Trace
+from attnflow.version import __version__
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rich.console import RenderableType
+
+    from attnflow.view.answer_view import AnswerView
+
+Floats = NDArray[np.float64]
+
+METHOD = "answer_rows"
+METHODS = (METHOD, "raw", "rollout", "flow")
+
+GRAPH_TOKENS = 4096
+"""Methods that need the whole attention graph, a matrix a layer, take texts up to this length."""
+
+
+class Path(NamedTuple):
+    """One edge from the position that decides an answer token to a token that it reads, and its part of the log-odds."""
+
+    answer_token: str
+    answer_position: int
+    layer: int
+    token: str
+    position: int
+    part: str
+    value: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Answer:
+    """A prompt and its answer, ready to be explained.
+
+    model: what answered. prompt: what it read. ids, tokens, offsets, special, text: the answer's tokens, their characters of
+    its text. written: whether the model wrote it; otherwise somebody gave it. log_probabilities: of each token, given the
+    prompt and the tokens before.
+    """
+
+    model: Runner
+    prompt: Prompt
+    ids: tuple[int, ...]
+    labels: AnswerLabels
+    written: bool
+    writing: Written = field(repr=False)
+
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
+        return f"Answer({shown!r}, {len(self.ids)} tokens after a prompt of {len(self.prompt.ids)})"
+
+    @property
+    def text(self) -> str:
+        return self.labels.text
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return self.labels.tokens
+
+    @cached_property
+    def _pass(self) -> AnswerPass:
+        return run_answer(self.model, self.prompt.ids, self.writing)
+
+    @cached_property
+    def log_probabilities(self) -> Floats:
+        """Of each answer token, given the prompt and the tokens before it."""
+        return self._pass.log_probabilities
+
+    @property
+    def probability(self) -> float:
+        """Of the whole answer: the product over its tokens."""
+        return float(np.exp(self.log_probabilities.sum()))
+
+    @cached_property
+    def _rows(self) -> Parts:
+        """A row for each answer token: what the position that decides it reads."""
+        return self._pass.parts([1.0] * len(self.ids), local=True)
+
+    def sources(
+        self,
+        span: Span | None = None,
+        unit: str = "token",
+        *,
+        verify: int = 0,
+        method: str = METHOD,
+        signed: bool = False,
+        layer: int = -1,
+        residual: float | str = 0.5,
+        sinks: str = "keep",
+        edges: str | None = None,
+    ) -> TokenAttention:
+        """What each token or unit of the prompt gave to the answer, as a share of what the prompt gave.
+
+        span: a part of the answer, by its text or its token numbers; see `attnflow.capture.prompt.find_span`. All of it by
+            default.
+        unit: "token", "word", "sentence", "paragraph", "message" or "document".
+        verify: so many of the units that come first are really left out, and the others are fitted to them. The values are
+            then falls of the answer's log-probability, and ``parts`` says which are "verified" and which "estimated".
+        method: "answer_rows" (answer edges, the default: what the deciding positions read, as parts of the answer's log-odds);
+            or "raw", "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`.
+        signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them.
+        """
+        tokens = self._span(span)
+        units = self._units(unit)
+        if method not in METHODS:
+            raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+        if method == METHOD:
+            parts = self._joint(tokens)
+            values = parts.prompt[0] if signed else shares(parts.prompt[0], self._left_out)
+            about = self._evidence(parts)
+        else:
+            if signed:
+                raise InputError(f"signed goes with method={METHOD!r}: attention has no sign")
+            values, about = self._by_attention(method, tokens, layer, residual, sinks, edges)
+        merged = by_units(values, units.groups)
+        if verify:
+            return self._verified(tokens, units, unit, merged, verify, about)
+        return self._result(method, merged, tokens, units, unit, about)
+
+    def matrix(self, signed: bool = False) -> TokenAttention:
+        """One row for each answer token: what the position that decides it reads from the prompt and from the answer so far.
+
+        The inputs are the tokens of both, told apart by ``parts``. Rows are shares; ``signed`` gives parts of each token's
+        log-odds, which add up to it with what ``provenance["evidence"]`` says sits in constants.
+        """
+        both = np.concatenate([self._rows.prompt, self._rows.answer], 1)
+        values = both if signed else shares(both, self._left_out)
+        return self._over_both(values, list(range(len(self.ids))), self._evidence(self._rows))
+
+    def hops(self, hops: int | str = "all", span: Span | None = None, unit: str = "token") -> TokenAttention:
+        """What the prompt gave by way of the answer's own tokens: answer → reasoning → prompt.
+
+        A share that a row of `matrix` gives to an earlier token of the answer is passed on by that token's own row, ``hops``
+        times, or until all of it stands in the prompt ("all", one triangular solve). The inputs are the units of the
+        prompt and what is left on tokens of the answer.
+        """
+        if hops != "all" and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
+            raise InputError(f'hops={hops!r}: expected an int of at least 0, or "all"')
+        tokens, units = self._span(span), self._units(unit)
+        rows = shares(np.concatenate([self._rows.prompt, self._rows.answer], 1), self._left_out)
+        n = len(self.prompt.ids)
+        start = rows[tokens].mean(0)
+        start = start / (start.sum() or 1.0)
+        prompt, answer = passed_on(start, rows, n, hops)
+        about = {**self._evidence(self._rows), "hops": hops}
+        values = np.concatenate([by_units(prompt, units.groups), answer])
+        result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
+        return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
+
+    def paths(self, limit: int = 10, span: Span | None = None) -> list[Path]:
+        """The strongest edges from positions that decide the answer to what they read, with their signs.
+
+        Each is an exact part of the log-odds of its answer token: all of them, what the deciding positions hold themselves and
+        ``provenance["evidence"]["constants"]`` of `matrix` add up to it.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InputError(f"limit={limit!r}: expected an int of at least 1")
+        tokens = self._span(span)
+        layers = self._pass.parts([1.0] * len(self.ids), local=True, every=True).layers
+        assert layers is not None
+        values = layers[:, tokens]  # [layer, row, token of the prompt or the answer]
+        strongest = np.argsort(-np.abs(values), axis=None, kind="stable")[:limit]
+        both, n = (*self.prompt.tokens, *self.tokens), len(self.prompt.ids)
+        paths = []
+        for l, row, key in zip(*(x.tolist() for x in np.unravel_index(strongest, values.shape)), strict=True):
+            part, place = ("prompt", key) if key < n else ("answer", key - n)
+            value = float(values[l, row, key])
+            paths.append(Path(self.tokens[tokens[row]], tokens[row], l, both[key], place, part, value))
+        return [path for path in paths if path.value != 0]
+
+    def leave_out(
+        self,
+        unit: str = "sentence",
+        span: Span | None = None,
+        *,
+        how: str = "remove",
+        replacement: str | int | None = None,
+    ) -> TokenAttention:
+        """How much the log-probability of the answer falls without each unit: exact, one pass a unit.
+
+        how: "remove" writes the prompt without it, "mask" hides it from attention, "replace" puts another token (replacement)
+            for each of its tokens. A negative value: the answer is likelier without.
+        """
+        tokens, units = self._span(span), self._units(unit)
+        measured = self._left(units.groups, how, replacement)
+        falls = (measured.whole[None] - measured.without)[:, tokens].sum(1)
+        about = {"how": how, "log_probability": float(measured.whole[tokens].sum())}
+        result = self._result("leave_out", falls, tokens, units, unit, about)
+        return replace(result, parts=("verified",) * len(falls))
+
+    def bottleneck(self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer") -> MaxFlow:
+        """The maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
+
+        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly, so that its nodes are
+        units of the prompt, then tokens of the answer. to: the unit's number, or a part of its text that no other has.
+        edges: "answer" takes shares of answer edges as capacities, "attention" the paper's graph.
+        """
+        tokens, units = self._span(span), self._units(unit)
+        number = units.number(to)
+        if edges not in ("answer", "attention"):
+            raise InputError(f'edges={edges!r}: expected "answer" or "attention"')
+        trace = self._trace("answer" if edges == "answer" else None, tokens)
+        if trace.parts:
+            raise InputError("the bottleneck of an encoder-decoder is not known: its source and its target are two graphs")
+        deciding = [len(self.prompt.ids) - 1 + t for t in tokens]
+        groups = [[i for i in group if i not in deciding] for group in units.groups]
+        if not groups[number]:
+            raise InputError(f"unit {number} is where the answer is decided: choose another")
+        apart = {i for group in groups for i in group} | set(deciding)
+        order = [*filter(None, groups), deciding, *([i] for i in range(len(trace.tokens)) if i not in apart)]
+        graph = merge(np.stack(list(trace.graph())), order)
+        token = sum(1 for group in groups[:number] if group)
+        return max_flow(graph, query=order.index(deciding), token=token, layer=-1)
+
+    def show(self, span: Span | None = None, unit: str = "sentence", *, verify: int = 0, file: IO[str] | None = None) -> None:
+        """Print prompt and answer with the sources shaded, and the units that gave most, in the terminal or into a file."""
+        self._view().show(span, unit, verify, file)
+
+    def save(self, path: str | os.PathLike[str], unit: str = "sentence", verify: int = 0) -> None:
+        """Write a file, whole or not at all: .html is a page, .json everything, .csv and .parquet the sources."""
+        self._view().save(path, unit, verify)
+
+    def to_dict(self, unit: str = "sentence", verify: int = 0) -> dict[str, Any]:
+        """Everything, as a .json file stores it."""
+        return self._view().to_dict(unit, verify)
+
+    def to_pandas(self, span: Span | None = None, unit: str = "token") -> DataFrame:
+        """The sources, one row a unit. Needs pandas."""
+        return self.sources(span, unit).to_pandas()
+
+    def __rich__(self) -> RenderableType:
+        return self._view().renderable()
+
+    def _repr_html_(self) -> str:
+        return self._view().notebook_html()
+
+    def _view(self) -> AnswerView:
+        from attnflow.view.answer_view import AnswerView
+
+        return AnswerView(self)
+
+    def _span(self, span: Span | None) -> list[int]:
+        return list(range(len(self.ids))) if span is None else find_span(self.text, span, self.labels.offsets)
+
+    def _units(self, unit: str) -> Units:
+        units = self.prompt.units(unit)
+        return Units(units.texts, units.groups)
+
+    def _joint(self, tokens: Sequence[int]) -> Parts:
+        key = tuple(tokens)
+        if key not in self._spans:
+            self._spans[key] = self._pass.parts([float(i in tokens) for i in range(len(self.ids))])
+        return self._spans[key]
+
+    @cached_property
+    def _spans(self) -> dict[tuple[int, ...], Parts]:
+        return {}
+
+    @property
+    def _left_out(self) -> list[int]:
+        """The first token of a decoder: attention goes there that has nowhere to go."""
+        return [0] if not self._pass.two_stacks and len(self.prompt.ids) > 1 else []
+
+    def _evidence(self, parts: Parts) -> dict[str, Any]:
+        first = float(parts.prompt[:, self._left_out].sum()) if self._left_out else None
+        sums = {"log_odds": parts.y, "prompt": float(parts.prompt.sum()), "answer": float(parts.answer.sum())}
+        sink = {} if first is None else {"first_token": first}
+        return {"evidence": {**sums, **sink, "constants": parts.rest, "gap": parts.gap}}
+
+    def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
+        return leave_out(self.model, self.prompt.ids, self.ids, groups, how=how, replacement=replacement)
+
+    def _verified(
+        self, tokens: Sequence[int], units: Units, unit: str, estimates: Floats, count: int, about: dict[str, Any]
+    ) -> TokenAttention:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InputError(f"verify={count!r}: expected an int of at least 0, how many units are left out")
+        first = np.argsort(-estimates, kind="stable")[:count].tolist()
+        measured = self._left([units.groups[i] for i in first], "remove", None)
+        falls = (measured.whole[None] - measured.without)[:, list(tokens)].sum(1)
+        values, verified = fit(estimates, dict(zip(first, falls.tolist(), strict=True)))
+        about = {**about, "verify": count, "log_probability": float(measured.whole[list(tokens)].sum())}
+        result = self._result("verified", values, tokens, units, unit, about)
+        return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
+
+    def _by_attention(
+        self, method: str, tokens: Sequence[int], layer: int, residual: float | str, sinks: str, edges: str | None
+    ) -> tuple[Floats, dict[str, Any]]:
+        """The mean over the positions that decide the span, of what the graph gives each token of the prompt."""
+        trace = self._trace(edges, tokens)
+        n = len(self.prompt.ids)
+        queries = tokens if self._pass.two_stacks else [n - 1 + t for t in tokens]
+        options: dict[str, Any] = {"query": queries, "layer": layer, "sinks": sinks}
+        result = getattr(trace, method)(**options, **({} if method == "raw" else {"residual": residual}))
+        values: Floats = result.values[0].mean(0)[:n].astype(np.float64)
+        kept = {k: v for k, v in result.provenance.items() if k in ("residual", "edges", "sinks", "note", "heads", "captured")}
+        return values, kept
+
+    def _trace(self, edges: str | None, tokens: Sequence[int]) -> Trace:
+        """The attention graph of prompt and answer."""
+        length = len(self.prompt.ids) + len(self.ids)
+        if length > GRAPH_TOKENS:
+            raise InputError(
+                f"prompt and answer have {length} tokens, and the attention graph is kept for {GRAPH_TOKENS} at most: "
+                f"method={METHOD!r} needs no graph"
+            )
+        answer = self._pass
+        rows = slice(0, len(self.ids)) if answer.two_stacks else slice(len(self.prompt.ids) - 1, length - 1)
+        score = log_odds(rows, self.ids, [float(i in tokens) for i in range(len(self.ids))])
+        return Trace.of(traced_encoding(self.model, self._encoded(), edges, score, {"name": self._quoted(tokens)}))
+
+    def _encoded(self) -> Encoded:
+        """Prompt and answer, without its last token, which nothing reads."""
+        prompt, answer, keep = self.prompt, self.labels, len(self.ids) - 1
+        written = list(self.ids[:keep])
+        if self._pass.two_stacks:
+            start = self.model.start_id()
+            ids = torch.tensor([[start, *written]])
+            name = str(self.model.tokenizer.convert_ids_to_tokens(start)) if self.model.tokenizer else str(start)
+            side = Encoded(
+                {}, (name, *answer.tokens[:keep]), (True, *answer.special[:keep]), (None, *answer.word_ids[:keep]),
+                answer.word_texts, answer.text,
+            )  # fmt: skip
+            tensors = {"input_ids": torch.tensor([list(prompt.ids)]), "decoder_input_ids": ids}
+            return Encoded(
+                tensors, prompt.tokens, prompt.special, prompt.word_ids, prompt.word_texts, prompt.text, target=side
+            )
+        shift = len(prompt.word_texts)
+        words = tuple(None if w is None else w + shift for w in answer.word_ids[:keep])
+        return Encoded(
+            {"input_ids": torch.tensor([[*prompt.ids, *written]])}, (*prompt.tokens, *answer.tokens[:keep]),
+            (*prompt.special, *answer.special[:keep]), (*prompt.word_ids, *words),
+            (*prompt.word_texts, *answer.word_texts), prompt.text + answer.text,
+        )  # fmt: skip
+
+    def _result(
+        self, method: str, values: Floats, tokens: Sequence[int], units: Units, unit: str, about: Mapping[str, Any]
+    ) -> TokenAttention:
+        """A row over units of the prompt."""
+        alone = unit == "token" and len(units.texts) == len(self.prompt.ids)
+        count = len(units.texts)
+        return TokenAttention(
+            values=np.asarray(values, np.float64)[None, None],
+            method=method,
+            layers=(self._layer_count - 1,),
+            queries=(tokens[0],),
+            query_tokens=(self._quoted(tokens),),
+            tokens=units.texts,
+            word_ids=self.prompt.word_ids if alone else tuple(range(count)),
+            word_texts=self.prompt.word_texts if alone else units.texts,
+            special=self.prompt.special if alone else (False,) * count,
+            text=self.prompt.text,
+            provenance=self._provenance(unit, about),
+        )
+
+    def _over_both(self, values: Floats, tokens: Sequence[int], about: Mapping[str, Any]) -> TokenAttention:
+        """A row for each of these answer tokens, over tokens of the prompt and of the answer."""
+        prompt, answer = self.prompt, self.labels
+        shift = len(prompt.word_texts)
+        return TokenAttention(
+            values=np.asarray(values, np.float64)[None],
+            method=METHOD,
+            layers=(self._layer_count - 1,),
+            queries=tuple(tokens),
+            query_tokens=tuple(self.tokens[i] for i in tokens),
+            tokens=(*prompt.tokens, *answer.tokens),
+            word_ids=(*prompt.word_ids, *(None if w is None else w + shift for w in answer.word_ids)),
+            word_texts=(*prompt.word_texts, *answer.word_texts),
+            special=(*prompt.special, *answer.special),
+            text=prompt.text + answer.text,
+            parts=("prompt",) * len(prompt.ids) + ("answer",) * len(self.ids),
+            provenance=self._provenance("token", about),
+        )
+
+    def _with_answer(self, units: Units) -> Units:
+        n = len(self.prompt.ids)
+        return Units((*units.texts, *self.tokens), (*units.groups, *((n + i,) for i in range(len(self.ids)))))
+
+    @property
+    def _layer_count(self) -> int:
+        return len(self._pass.frozen.states)
+
+    def _quoted(self, tokens: Sequence[int]) -> str:
+        """The text of these answer tokens."""
+        offsets = [self.labels.offsets[i] for i in tokens]
+        return self.text[min(a for a, _ in offsets) : max(b for _, b in offsets)].strip() or self.tokens[tokens[0]]
+
+    def _provenance(self, unit: str, about: Mapping[str, Any]) -> dict[str, Any]:
+        answer = {
+            "kind": "answer", "name": self.text, "probability": self.probability,
+            "log_probability": float(self.log_probabilities.sum()), "tokens": len(self.ids), "written": self.written,
+        }  # fmt: skip
+        return {**self.model.identity(), "answer": answer, **({} if unit == "token" else {"unit": unit}), **about, "attnflow": __version__}

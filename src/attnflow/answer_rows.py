@@ -1,0 +1,89 @@
+"""Rows of an answer as arrays: shares of signed parts, units of tokens, and what is passed on from token to token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnflow.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of a prompt: the text or name of each, and its tokens."""
+
+    texts: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    def number(self, unit: int | str) -> int:
+        """The unit that a user means, by its number or a part of its text that no other has."""
+        count = len(self.texts)
+        if isinstance(unit, int) and not isinstance(unit, bool):
+            if -count <= unit < count:
+                return unit % count
+            raise InputError(f"there are {count} units, and none has the number {unit}: expected 0 to {count - 1}")
+        places = [i for i, text in enumerate(self.texts) if isinstance(unit, str) and unit and unit in text]
+        if len(places) == 1:
+            return places[0]
+        if places:
+            listed = "; ".join(f"{i}: {self.texts[i]!r:.60}" for i in places[:9])
+            raise InputError(f"{unit!r:.60} stands in {len(places)} units: give the number of one, {listed}")
+        raise InputError(f"no unit of the prompt has {unit!r:.60} in it: give a part of its text, or its number")
+
+
+def shares(parts: Floats, left_out: Sequence[int] = ()) -> Floats:
+    """Signed parts ``[..., token]`` as shares: cut off at zero, ``left_out`` tokens set to zero, divided by their sum.
+
+    >>> shares(np.array([9.0, 3.0, -2.0, 1.0]), left_out=[0])
+    array([0.  , 0.75, 0.  , 0.25])
+    """
+    positive = np.clip(parts, 0, None)
+    positive[..., list(left_out)] = 0
+    total = positive.sum(-1, keepdims=True)
+    divided: Floats = positive / np.where(total == 0, 1, total)
+    return divided
+
+
+def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
+    """The sum over the tokens of each unit.
+
+    >>> by_units(np.array([0.1, 0.2, 0.7]), [(0,), (1, 2)])
+    array([0.1, 0.9])
+    """
+    return np.array([values[list(group)].sum() for group in groups], np.float64)
+
+
+def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tuple[Floats, Floats]:
+    """What stands in the prompt, and what is left on answer tokens, after so many hops.
+
+    start: ``[prompt token | answer token]``. rows: the same for every answer token, each giving to tokens before it only. One
+    hop passes what stands on answer tokens on by their rows: ``p + a·P`` and ``a·R``, for rows ``[P | R]``. All hops are
+    the limit ``p + a·(1 - R)⁻¹·P``, with nothing left.
+    """
+    at_prompt, at_answer = start[:prompt].copy(), start[prompt:].copy()
+    to_prompt, to_answer = rows[:, :prompt], rows[:, prompt:]
+    if hops == "all":
+        passing = torch.from_numpy((np.eye(len(to_answer)) - to_answer).T.copy())
+        through = torch.linalg.solve_triangular(passing, torch.from_numpy(at_answer)[:, None], upper=True)
+        return at_prompt + through[:, 0].numpy() @ to_prompt, np.zeros_like(at_answer)
+    for _ in range(min(int(hops), len(to_answer))):  # a chain through the answer is no longer than it
+        at_prompt, at_answer = at_prompt + at_answer @ to_prompt, at_answer @ to_answer
+    return at_prompt, at_answer
+
+
+def fit(estimates: Floats, measured: dict[int, float]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Measured values where there are any, and the other estimates scaled to them; which are measured."""
+    places = list(measured)
+    x, y = estimates[places], np.array([measured[i] for i in places])
+    scale = max(0.0, float(x @ y) / float(x @ x)) if float(x @ x) > 0 else 0.0
+    values = estimates * scale
+    values[places] = y
+    verified = np.zeros(len(estimates), bool)
+    verified[places] = True
+    return values, verified

@@ -1,0 +1,161 @@
+"""How `Model.answer` makes an `Answer`: the prompt is read, and the model writes, or the answer is taken as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from attnflow.answer import Answer
+from attnflow.capture.generate import Progress, Written, check_writer, write
+from attnflow.capture.prompt import AnswerLabels, Prompt, prompt_of_ids, read_prompt, with_answer
+from attnflow.capture.runner import Runner
+from attnflow.errors import InputError
+
+TOKENS = 40
+"""How many tokens a model writes at most, unless somebody says otherwise."""
+
+BATCH = 8
+"""Prompts that the model answers together."""
+
+Messages = Sequence[Mapping[str, str]]
+PromptLike = str | Messages | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How prompts are read: the arguments of `read_prompt`."""
+
+    documents: Mapping[str, str] | None
+    system: str | None
+    interpret_special: bool
+
+    def prompt(self, model: Runner, prompt: Any) -> Prompt:
+        if _is_ids(prompt):
+            if self.documents or self.system is not None:
+                raise InputError("documents and system go with a text or messages, and this prompt is made of tokens")
+            return prompt_of_ids(model, _numbers(prompt))
+        return read_prompt(
+            model, prompt, documents=self.documents, system=self.system, interpret_special=self.interpret_special
+        )
+
+
+def answer_one(
+    model: Runner, prompt: Any, answer: Any, max_new_tokens: int, reading: Reading, cache: Any, progress: Progress | None
+) -> Answer:
+    """The answer to one prompt."""
+    check_writer(model)
+    read = reading.prompt(model, prompt)
+    if answer is None:
+        if cache is not None:
+            raise InputError("cache goes with answer=, the tokens that were written with it: give both")
+        return _written(model, [read], max_new_tokens, progress)[0]
+    return _given(model, read, answer, cache)
+
+
+def answer_many(
+    model: Runner, prompts: Sequence[Any], answers: Any, max_new_tokens: int, reading: Reading, progress: Progress | None
+) -> list[Answer]:
+    """The answers to several prompts, which the model writes in batches."""
+    check_writer(model)
+    read = [reading.prompt(model, prompt) for prompt in prompts]
+    if answers is not None:
+        if isinstance(answers, str) or not isinstance(answers, Sequence) or len(answers) != len(read):
+            raise InputError(f"answer={answers!r:.60} for {len(read)} prompts: expected a list with one for each, or None")
+        return [_given(model, prompt, answer, None) for prompt, answer in zip(read, answers, strict=True)]
+    batches = [read[i : i + BATCH] for i in range(0, len(read), BATCH)]
+    return [answer for batch in batches for answer in _written(model, batch, max_new_tokens, progress)]
+
+
+def is_several(prompt: Any) -> bool:
+    """Whether this is a list of prompts, and not one made of messages or tokens."""
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list | Tensor)
+
+
+def _is_ids(prompt: Any) -> bool:
+    if isinstance(prompt, Tensor):
+        return True
+    listed = isinstance(prompt, Sequence) and not isinstance(prompt, str) and bool(prompt)
+    return listed and all(isinstance(i, int) and not isinstance(i, bool) for i in prompt)
+
+
+def _numbers(ids: Any) -> list[int]:
+    if isinstance(ids, Tensor):
+        if ids.is_floating_point() or ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
+            raise InputError(f"the tokens are a tensor of shape {tuple(ids.shape)}, {ids.dtype}: expected whole numbers, one row")
+        ids = ids.flatten().tolist()
+    return [int(i) for i in ids]
+
+
+def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, progress: Progress | None) -> list[Answer]:
+    limit = model.limit()
+    two_stacks = getattr(model.config, "is_encoder_decoder", False)
+    for prompt in prompts:
+        if limit is not None and not two_stacks and len(prompt.ids) >= limit:
+            raise InputError(f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer")
+        if limit is not None and not two_stacks:
+            max_new_tokens = min(max_new_tokens, limit - len(prompt.ids))
+    texts = write(model, [prompt.ids for prompt in prompts], max_new_tokens, progress)
+    answers = []
+    for prompt, written in zip(prompts, texts, strict=True):
+        if not written.ids:
+            raise InputError(
+                "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain"
+            )
+        answers.append(Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written))
+    return answers
+
+
+def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any) -> Answer:
+    if _is_ids(answer):
+        ids = _numbers(answer)
+        if not ids:
+            raise InputError("the answer has no tokens: expected at least one")
+        if max(ids) >= model.vocabulary() or min(ids) < 0:
+            raise InputError(f"the answer has the token {max(ids)}: expected numbers from 0 to {model.vocabulary() - 1}")
+        return _of(model, prompt, ids, cache)
+    if not isinstance(answer, str):
+        raise InputError(f"answer={answer!r:.60}: expected a text, or token numbers")
+    if not answer.strip():
+        raise InputError(f"the answer {answer!r:.60} is empty: expected at least one word")
+    if cache is not None:
+        raise InputError("cache goes with the tokens that were written with it: give answer= as token numbers")
+    if model.tokenizer is None:
+        raise InputError("this model was wrapped without a tokenizer: give answer= as token numbers")
+    choices = [_tokenized(model, answer)]
+    if _joins(prompt, answer):  # as part of a running text a word begins with a space
+        choices.append(_tokenized(model, " " + answer))
+    candidates = [_of(model, prompt, ids, None) for ids in dict.fromkeys(map(tuple, choices))]
+    return max(candidates, key=lambda candidate: float(candidate.log_probabilities.sum()))
+
+
+def _joins(prompt: Prompt, answer: str) -> bool:
+    ends = prompt.text[-1:]
+    return bool(ends) and not ends.isspace() and not answer[0].isspace() and not (prompt.template and prompt.template[-1])
+
+
+def _tokenized(model: Runner, text: str) -> list[int]:
+    ids = model.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if not ids:
+        raise InputError(f"the answer {text!r:.60} has no tokens: expected at least one word")
+    return [int(i) for i in ids]
+
+
+def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any) -> Answer:
+    limit = model.limit()
+    total = len(prompt.ids) + len(ids)
+    if limit is not None and not getattr(model.config, "is_encoder_decoder", False) and total > limit:
+        raise InputError(
+            f"the prompt has {len(prompt.ids)} tokens, the answer {len(ids)}, and the model takes {limit}: shorten one of them"
+        )
+    numbers = tuple(int(i) for i in ids)
+    return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache))
+
+
+def _labels(model: Runner, prompt: Prompt, ids: Sequence[int]) -> AnswerLabels:
+    if model.tokenizer is not None:
+        return with_answer(prompt, ids, model)
+    labels = prompt_of_ids(model, ids)
+    return AnswerLabels(labels.tokens, labels.offsets, labels.special, labels.text, labels.word_ids, labels.word_texts)
