@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from attnflow.answer_rows import Units, by_units, fit, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
+from attnflow.capture.encode import decoder_start
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
 from attnflow.capture.runner import Runner
 from attnflow.edges import traced_encoding
+from attnflow.edges.weights import evidence_graph
 from attnflow.errors import InputError
 from attnflow.flow import MaxFlow, max_flow
 from attnflow.graph import merge
@@ -58,9 +60,8 @@ class Path(NamedTuple):
 class Answer:
     """A prompt and its answer, ready to be explained.
 
-    model: what answered. prompt: what it read. ids, tokens, offsets, special, text: the answer's tokens, their characters of
-    its text. written: whether the model wrote it; otherwise somebody gave it. log_probabilities: of each token, given the
-    prompt and the tokens before.
+    model: what answered. prompt: what it read. ids: the answer's tokens; labels: how they are shown. written: whether the
+    model wrote it; otherwise somebody gave it. writing: what generation left.
     """
 
     model: Runner
@@ -121,8 +122,8 @@ class Answer:
         unit: "token", "word", "sentence", "paragraph", "message" or "document".
         verify: so many of the units that come first are really left out, and the others are fitted to them. The values are
             then falls of the answer's log-probability, and ``parts`` says which are "verified" and which "estimated".
-        method: "answer_rows" (answer edges, the default: what the deciding positions read, as parts of the answer's log-odds);
-            or "raw", "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`.
+        method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds), or "raw",
+            "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`.
         signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them.
         """
         tokens = self._span(span)
@@ -143,7 +144,7 @@ class Answer:
         return self._result(method, merged, tokens, units, unit, about)
 
     def matrix(self, signed: bool = False) -> TokenAttention:
-        """One row for each answer token: what the position that decides it reads from the prompt and from the answer so far.
+        """One row for each answer token: what the position that decides it reads from the prompt and the answer so far.
 
         The inputs are the tokens of both, told apart by ``parts``. Rows are shares; ``signed`` gives parts of each token's
         log-odds, which add up to it with what ``provenance["evidence"]`` says sits in constants.
@@ -155,7 +156,7 @@ class Answer:
     def hops(self, hops: int | str = "all", span: Span | None = None, unit: str = "token") -> TokenAttention:
         """What the prompt gave by way of the answer's own tokens: answer → reasoning → prompt.
 
-        A share that a row of `matrix` gives to an earlier token of the answer is passed on by that token's own row, ``hops``
+        A share that a row of `matrix` gives to an earlier token of the answer is passed on by that token's own row, so many
         times, or until all of it stands in the prompt ("all", one triangular solve). The inputs are the units of the
         prompt and what is left on tokens of the answer.
         """
@@ -175,8 +176,8 @@ class Answer:
     def paths(self, limit: int = 10, span: Span | None = None) -> list[Path]:
         """The strongest edges from positions that decide the answer to what they read, with their signs.
 
-        Each is an exact part of the log-odds of its answer token: all of them, what the deciding positions hold themselves and
-        ``provenance["evidence"]["constants"]`` of `matrix` add up to it.
+        Each is an exact part of the log-odds of its answer token: all of them, what the deciding positions hold themselves
+        and ``provenance["evidence"]["constants"]`` of `matrix` add up to it.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit={limit!r}: expected an int of at least 1")
@@ -203,8 +204,8 @@ class Answer:
     ) -> TokenAttention:
         """How much the log-probability of the answer falls without each unit: exact, one pass a unit.
 
-        how: "remove" writes the prompt without it, "mask" hides it from attention, "replace" puts another token (replacement)
-            for each of its tokens. A negative value: the answer is likelier without.
+        how: "remove" writes the prompt without it, "mask" hides it from attention, "replace" puts another token
+            (replacement) for each of its tokens. A negative value: the answer is likelier without.
         """
         tokens, units = self._span(span), self._units(unit)
         measured = self._left(units.groups, how, replacement)
@@ -213,12 +214,15 @@ class Answer:
         result = self._result("leave_out", falls, tokens, units, unit, about)
         return replace(result, parts=("verified",) * len(falls))
 
-    def bottleneck(self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer") -> MaxFlow:
+    def bottleneck(
+        self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer"
+    ) -> MaxFlow:
         """The maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
 
-        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly, so that its nodes are
-        units of the prompt, then tokens of the answer. to: the unit's number, or a part of its text that no other has.
-        edges: "answer" takes shares of answer edges as capacities, "attention" the paper's graph.
+        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly. Its nodes are units
+        of the prompt, then the span, then all other tokens. to: the unit's number, or a part of its text that no other
+        has. edges: "answer" takes what speaks for the answer along each edge as capacity, in log-odds; "attention" takes
+        the paper's graph.
         """
         tokens, units = self._span(span), self._units(unit)
         number = units.number(to)
@@ -226,18 +230,26 @@ class Answer:
             raise InputError(f'edges={edges!r}: expected "answer" or "attention"')
         trace = self._trace("answer" if edges == "answer" else None, tokens)
         if trace.parts:
-            raise InputError("the bottleneck of an encoder-decoder is not known: its source and its target are two graphs")
+            raise InputError(
+                "the bottleneck of an encoder-decoder is not known: its source and its target are two graphs"
+            )
         deciding = [len(self.prompt.ids) - 1 + t for t in tokens]
         groups = [[i for i in group if i not in deciding] for group in units.groups]
         if not groups[number]:
             raise InputError(f"unit {number} is where the answer is decided: choose another")
         apart = {i for group in groups for i in group} | set(deciding)
         order = [*filter(None, groups), deciding, *([i] for i in range(len(trace.tokens)) if i not in apart)]
-        graph = merge(np.stack(list(trace.graph())), order)
+        if edges == "attention":
+            graph = merge(np.stack(list(trace.graph())), order)
+        else:
+            members = np.array([[float(i in group) for i in range(len(trace.tokens))] for group in order])
+            graph = members @ evidence_graph(trace).cpu().numpy() @ members.T
         token = sum(1 for group in groups[:number] if group)
         return max_flow(graph, query=order.index(deciding), token=token, layer=-1)
 
-    def show(self, span: Span | None = None, unit: str = "sentence", *, verify: int = 0, file: IO[str] | None = None) -> None:
+    def show(
+        self, span: Span | None = None, unit: str = "sentence", *, verify: int = 0, file: IO[str] | None = None
+    ) -> None:
         """Print prompt and answer with the sources shaded, and the units that gave most, in the terminal or into a file."""
         self._view().show(span, unit, verify, file)
 
@@ -318,7 +330,11 @@ class Answer:
         options: dict[str, Any] = {"query": queries, "layer": layer, "sinks": sinks}
         result = getattr(trace, method)(**options, **({} if method == "raw" else {"residual": residual}))
         values: Floats = result.values[0].mean(0)[:n].astype(np.float64)
-        kept = {k: v for k, v in result.provenance.items() if k in ("residual", "edges", "sinks", "note", "heads", "captured")}
+        kept = {
+            k: v
+            for k, v in result.provenance.items()
+            if k in ("residual", "edges", "sinks", "note", "heads", "captured")
+        }
         return values, kept
 
     def _trace(self, edges: str | None, tokens: Sequence[int]) -> Trace:
@@ -339,7 +355,7 @@ class Answer:
         prompt, answer, keep = self.prompt, self.labels, len(self.ids) - 1
         written = list(self.ids[:keep])
         if self._pass.two_stacks:
-            start = self.model.start_id()
+            start = decoder_start(self.model)
             ids = torch.tensor([[start, *written]])
             name = str(self.model.tokenizer.convert_ids_to_tokens(start)) if self.model.tokenizer else str(start)
             side = Encoded(
@@ -415,4 +431,10 @@ class Answer:
             "kind": "answer", "name": self.text, "probability": self.probability,
             "log_probability": float(self.log_probabilities.sum()), "tokens": len(self.ids), "written": self.written,
         }  # fmt: skip
-        return {**self.model.identity(), "answer": answer, **({} if unit == "token" else {"unit": unit}), **about, "attnflow": __version__}
+        return {
+            **self.model.identity(),
+            "answer": answer,
+            **({} if unit == "token" else {"unit": unit}),
+            **about,
+            "attnflow": __version__,
+        }

@@ -62,9 +62,9 @@ def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
 def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tuple[Floats, Floats]:
     """What stands in the prompt, and what is left on answer tokens, after so many hops.
 
-    start: ``[prompt token | answer token]``. rows: the same for every answer token, each giving to tokens before it only. One
-    hop passes what stands on answer tokens on by their rows: ``p + a·P`` and ``a·R``, for rows ``[P | R]``. All hops are
-    the limit ``p + a·(1 - R)⁻¹·P``, with nothing left.
+    start: ``[prompt token | answer token]``. rows: the same for each answer token, which gives to tokens before it.
+    One hop passes what stands on answer tokens on by their rows: ``p + a·P`` and ``a·R``, for rows ``[P | R]``. All hops
+    are the limit ``p + a·(1 - R)⁻¹·P``, with nothing left.
     """
     at_prompt, at_answer = start[:prompt].copy(), start[prompt:].copy()
     to_prompt, to_answer = rows[:, :prompt], rows[:, prompt:]

@@ -43,7 +43,13 @@ class Reading:
 
 
 def answer_one(
-    model: Runner, prompt: Any, answer: Any, max_new_tokens: int, reading: Reading, cache: Any, progress: Progress | None
+    model: Runner,
+    prompt: Any,
+    answer: Any,
+    max_new_tokens: int,
+    reading: Reading,
+    cache: Any,
+    progress: Progress | None,
 ) -> Answer:
     """The answer to one prompt."""
     check_writer(model)
@@ -56,14 +62,21 @@ def answer_one(
 
 
 def answer_many(
-    model: Runner, prompts: Sequence[Any], answers: Any, max_new_tokens: int, reading: Reading, progress: Progress | None
+    model: Runner,
+    prompts: Sequence[Any],
+    answers: Any,
+    max_new_tokens: int,
+    reading: Reading,
+    progress: Progress | None,
 ) -> list[Answer]:
     """The answers to several prompts, which the model writes in batches."""
     check_writer(model)
     read = [reading.prompt(model, prompt) for prompt in prompts]
     if answers is not None:
         if isinstance(answers, str) or not isinstance(answers, Sequence) or len(answers) != len(read):
-            raise InputError(f"answer={answers!r:.60} for {len(read)} prompts: expected a list with one for each, or None")
+            raise InputError(
+                f"answer={answers!r:.60} for {len(read)} prompts: expected a list with one for each, or None"
+            )
         return [_given(model, prompt, answer, None) for prompt, answer in zip(read, answers, strict=True)]
     batches = [read[i : i + BATCH] for i in range(0, len(read), BATCH)]
     return [answer for batch in batches for answer in _written(model, batch, max_new_tokens, progress)]
@@ -84,7 +97,9 @@ def _is_ids(prompt: Any) -> bool:
 def _numbers(ids: Any) -> list[int]:
     if isinstance(ids, Tensor):
         if ids.is_floating_point() or ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
-            raise InputError(f"the tokens are a tensor of shape {tuple(ids.shape)}, {ids.dtype}: expected whole numbers, one row")
+            raise InputError(
+                f"the tokens are a tensor of shape {tuple(ids.shape)}, {ids.dtype}: expected whole numbers, one row"
+            )
         ids = ids.flatten().tolist()
     return [int(i) for i in ids]
 
@@ -94,7 +109,9 @@ def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, prog
     two_stacks = getattr(model.config, "is_encoder_decoder", False)
     for prompt in prompts:
         if limit is not None and not two_stacks and len(prompt.ids) >= limit:
-            raise InputError(f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer")
+            raise InputError(
+                f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer"
+            )
         if limit is not None and not two_stacks:
             max_new_tokens = min(max_new_tokens, limit - len(prompt.ids))
     texts = write(model, [prompt.ids for prompt in prompts], max_new_tokens, progress)
@@ -114,7 +131,9 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any) -> Answer:
         if not ids:
             raise InputError("the answer has no tokens: expected at least one")
         if max(ids) >= model.vocabulary() or min(ids) < 0:
-            raise InputError(f"the answer has the token {max(ids)}: expected numbers from 0 to {model.vocabulary() - 1}")
+            raise InputError(
+                f"the answer has the token {max(ids)}: expected numbers from 0 to {model.vocabulary() - 1}"
+            )
         return _of(model, prompt, ids, cache)
     if not isinstance(answer, str):
         raise InputError(f"answer={answer!r:.60}: expected a text, or token numbers")
@@ -133,11 +152,14 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any) -> Answer:
 
 def _joins(prompt: Prompt, answer: str) -> bool:
     ends = prompt.text[-1:]
-    return bool(ends) and not ends.isspace() and not answer[0].isspace() and not (prompt.template and prompt.template[-1])
+    return (
+        bool(ends) and not ends.isspace() and not answer[0].isspace() and not (prompt.template and prompt.template[-1])
+    )
 
 
 def _tokenized(model: Runner, text: str) -> list[int]:
-    ids = model.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    tokenizer: Any = model.tokenizer
+    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     if not ids:
         raise InputError(f"the answer {text!r:.60} has no tokens: expected at least one word")
     return [int(i) for i in ids]
@@ -148,7 +170,7 @@ def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any) -> Answer
     total = len(prompt.ids) + len(ids)
     if limit is not None and not getattr(model.config, "is_encoder_decoder", False) and total > limit:
         raise InputError(
-            f"the prompt has {len(prompt.ids)} tokens, the answer {len(ids)}, and the model takes {limit}: shorten one of them"
+            f"the prompt has {len(prompt.ids)} tokens, the answer {len(ids)}, and the model takes {limit}: shorten either"
         )
     numbers = tuple(int(i) for i in ids)
     return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache))

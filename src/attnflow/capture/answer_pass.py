@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnflow.capture import check
 from attnflow.capture.check import Checked
+from attnflow.capture.encode import decoder_start
 from attnflow.capture.frozen import Evidence, FrozenPass, run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
@@ -35,9 +36,9 @@ Floats = NDArray[np.float64]
 class Parts:
     """How the log-odds y of answer tokens split: ``y = Σ prompt + Σ answer + Σ rest``, signed.
 
-    prompt: [row, prompt token]. answer: [row, answer token], what comes from tokens of the answer itself. rest: what biases,
-    the score's own constant and the decoder's start hold, of all rows. gap: how far the parts are from y. layers: [layer,
-    row, token], what is read from tokens of the prompt and then of the answer at each layer, where it was asked for.
+    prompt: [row, prompt token]. answer: [row, answer token], what comes from tokens of the answer itself. rest: what
+    biases, the score's own constant and the decoder's start hold, of all rows. gap: how far the parts are from y. layers:
+    [layer, row, token], what is read from tokens of the prompt and then of the answer at each layer, where asked for.
     """
 
     y: float
@@ -82,11 +83,9 @@ class AnswerPass:
 
     def _split(self, evidence: Evidence, local: bool, every: bool) -> Parts:
         read, own = evidence.read, evidence.own
-        if local:
-            # what a position reads from itself stays there: what it holds at the bottom is what ends there
-            ends = self._with_own(read, own)
-        else:
-            ends = torch.cat([read[:, : self.frozen.prefix].sum(0), own])[None]
+        # what a position reads from itself stays there: what it holds at the bottom is what ends there
+        below = torch.cat([read[:, : self.frozen.prefix].sum(0), own])[None]
+        ends = self._with_own(read, own) if local else below
         crossed = evidence.crossed if local or evidence.crossed is None else evidence.crossed.sum(0)[None]
         prompt, answer, start = self._columns(ends, crossed)
         layers = None
@@ -142,7 +141,7 @@ def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> Answer
     checked = model.verify(labelled({"input_ids": torch.tensor([tokens])}, [str(i) for i in tokens]))
     if not checked.causal:
         raise ModelError(
-            f"{type(model.model).__name__} looks ahead, and answers are of models that look back only: trace its text instead"
+            f"{type(model.model).__name__} looks ahead, and answers are of models that look back only: trace its text"
         )
     prefix = len(prompt) - 1
     rows = slice(0, len(written.ids))
@@ -151,7 +150,9 @@ def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> Answer
         if cache is None:
             cache = reading_cache(prompt_cache(model, prompt[:prefix]), prefix)
         ids = torch.tensor([tokens[prefix:]])
-        mask = {"attention_mask": torch.ones(1, len(tokens), dtype=torch.long)} if model.accepts("attention_mask") else {}
+        mask = (
+            {"attention_mask": torch.ones(1, len(tokens), dtype=torch.long)} if model.accepts("attention_mask") else {}
+        )
         frozen = run_frozen(model, {"input_ids": ids, **mask}, checked, cache=cache, prefix=prefix)
         return AnswerPass(frozen, rows, written.ids, len(prompt), False)
     frozen = run_frozen(model, {"input_ids": torch.tensor([tokens])}, checked)
@@ -195,7 +196,7 @@ def _cache_agrees(model: Runner) -> bool:
 
 def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
     """The decoder of an encoder-decoder on what its encoder gave: the source is read as a prompt is."""
-    start = model.start_id()
+    start = decoder_start(model)
     source = {"input_ids": torch.tensor([list(prompt)])}
     given = torch.tensor([[start, *written.ids[:-1]]])
     checked = model.verify(labelled({**source, "decoder_input_ids": given}, [str(i) for i in prompt]))

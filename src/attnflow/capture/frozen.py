@@ -202,10 +202,19 @@ class FrozenPass:
                 'edges="attention-gradient", need no such model'
             )
         layers, crossed_layers = (
-            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind) for kind in ("self", "cross")
+            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
+            for kind in ("self", "cross")
         )
         return Evidence(
-            float(y.detach()), read, crossed, own, biases + head, gap, layers, tuple(holds) if every else ()
+            float(y.detach()),
+            read,
+            crossed,
+            own,
+            biases + head,
+            gap,
+            layers,
+            crossed_layers,
+            tuple(holds) if every else (),
         )
 
 

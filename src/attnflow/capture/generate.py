@@ -81,9 +81,7 @@ def check_writer(model: Runner) -> None:
         )
 
 
-def _options(
-    model: Runner, max_new_tokens: int, source: Any, length: int, progress: Progress | None
-) -> dict[str, Any]:
+def _options(model: Runner, max_new_tokens: int, source: Any, length: int, progress: Progress | None) -> dict[str, Any]:
     from transformers import StoppingCriteriaList
     from transformers.cache_utils import DynamicCache
 

@@ -374,12 +374,14 @@ def _check_length(prompt: Prompt, limit: int | None) -> None:
 
 
 def prompt_of_ids(model: Runner, ids: Sequence[int]) -> Prompt:
-    """A prompt of tokens that somebody else made, labelled by what they decode to; without a tokenizer, by their numbers."""
+    """A prompt of somebody else's tokens, labelled by what they decode to; without a tokenizer, by their numbers."""
     numbers = [int(i) for i in ids]
     if not numbers:
         raise TextError.of("empty", "the prompt has no tokens: expected at least one")
     if max(numbers) >= model.vocabulary() or min(numbers) < 0:
-        raise InputError(f"the prompt has the token {max(numbers)}: expected numbers from 0 to {model.vocabulary() - 1}")
+        raise InputError(
+            f"the prompt has the token {max(numbers)}: expected numbers from 0 to {model.vocabulary() - 1}"
+        )
     size = len(numbers)
     if model.tokenizer is None:
         names = tuple(map(str, numbers))

@@ -91,7 +91,9 @@ def traced_encoding(
         inside = Inside((), about, "", _evidence_of(batch, score_of), batch.checked.causal)
         return reweighed(replace(batch.passed(0), inside=inside), name)
     if kind.gradient:
-        raise InputError(f"edges={name!r} are about one token, and an answer has several: edges=\"answer\" takes them all")
+        raise InputError(
+            f'edges={name!r} are about one token, and an answer has several: edges="answer" takes them all'
+        )
     batch, inside = run_inside(model, encoded, False)
     return reweighed(pass_with(batch, inside), name)
 

@@ -135,13 +135,24 @@ def answer(trace: Pass) -> Tensor:
     (`signed_edges`); `attnflow.capture.frozen` defines it. The residual connection carries what the state below holds and
     no edge reads.
     """
-    evidence = inside(trace).evidence
     shares = []
-    for edges, holds in zip(evidence.layers, evidence.holds, strict=True):
-        graph = edges.clamp(min=0) + torch.diag((holds - edges.sum(0)).clamp(min=0))
+    for graph in evidence_graph(trace):
         idle = graph.sum(-1) == 0  # carries nothing to the answer: its state stays where it is
         shares.append(rows(graph + torch.diag(idle.to(graph.dtype))))
     return torch.stack(shares)
+
+
+def evidence_graph(trace: Pass) -> Tensor:
+    """What speaks for the answer along every edge, in its log-odds: [layer, query, key], none negative.
+
+    ``relu(E)``, and on the diagonal also what the residual connection carries.
+    """
+    evidence = inside(trace).evidence
+    graphs = [
+        edges.clamp(min=0) + torch.diag((holds - edges.sum(0)).clamp(min=0))
+        for edges, holds in zip(evidence.layers, evidence.holds, strict=True)
+    ]
+    return torch.stack(graphs)
 
 
 def signed_edges(trace: Pass) -> Tensor:
