@@ -42,6 +42,14 @@ SENTENCES = {
         "The institute was founded in the last year of the\nGreat War, and its first director was a chemist from\nthe north. ",
         "She left.",
     ],
+    "lines of a program": [
+        "def measure(attention, queries=None, layers=None):\n",
+        "    if queries is None:\n",
+        "        raise ValueError\n",
+        "    return attention",
+    ],
+    "streets and feet": ["It is 5 ft. ", "The shop in Main St. ", "It sells tab. 3 and ch. 4 of the book."],
+    "a line broken at a comma": ["The director,\nwho came from the north of the country, left. ", "So did I."],
     "an item over two lines": [
         "- an item that is so long that it goes on to the\n  next line, where it ends\n",
         "- another one",

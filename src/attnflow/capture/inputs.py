@@ -202,7 +202,7 @@ def own_ranges(
             blank = text[before[part] : before[part] + len(piece)]
             if blank.isspace():
                 start, stop = before[part], before[part] + len(piece)
-        elif not piece.strip("▁Ġ") and (start == following or text[start:stop].strip()):
+        elif not piece.strip("▁Ġ") and (start == following or text[start:stop].strip().strip("▁Ġ")):
             stop = start
         while start < stop < following and is_mark(text[stop]):
             stop += 1

@@ -67,8 +67,8 @@ def _set(words: str) -> frozenset[str]:
 
 
 TITLES = _set(
-    "mr mrs ms mx dr prof st messrs mme mlle gen col maj capt cmdr lt sgt rev hon pres gov sen rep supt e.g i.e viz cf vs "
-    "ca approx fig figs eq eqs sec ch vol vols pp nos ed eds tab ref refs mt ft bros z.b d.h u.a bzw"
+    "mr mrs ms mx dr prof messrs mme mlle gen maj capt cmdr lt sgt rev hon pres gov sen supt e.g i.e viz cf vs ca approx "
+    "fig figs eq eqs vol vols pp nos mt bros z.b d.h u.a bzw"
 )
 """Abbreviations that something always follows: their stop ends no sentence."""
 
@@ -76,14 +76,16 @@ BEFORE_NUMBERS = _set("no nr p art jan feb mar apr jun jul aug sep sept oct nov 
 """Abbreviations before a number, and words or months otherwise."""
 
 MAYBE_LAST = _set(
-    "etc inc ltd co corp llc plc jr sr esq al dept est u.s u.k u.n e.u a.m p.m ph.d m.d b.a m.a b.sc m.sc d.c a.d b.c"
+    "etc inc ltd co corp llc plc jr sr esq al dept est u.s u.k u.n e.u a.m p.m ph.d m.d b.a m.a b.sc m.sc d.c a.d b.c st "
+    "ft sec ch ed eds tab ref refs rep col"
 )
 """Abbreviations that may stand last: their stop ends a sentence where a word follows that often begins one."""
 
 STARTERS = _set(
     "the a an this that these those he she it they we i you there here his her its their our my your in on at to for from "
     "with by as if when while after before since because although though but and or so yet then thus hence however "
-    "meanwhile moreover who what where why how which not no one some many most all each every both such"
+    "meanwhile moreover who what where why how which not no one some many most all each every both such now later today "
+    "yesterday tomorrow"
 )
 
 WRAPPED = 40
@@ -209,7 +211,9 @@ def _line_ends(paragraph: str) -> list[int]:
         place += len(line)
         bare, rest = line.rstrip(), following.lstrip()
         first = rest.split(None, 1)[0] if rest else ""
-        full = width >= WRAPPED and (len(bare) + 1 + len(first) > width or first[:1].islower())
-        if first and (_ITEM.match(following) or line.lstrip().startswith("#") or not full):
+        goes_on = first[:1].islower() and (2 * len(bare) >= width or bare.endswith((",", ";")))
+        full = width >= WRAPPED and (len(bare) + 1 + len(first) > width or goes_on)
+        ends = _ITEM.match(following) or line.lstrip().startswith("#") or bare.endswith((":", "{", "}")) or not full
+        if first and ends:
             cuts.append(place)
     return cuts
