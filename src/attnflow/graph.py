@@ -72,6 +72,12 @@ def with_residual(weights: ArrayT, residual: float) -> ArrayT:
     return graph
 
 
+def with_own_shares(weights: ArrayT, shares: ArrayT) -> ArrayT:
+    """``(1 - r_q) · W[q, k] + r_q · [q = k]``: `with_residual` with a weight ``r[…, query]`` of every query's own."""
+    graph: ArrayT = (1 - shares)[..., None] * weights + shares[..., None] * eye_like(weights, int(weights.shape[-1]))
+    return graph
+
+
 def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Array:
     """`attention_graph` without the checks of the weights."""
     check_residual(residual)

@@ -15,12 +15,11 @@ from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Collector
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.linear import step, uniform_step
-from attnflow.capture.passes import Prediction
+from attnflow.capture.passes import Prediction, Residual, check_shares, measured_shares
 from attnflow.capture.runner import Runner
 from attnflow.capture.scores import Scores
 from attnflow.capture.verify import kind_of, probe
 from attnflow.errors import InputError, ModelError
-from attnflow.graph import check_residual
 from attnflow.receptive import compared
 from attnflow.result import TokenAttention
 from attnflow.rollout import roll_down
@@ -45,15 +44,17 @@ class LinearTrace:
     layers: tuple[int, ...]
     provenance: Mapping[str, Any] = field(repr=False)
     prediction: Prediction | None = None
+    own: tuple[Tensor | None, ...] = field(default=(), repr=False)
 
     def raw(self) -> TokenAttention:
         """Raw attention of the chosen positions at the chosen layers."""
         return self._result("raw", torch.stack([step(self.scores[l], self._one_hot())[0] for l in self.layers]), {})
 
-    def rollout(self, residual: float = 0.5, receptive_field: str | None = None) -> TokenAttention:
+    def rollout(self, residual: Residual = 0.5, receptive_field: str | None = None) -> TokenAttention:
         """Attention rollout of the chosen positions, from each chosen layer down to the input.
 
         ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down.
+        residual: a weight, or "measured", each position's own share at each layer.
         receptive_field: None, "ratio" or "difference", as in `attnflow.receptive`; the uniform attention beside it is
         computed without matrices too.
         """
@@ -61,7 +62,7 @@ class LinearTrace:
             raise InputError(
                 f'receptive_field={receptive_field!r}: expected "ratio" or "difference" here, or None for none'
             )
-        check_residual(residual)
+        check_shares(residual)
         values = self._rolled(residual, step)
         options: dict[str, Any] = {"residual": residual}
         if receptive_field is not None:
@@ -72,12 +73,15 @@ class LinearTrace:
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
         raise InputError('flow needs one matrix a layer, which memory="linear" never makes: trace with memory="graph"')
 
-    def _rolled(self, residual: float, transposed: Callable[[Scores, Tensor], Tensor]) -> Tensor:
+    def _rolled(self, residual: Residual, transposed: Callable[[Scores, Tensor], Tensor]) -> Tensor:
         """[layer, query, input]; all rows go down together: several at once cost less than one at a time."""
 
         def through(l: int, state: Tensor | None) -> Tensor:
             rows = [x for x in (state, self._one_hot() if l in self.layers else None) if x is not None]
             both = torch.cat(rows, dim=1)
+            if isinstance(residual, str):
+                own = measured_shares(self.own[l]).to(both)
+                return transposed(self.scores[l], (1 - own) * both) + own * both
             return (1 - residual) * transposed(self.scores[l], both) + residual * both
 
         rolled = roll_down(self.layers, 0, through)
@@ -162,6 +166,7 @@ def _trace(
         layers=tuple(select_layers([-1] if layers is None else layers, len(scores))),
         provenance=batch.provenance(),
         prediction=batch.prediction(0),
+        own=tuple(None if own is None else own[0] for own in (batch.calls[i].own for i in checked.stack.main)),
     )
 
 

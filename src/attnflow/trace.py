@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnflow._arrays import index, indices, positions, to_numpy
-from attnflow.capture.passes import Pass
+from attnflow.capture.passes import Pass, Residual, Step, check_shares, measured_shares
 from attnflow.edges import reweighed
 from attnflow.edges.weights import answer_rows, answer_shares, gathered, inside
 from attnflow.errors import InputError
@@ -24,6 +24,7 @@ from attnflow.receptive import check_mode, relative
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
 from attnflow.selection import Query, select_layers, select_positions
+from attnflow.sinks import check_sinks, overwhelming, share_of
 
 Layers = int | Iterable[int] | None
 Floats = NDArray[np.float64]
@@ -35,9 +36,11 @@ class Trace(Pass):
 
     tokens, text, prediction, provenance: what went in, what the model answers, and how it was captured. weights: heads of
     the layers for which they were kept, [head, query, key]. `attnflow.capture.passes.Pass` describes all fields.
+    unmerged: of a trace over words, the one over tokens.
     """
 
     encoder: Trace | None = field(default=None, repr=False)
+    unmerged: Trace | None = field(default=None, repr=False)
 
     @staticmethod
     def of(passed: Pass) -> Trace:
@@ -53,45 +56,54 @@ class Trace(Pass):
 
         return of_trace(self)._repr_html_()
 
-    def graph(self, residual: float = 0.5) -> Floats | list[Floats]:
-        """The attention graph as numpy: [layer, query, key], or a list of matrices where sizes differ."""
-        matrices = [to_numpy(step.graph(residual)) for step in self.steps]
+    def graph(self, residual: Residual = 0.5, sinks: str = "keep") -> Floats | list[Floats]:
+        """The attention graph as numpy: [layer, query, key], or a list of matrices where sizes differ.
+
+        Arguments as in `rollout`.
+        """
+        check_shares(residual)
+        matrices = [to_numpy(step.graph(residual)) for step in self._steps(sinks, residual)]
         return np.stack(matrices) if len({m.shape for m in matrices}) == 1 else matrices
 
-    def raw(self, query: Query = None, layer: Layers = None) -> TokenAttention:
+    def raw(self, query: Query = None, layer: Layers = None, sinks: str = "keep") -> TokenAttention:
         """Raw attention: the weights of each layer, heads reduced, no residual connection.
 
-        Where a layer has two attentions (a decoder over source and target), the mean of both.
+        Where a layer has two attentions (a decoder over source and target), the mean of both. sinks: as in `rollout`.
         """
         layers, rows = self._selected(query, layer)
+        steps = self._steps(sinks)
         matrices = []
         for l in layers:
             below = self.ends[l - 1] + 1 if l else 0
-            own = [s for s in self.steps[below : self.ends[l] + 1] if s.residual]
+            own = [s for s in steps[below : self.ends[l] + 1] if s.residual]
             mean = torch.stack([step.weights[rows] for step in own]).mean(0)
-            for step in reversed([s for s in self.steps[: self.ends[l]] if not s.residual]):
+            for step in reversed([s for s in steps[: self.ends[l]] if not s.residual]):
                 if step.weights.shape[0] == mean.shape[1]:
                     mean = mean @ step.weights
             matrices.append(to_numpy(mean))
-        return self._result("raw", np.stack(matrices), layers, rows, {"layer": layers})
+        return self._result("raw", np.stack(matrices), layers, rows, {"layer": layers}, sinks)
 
     def rollout(
         self,
         query: Query = None,
         layer: Layers = None,
-        residual: float = 0.5,
+        residual: Residual = 0.5,
         receptive_field: str | None = None,
         start: int = 0,
+        sinks: str = "keep",
     ) -> TokenAttention:
         """Attention rollout (Eq. 1).
 
         query, layer: which; None for the natural query and for all layers.
-        residual: the weight of the residual connection.
+        residual: the weight of the residual connection; "measured" takes each position's own share at each layer, see
+            `attnflow.capture.shares.own_share`.
         receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`.
         start: the lowest layer that is multiplied; 0 leads to the input, others to the states below that layer.
+        sinks: "residual" leaves where it is what goes to a sink of its layer; see `attnflow.sinks.sink_positions`.
         """
         layers, rows = self._selected(query, layer)
-        check_residual(residual)
+        check_shares(residual)
+        steps = self._steps(sinks, residual)
         lowest = index(start, len(self.ends), "start")
         layers = [l for l in layers if l >= lowest] if layer is None else layers
         if min(layers) < lowest:
@@ -101,42 +113,42 @@ class Trace(Pass):
         first = self.ends[lowest - 1] + 1 if lowest else 0
 
         def method(weights: Sequence[Tensor]) -> Floats:
-            matrices = [
-                replace(s, weights=w).graph(residual).double() for s, w in zip(self.steps, weights, strict=True)
-            ]
+            matrices = [replace(s, weights=w).graph(residual).double() for s, w in zip(steps, weights, strict=True)]
             return to_numpy(rollout_of(matrices, queries=rows, start=first, layers=[self.ends[l] for l in layers]))
 
-        values = self._relative(method, receptive_field)
+        values = self._relative(method, steps, receptive_field)
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "start": start}
-        return self._result("rollout", values, layers, rows, recipe)
+        return self._result("rollout", values, layers, rows, recipe, sinks)
 
     def flow(
         self,
         query: Query = None,
         layer: Layers = None,
-        residual: float = 0.5,
+        residual: Residual = 0.5,
         receptive_field: str | None = None,
         normalize: bool = False,
+        sinks: str = "keep",
     ) -> TokenAttention:
         """Attention flow: the exact maximum flow to each input. Arguments as in `rollout`.
 
         normalize: each row divided by its sum.
         """
         layers, rows = self._selected(query, layer)
-        check_residual(residual)
+        check_shares(residual)
+        steps = self._steps(sinks, residual)
 
         def method(weights: Sequence[Tensor]) -> Floats:
             matrices = []
-            for s, w in zip(self.steps, weights, strict=True):
+            for s, w in zip(steps, weights, strict=True):
                 matrix = to_numpy(replace(s, weights=w).graph(residual))
                 for i in s.carried:  # what only passes through limits nothing
                     matrix[i, i] = np.inf
                 matrices.append(matrix)
             return flow_of(matrices, queries=rows, layers=[self.ends[l] for l in layers], normalize=normalize)
 
-        values = self._relative(method, receptive_field)
+        values = self._relative(method, steps, receptive_field)
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
-        return self._result("flow", values, layers, rows, recipe)
+        return self._result("flow", values, layers, rows, recipe, sinks)
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
         """What all edges of all layers carried to the answer, each traced from its key to the input by rollout.
@@ -233,7 +245,10 @@ class Trace(Pass):
             special=tuple(self.special[i] for i in starts),
             word_ids=tuple(numbers),
             word_texts=tuple(t for t, i in zip(texts, starts, strict=True) if self.word_ids[i] is not None),
-            steps=tuple(replace(s, weights=w, carried=c) for s, w, c in zip(self.steps, merged, carried, strict=True)),
+            steps=tuple(
+                replace(s, weights=w, carried=c, lengths=None, own=None)
+                for s, w, c in zip(self.steps, merged, carried, strict=True)
+            ),
             default_query=None
             if self.default_query is None
             else place[self.first_query + self.default_query] - place[self.first_query],
@@ -244,6 +259,35 @@ class Trace(Pass):
             inside=None,
             encoder=None if self.encoder is None else self.encoder.words(),
             word_groups=tuple(tuple(g) for g in members),
+            unmerged=self,
+        )
+
+    def sinks(self, layers: Iterable[int] | None = None) -> tuple[int, ...] | None:
+        """The positions that are sinks of at least one of these layers, all of them by default; None where nobody knows."""
+        if self.unmerged is not None:
+            positions = self.unmerged.sinks(layers)
+            groups = enumerate(self.word_groups or ())
+            return None if positions is None else tuple(g for g, group in groups if set(group) & set(positions))
+        chosen = range(len(self.ends)) if layers is None else layers
+        steps = [self.steps[self.ends[l]] for l in chosen]
+        if any(step.sinks is None for step in steps):
+            return None
+        return tuple(sorted({position for step in steps for position in step.sinks or ()}))
+
+    def _steps(self, sinks: str, residual: Residual = 0.5) -> tuple[Step, ...]:
+        """The steps without what goes to sinks, where that is asked for.
+
+        Sinks and measured shares are those of tokens: over words, they come before the words are merged.
+        """
+        check_sinks(sinks)
+        measured = isinstance(residual, str)
+        if self.unmerged is None:
+            return self.steps if sinks == "keep" else tuple(step.without_sinks() for step in self.steps)
+        if sinks == "keep" and not measured:
+            return self.steps
+        return tuple(
+            _merged(of_tokens, step, self.word_groups or (), measured)
+            for of_tokens, step in zip(self.unmerged._steps(sinks, residual), self.steps, strict=True)
         )
 
     def query_positions(self, query: Query) -> list[int]:
@@ -272,11 +316,13 @@ class Trace(Pass):
         every = isinstance(query, str) and query == "all"
         return layers, indices(None if every else query, sizes[layers[0]], "query")  # type: ignore[arg-type]
 
-    def _relative(self, method: Callable[[Sequence[Tensor]], Floats], mode: str | None) -> Floats:
+    def _relative(
+        self, method: Callable[[Sequence[Tensor]], Floats], steps: Sequence[Step], mode: str | None
+    ) -> Floats:
         check_mode(mode)
         if mode is not None and (self.parts or any(not s.residual for s in self.steps)):
             raise InputError("receptive_field is for models with one stack of equal layers; leave it out here")
-        return relative(method, [s.weights for s in self.steps], mode)
+        return relative(method, [s.weights for s in steps], mode)
 
     def _result(
         self,
@@ -285,12 +331,16 @@ class Trace(Pass):
         layers: list[int],
         rows: list[int],
         recipe: dict[str, Any],
+        sinks: str | None = None,
         words: bool = True,
     ) -> TokenAttention:
+        """sinks: how they were treated, where the method sees them."""
         options = {k: v for k, v in recipe.items() if k != "layer" and v is not None and v is not False}
         if options.get("start") == 0:
             del options["start"]
         queries = tuple(r - self.first_query for r in rows)
+        if sinks is not None:
+            options |= self._sink_report(method, values, layers, rows, sinks)
         same = self.steps[self.ends[layers[0]]].weights.shape[0] == len(self.tokens)
         return TokenAttention(
             values=values,
@@ -307,8 +357,45 @@ class Trace(Pass):
             patches=self.patches,
             provenance={**self.provenance, **options},
             source=self if words else None,
-            recipe=recipe,
+            recipe=recipe if sinks in (None, "keep") else {**recipe, "sinks": sinks},
         )
+
+    def _sink_report(
+        self, method: str, values: Floats, layers: list[int], rows: list[int], sinks: str
+    ) -> dict[str, Any]:
+        """Which positions are sinks, what went to them, and a sentence where that is nearly all: parts of the provenance.
+
+        share: kept, that of the values at the highest layer, mean over the queries; left at home, that of the attention of
+        these queries, mean over the layers.
+        """
+        through = layers if method == "raw" else range(max(layers) + 1)
+        positions = self.sinks(through)
+        if not positions and sinks == "keep":
+            return {}
+        positions = positions or ()
+        if sinks == "keep":
+            row = np.maximum(values[-1], 0).mean(0)
+        else:
+            row = to_numpy(torch.stack([self.steps[self.ends[l]].weights[rows].mean(0) for l in through]).mean(0))
+        report: dict[str, Any] = {
+            "mode": sinks,
+            "positions": list(positions),
+            "share": round(share_of(row, positions), 4),
+        }
+        note = overwhelming(row, positions, method, self.tokens) if sinks == "keep" and method != "raw" else None
+        return {"sinks": report, **({} if note is None else {"notes": [note]})}
+
+
+def _merged(of_tokens: Step, step: Step, groups: Sequence[Sequence[int]], measured: bool) -> Step:
+    """A step over words: ``A'[Q, K] = (1 - R_Q) · W' + R_Q · I`` is the merged graph of tokens, with R the mean of r."""
+    weights = of_tokens.weights.double()
+    if not measured or step.whole or not step.residual:
+        return replace(step, weights=merge(weights[None], groups)[0])
+    own = measured_shares(of_tokens.own).double()
+    merged = merge(((1 - own)[:, None] * weights)[None], groups)[0]
+    mean = torch.stack([own[list(group)].mean() for group in groups])
+    rest = 1 - mean
+    return replace(step, weights=merged / torch.where(rest == 0, 1, rest)[:, None], own=mean)
 
 
 def _range(carried: range, place: Mapping[int, int]) -> range:

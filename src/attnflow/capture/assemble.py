@@ -148,7 +148,7 @@ def assemble(
     else:
         assert first.mean is not None
         n = int(encoded.tensors["input_ids"].shape[1]) if "input_ids" in encoded.tensors else int(first.mean.shape[-1])
-        steps = [Step(_completed(calls[i].mean, number, n, missing)) for i in stack.main]
+        steps = [_step(calls[i], number, n, missing) for i in stack.main]
         ends = list(range(len(steps)))
         labels = label_positions(model, encoded, n)
     weights = {}
@@ -171,6 +171,12 @@ def assemble(
         patches=labels.patches,
         weights=weights,
     )
+
+
+def _step(call: Call, number: int, n: int, missing: str) -> Step:
+    """The step of one text, of its attention and what was measured of it."""
+    lengths, own = (None if x is None else x[number, :n] for x in (call.lengths, call.own))
+    return Step(_completed(call.mean, number, n, missing), lengths=lengths, own=own)
 
 
 def natural_query(checked: Checked, special: Sequence[bool]) -> int | None:

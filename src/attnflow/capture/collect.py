@@ -29,6 +29,8 @@ class Call:
 
     mean: heads reduced, [batch, query, key]. heads: all of them, [batch, head, query, key], where they were asked for.
     scores: the operands, where only those are kept. value: the values, [batch, key head, key, size], where asked for.
+    lengths: of the values, mean over the heads that were reduced, [batch, key]; None where no values were seen.
+    own: how much of each state comes from itself, [batch, position], where `attnflow.capture.shares` could measure it.
     """
 
     path: str
@@ -39,6 +41,8 @@ class Call:
     heads: Tensor | None = None
     scores: Scores | None = None
     value: Tensor | None = None
+    lengths: Tensor | None = None
+    own: Tensor | None = None
 
 
 @dataclass
@@ -52,12 +56,14 @@ class Collector:
         nothing, and item b of the batch takes nothing from position ``without[b]``; "frozen" and "frozen, whole",
         what ``attend(module, query, key, value, mask, …)`` keeps, which computes the attention's output.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
+    measure: keep the lengths of the values.
     """
 
     mode: str = "whole"
     reduce: str | list[int] = "mean"
     keep_heads: bool | frozenset[int] = False
     offload: bool = False
+    measure: bool = True
     paths: dict[int, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     worst: float = 0.0
@@ -68,33 +74,37 @@ class Collector:
     def wants_heads(self) -> bool:
         return self.keep_heads if isinstance(self.keep_heads, bool) else len(self.calls) in self.keep_heads
 
-    def add(self, module: Any, weights: Tensor, has_sinks: bool = False) -> None:
-        """A whole layer: weights [batch, head, query, key]."""
+    def add(self, module: Any, weights: Tensor, value: Tensor | None, has_sinks: bool = False) -> None:
+        """A whole layer: weights [batch, head, query, key]; values [batch, key head, key, size] where they are known."""
         heads = weights.detach().float() if self.wants_heads() else None
         mean = reduce_heads(weights.detach(), self.reduce)
-        self.calls.append(Call(*self.named(module), int(weights.shape[1]), has_sinks, mean, heads))
+        count = int(weights.shape[1])
+        lengths = self._lengths(value, count)
+        self.calls.append(Call(*self.named(module), count, has_sinks, mean, heads, lengths=lengths))
 
     def add_inside(self, module: Any, weights: Tensor, value: Tensor) -> None:
         """A whole layer with its values; gradients reach the weights."""
         mean = reduce_heads(weights.detach(), self.reduce)
-        sinks = getattr(module, "sinks", None) is not None
-        self.calls.append(Call(*self.named(module), int(weights.shape[1]), sinks, mean, weights, value=value))
+        sinks, count = getattr(module, "sinks", None) is not None, int(weights.shape[1])
+        lengths = self._lengths(value, count)
+        self.calls.append(Call(*self.named(module), count, sinks, mean, weights, value=value, lengths=lengths))
 
-    def add_blocks(self, module: Any, scores: Scores, value: Tensor | None) -> Tensor | None:
-        """A layer in blocks of queries; with ``value`` also the output of the attention, [batch, query, head, size]."""
+    def add_blocks(self, module: Any, scores: Scores, value: Tensor, output: bool = True) -> Tensor | None:
+        """A layer in blocks of queries; with ``output`` also what the attention gives, [batch, query, head, size]."""
         batch, heads, queries, _ = scores.query.shape
         mean = scores.query.new_zeros(batch, queries, scores.keys, dtype=torch.float32)
         all_heads = mean.new_zeros(batch, heads, queries, scores.keys) if self.wants_heads() else None
-        out = None if value is None else value.new_empty(batch, queries, heads, value.shape[-1])
+        out = value.new_empty(batch, queries, heads, value.shape[-1]) if output else None
         for start, stop in scores.blocks():
             weights = scores.weights(start, stop).detach()
             keys = weights.shape[-1]
             mean[:, start:stop, :keys] = reduce_heads(weights, self.reduce)
             if all_heads is not None:
                 all_heads[:, :, start:stop, :keys] = weights
-            if out is not None and value is not None:
+            if out is not None:
                 out[:, start:stop] = mixed(weights, value)
-        self.calls.append(Call(*self.named(module), heads, scores.sinks is not None, mean, all_heads))
+        lengths = self._lengths(value, heads)
+        self.calls.append(Call(*self.named(module), heads, scores.sinks is not None, mean, all_heads, lengths=lengths))
         return out
 
     def add_fused(
@@ -109,7 +119,7 @@ class Collector:
         enable_gqa: bool = False,
     ) -> None:
         """The weights behind a call of `scaled_dot_product_attention`."""
-        q, k = (x if x.dim() == 4 else x.reshape(-1, 1, *x.shape[-2:]) for x in (query, key))
+        q, k, v = (x if x.dim() == 4 else x.reshape(-1, 1, *x.shape[-2:]) for x in (query, key, value))
         # is_causal there is aligned at the first query, which differs from ours only where there are fewer queries.
         mask = attn_mask
         if is_causal and q.shape[2] != k.shape[2]:
@@ -119,14 +129,23 @@ class Collector:
         factor = q.shape[-1] ** -0.5 if scale is None else scale
         scores = Scores(q, k, factor, mask, is_causal and mask is None)
         if self.mode == "operands":
-            self.add_operands(None, scores)
+            self.add_operands(None, scores, v)
         else:
-            self.add_blocks(None, scores, None)
+            self.add_blocks(None, scores, v, output=False)
 
-    def add_operands(self, module: Any, scores: Scores) -> None:
-        self.calls.append(
-            Call(*self.named(module), int(scores.query.shape[1]), scores.sinks is not None, scores=scores)
-        )
+    def add_operands(self, module: Any, scores: Scores, value: Tensor) -> None:
+        count = int(scores.query.shape[1])
+        lengths = self._lengths(value, count)
+        self.calls.append(Call(*self.named(module), count, scores.sinks is not None, scores=scores, lengths=lengths))
+
+    def _lengths(self, value: Tensor | None, heads: int) -> Tensor | None:
+        """``‖v_k‖`` of values [batch, key head, key, size], mean over the heads that are reduced: [batch, key]."""
+        if value is None or not self.measure:
+            return None
+        lengths = value.detach().norm(dim=-1).float()  # [batch, key head, key]
+        if isinstance(self.reduce, list):  # several heads may share a key head
+            lengths = lengths[:, [head * lengths.shape[1] // heads for head in self.reduce]]
+        return lengths.mean(1)
 
     def named(self, module: Any) -> tuple[str, bool]:
         path = self.paths.get(id(module), "") if module is not None else (_path.get() or ("",))[-1]
@@ -192,7 +211,7 @@ def register(original: str) -> str:
             return eager_function(module)(module, query, key, value, itself_only(query, key), **kwargs)
         if collector.mode == "whole":
             out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)
-            collector.add(module, weights, getattr(module, "sinks", None) is not None)
+            collector.add(module, weights, value, getattr(module, "sinks", None) is not None)
             return out, None
         if collector.mode == "inside":
             out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)
@@ -215,7 +234,7 @@ def register(original: str) -> str:
         from attnflow.capture.linear import attention_output
 
         out, operands = attention_output(scores, value, collector.offload)
-        collector.add_operands(module, operands)
+        collector.add_operands(module, operands, value)
         return out, None
 
     def mask(*args: Any, **kwargs: Any) -> Any:
@@ -297,7 +316,7 @@ class Intercept(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
         if collector is not None and func is torch.nn.functional.multi_head_attention_forward:
             needed, averaged = kwargs.get("need_weights", True), kwargs.get("average_attn_weights", True)
             out, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
-            collector.add(None, weights if weights.dim() == 4 else weights[None])
+            collector.add(None, weights if weights.dim() == 4 else weights[None], None)
             return out, (weights.mean(-3) if averaged else weights) if needed else None
         return func(*args, **kwargs)
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from attnflow.graph import with_residual
+from attnflow.capture.sublayer import FORMS
+from attnflow.errors import InputError
+from attnflow.graph import check_residual, with_own_shares, with_residual
+from attnflow.sinks import kept_at_home, sink_positions
 
 if TYPE_CHECKING:
     from attnflow.capture.inside import Inside
+
+
+Residual = float | Literal["measured"]
+"""The weight of the residual connection: one for all positions, or what was measured at each."""
 
 
 class Prediction(NamedTuple):
@@ -28,15 +36,58 @@ class Step:
     weights: [query, key] over all positions of the level above and the level below. carried: the positions that only pass
     through here (the source while a decoder layer runs); their rows are one-hot. residual: whether there is a residual
     connection; merging patches has none. whole: whether it is in the weights already.
+    lengths: of the values at the keys, [key]. own: the measured weight of the residual connection, [query]. Both are None
+    where they are not known.
     """
 
     weights: Tensor
     carried: range = range(0)
     residual: bool = True
     whole: bool = False
+    lengths: Tensor | None = None
+    own: Tensor | None = None
 
-    def graph(self, residual: float) -> Tensor:
-        return with_residual(self.weights, residual) if self.residual and not self.whole else self.weights
+    def graph(self, residual: Residual) -> Tensor:
+        if not self.residual or self.whole:
+            return self.weights
+        if isinstance(residual, str):
+            return with_own_shares(self.weights, measured_shares(self.own).to(self.weights.dtype))
+        return with_residual(self.weights, residual)
+
+    @cached_property
+    def sinks(self) -> tuple[int, ...] | None:
+        """The keys that are sinks here, as `attnflow.sinks.sink_positions` tells them; None where no values were seen."""
+        return None if self.lengths is None else sink_positions(self.weights, self.lengths)
+
+    def without_sinks(self) -> Step:
+        """The same where what goes to a sink stays where it is."""
+        if not self.residual:
+            return self
+        if self.sinks is None:
+            raise InputError(
+                'sinks="residual" needs to know which positions are sinks, and this trace does not: the values of its '
+                'attention were not seen, or it has two stacks of layers, or other edges. Give sinks="keep"'
+            )
+        return replace(self, weights=kept_at_home(self.weights, self.sinks))
+
+
+def measured_shares(own: Tensor | None) -> Tensor:
+    """The measured weights of the residual connection, of a layer where there are any."""
+    if own is None:
+        raise InputError(
+            'residual="measured" needs to know what attention adds to each state, which is known of '
+            f"{FORMS} with one stack of layers, and not of this trace: give a weight between 0 and 1"
+        )
+    return own
+
+
+def check_shares(residual: Residual) -> None:
+    """That it is a weight of the residual connection, or "measured"."""
+    if isinstance(residual, str):
+        if residual != "measured":
+            raise InputError(f'residual={residual!r}: expected a weight between 0 and 1, or "measured"')
+    else:
+        check_residual(residual)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from attnflow.capture.collect import Call, Collector
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Pass, Prediction
 from attnflow.capture.predict import prediction
+from attnflow.capture.shares import Form, forms_of, measuring
 from attnflow.errors import InputError, ModelError
 from attnflow.version import __version__
 
@@ -84,6 +85,7 @@ class Runner:
         self.checked: dict[str, Checked] = {}
         self.checked_linear: set[str] = set()
         self.reads_cache: bool | None = None
+        self._forms: dict[tuple[str, ...], tuple[Form, ...]] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {type(self.model).__name__})"
@@ -149,11 +151,13 @@ class Runner:
         *,
         collector: Collector | None = None,
         grad: bool = False,
+        measure: bool = True,
     ) -> Batch:
         """One forward pass of inputs that may run together, padded to the longest of them.
 
         reduce: how heads are reduced. keep: layers whose heads stay. whole_bytes: up to this size of a layer, all heads are
         computed at once. collector: what listens instead of one that reduces heads. grad: keep the graph of autograd.
+        measure: see how long the values are and, where the form of the layers is known, how much of a state is its own.
         """
         checked = self.verify(encoded[0]) if checked is None else checked
         tensors = (
@@ -169,9 +173,22 @@ class Runner:
                 if checked.blocks and layer_bytes > (WHOLE_BYTES if whole_bytes is None else whole_bytes)
                 else "whole"
             )
-            collector = Collector(mode, reduce, keep if isinstance(keep, bool) else checked.stack.calls_of(keep))
-        out = self.run(tensors, collector, checked, last=[] if checked.stack.cross else lengths, grad=grad)
+            kept = keep if isinstance(keep, bool) else checked.stack.calls_of(keep)
+            collector = Collector(mode, reduce, kept, measure=measure)
+        last = [] if checked.stack.cross else lengths
+        if measure:
+            with measuring(self.forms(checked), checked, collector) as write:
+                out = self.run(tensors, collector, checked, last=last, grad=grad)
+            write(collector.calls)
+        else:
+            out = self.run(tensors, collector, checked, last=last, grad=grad)
         return Batch(self, checked, encoded, out, collector.calls, lengths, collector.mode, reduce)
+
+    def forms(self, checked: Checked) -> tuple[Form, ...]:
+        """The layers whose additions can be measured, which takes a while to find out."""
+        if checked.paths not in self._forms:
+            self._forms[checked.paths] = forms_of(self.model, checked)
+        return self._forms[checked.paths]
 
     def run(
         self,

@@ -166,7 +166,7 @@ class Explainer:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
         work = self._stacked if self.stacked else self._traced
         try:
-            batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES)
+            batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=False)
             return list(work(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
             raise

@@ -53,8 +53,9 @@ def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
     elif how == "graph":
         largest = edge_weights.sum(-1).max()
         edge_weights = edge_weights / torch.where(largest == 0, 1, largest)
-    steps = [
-        replace(step, weights=w.float(), whole=kind.whole) for step, w in zip(trace.steps, edge_weights, strict=True)
+    steps = [  # sinks are told by attention, which these weights are not
+        replace(step, weights=w.float(), whole=kind.whole, lengths=None)
+        for step, w in zip(trace.steps, edge_weights, strict=True)
     ]
     # normalize says what becomes of rows that a sink takes from
     provenance = {k: v for k, v in trace.provenance.items() if k != "missing"}

@@ -1,0 +1,164 @@
+"""How much of a state comes from itself: what attention adds beside what was there, measured while the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.check import Checked, half
+from attnflow.capture.collect import Call, Collector, is_collecting
+from attnflow.capture.routes import EAGER
+from attnflow.capture.sublayer import Parts, layer_path, parts_of
+
+MANY = 1 << 16
+"""Layers wait until their states have so many numbers together: of a few numbers, calls cost more than sums."""
+
+LOOKED_AT = 8
+"""The form of a layer is the same at every position, so that a few of them tell whether it is the right one."""
+
+Form = tuple[Any, Parts]
+"""A layer and the parts around its attention."""
+
+
+def own_share(x: Tensor, o: Tensor, y: Tensor, norms: Sequence[Any] = ()) -> tuple[Tensor, Tensor]:
+    """``p(x) / (p(x) + p(o))`` with ``p(z) = max(0, ‖y‖₁ - ‖y - z‖₁)``, of ``y = x + o``: the own share of a state.
+
+    x is the residual stream, o what attention adds to it. How near a part comes to the whole is what ALTI (Ferrando et al.
+    2022, Eq. 9) and information flow routes (Ferrando & Voita 2024) call its share. Where a norm follows the addition, y is
+    its output, and the parts pass it with its scale held constant. Where both parts are farther from y than zero is, the
+    one that is less far has the more, ``‖y - o‖₁ / (‖y - x‖₁ + ‖y - o‖₁)``.
+
+    x, o, y: [layer, text, position, width]. norms: the module of each layer, where a norm follows.
+
+    Returns the shares [layer, text, position], and by how much of ‖y‖₁ the parts miss y, at the worst of some positions.
+    """
+    if norms:
+        gamma, beta = (torch.stack([getattr(norm, name) for norm in norms]) for name in ("weight", "bias"))
+        gamma, beta = (z.detach()[:, None, None].to(y) for z in (gamma, beta))  # [layer, 1, 1, width]
+        total = x + o
+        size = gamma / torch.sqrt(total.var(-1, correction=0, keepdim=True) + norms[0].eps)
+        x, o = (x - x.mean(-1, keepdim=True)) * size, (o - o.mean(-1, keepdim=True)) * size
+        without_x, without_o = o + beta, x + beta
+    else:
+        without_x, without_o = o, x
+    whole, far_x, far_o = _length(y), _length(without_x), _length(without_o)
+    near_x, near_o = (whole - far_x).clamp(min=0), (whole - far_o).clamp(min=0)
+    none = (near_x + near_o) == 0
+    part, rest = torch.where(none, far_o, near_x), torch.where(none, far_x, near_o)
+    still = (part + rest) == 0  # nothing was there and nothing is added
+    # position by position: one with large entries, as first tokens have them, would hide what is wrong at others
+    some, last = (slice(None), slice(None), slice(-LOOKED_AT, None)), slice(-LOOKED_AT, None)
+    gap = (_length(x[some] + without_x[some] - y[some]) / whole[..., last].clamp(min=1e-30)).max()
+    return torch.where(still, 1, part / torch.where(still, 1, part + rest)), gap
+
+
+def _length(z: Tensor) -> Tensor:
+    return z.abs().sum(-1)  # several times as fast as torch.linalg.vector_norm of order 1
+
+
+@dataclass
+class Additions:
+    """What was seen of the layers' additions, in the order of the passes through them.
+
+    shares: [text, position] of each. pending: x, o, y and the norm of layers that wait to be measured together.
+    """
+
+    shares: list[Tensor] = field(default_factory=list)
+    gaps: list[Tensor] = field(default_factory=list)
+    pending: list[tuple[Tensor, Tensor, Tensor, Any]] = field(default_factory=list)
+    slack: float = 1e-4
+
+    def add(self, x: Any, o: Any, y: Any, norm: Any) -> None:
+        if not all(isinstance(z, Tensor) and z.dim() == 3 and z.shape == y.shape for z in (x, o, y)):
+            return  # one is missing, and then the count is wrong, which is told at the end
+        self.slack = 0.03 if half(y.dtype) else 1e-4
+        self.pending.append((x, o, y, norm))
+        if len(self.pending) * y.numel() >= MANY:
+            self.measure()
+
+    def measure(self) -> None:
+        if not self.pending:
+            return
+        *states, norms = zip(*self.pending, strict=True)
+        self.pending.clear()
+        with torch.no_grad():
+            x, o, y = (torch.stack(of_layers) if len(of_layers) > 1 else of_layers[0][None] for of_layers in states)
+            if y.dtype != torch.float64:
+                x, o, y = x.float(), o.float(), y.float()
+            shares, gap = own_share(x, o, y, [norm for norm in norms if norm is not None])
+        self.shares += shares.detach()
+        self.gaps.append(gap)
+
+    def right(self) -> bool:
+        """Whether all additions are what the form of the layers says."""
+        return bool(self.gaps) and bool(
+            torch.stack([gap.to(self.gaps[0].device) for gap in self.gaps]).max() <= self.slack
+        )
+
+
+@contextmanager
+def measuring(
+    forms: Sequence[Form], checked: Checked, collector: Collector
+) -> Iterator[Callable[[Sequence[Call]], None]]:
+    """While it lasts, the layers are watched; the function that it gives then writes what was seen into the calls.
+
+    Layers of an unknown form, or whose numbers are not what the form says, leave the calls as they are.
+    """
+    additions = Additions()
+
+    def write(calls: Sequence[Call]) -> None:
+        additions.measure()
+        if len(additions.shares) == len(checked.stack.main) and additions.right():
+            for number, share in zip(checked.stack.main, additions.shares, strict=True):
+                calls[number].own = share
+
+    with ExitStack() as stack:
+        for layer, parts in forms:
+            for handle in _watched(layer, parts, additions, collector):
+                stack.callback(handle.remove)
+        yield write
+
+
+def forms_of(model: Any, checked: Checked) -> tuple[Form, ...]:
+    """The layers with the parts of each; none at all where one of them has no known form."""
+    if checked.route == EAGER or checked.stack.cross:
+        return ()
+    forms: dict[str, Form] = {}  # by path: ALBERT shares layers
+    for number in checked.stack.main:
+        path = layer_path(checked.paths[number])
+        parts = parts_of(model, checked.paths[number]) if path else None
+        if parts is None:
+            return ()
+        forms[path] = model.get_submodule(path), parts
+    return tuple(forms.values())
+
+
+def _watched(layer: Any, parts: Parts, additions: Additions, collector: Collector) -> Iterator[Any]:
+    """The handles of hooks on the layer, on the projection after its attention, and where y is seen."""
+    x: Any = None
+    o: Any = None
+
+    def enter(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        nonlocal x
+        if is_collecting(collector):  # hooks see the passes of all threads
+            x = args[0] if args else named.get("hidden_states")
+
+    def project(module: Any, args: Any, out: Any) -> None:
+        nonlocal o
+        if is_collecting(collector):
+            o = out
+
+    def see(module: Any, args: Any, out: Any = None) -> None:
+        nonlocal x, o
+        if is_collecting(collector):
+            additions.add(x, o, args[0] if parts.before else out, parts.norm)
+            x = o = None
+
+    yield layer.register_forward_pre_hook(enter, with_kwargs=True)
+    yield parts.projection.register_forward_hook(project)
+    yield (parts.seen.register_forward_pre_hook if parts.before else parts.seen.register_forward_hook)(see)

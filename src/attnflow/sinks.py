@@ -1,0 +1,101 @@
+"""Sinks: positions that take attention because something must, while their values carry next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attnflow._arrays import Array, ArrayT, eye_like
+from attnflow.errors import InputError
+
+SINKS = ("keep", "residual")
+
+SHORT = 0.5
+"""The value of a sink is at most this much of the median value's length."""
+
+FAR = 4.0
+"""And it takes at least this many times its value's share of the attention."""
+
+MOST = 0.9
+"""A row of which one sink takes more than this says nothing of the other inputs."""
+
+
+def check_sinks(sinks: str) -> None:
+    if not isinstance(sinks, str) or sinks not in SINKS:
+        raise InputError(f"sinks={sinks!r}: expected one of {', '.join(map(repr, SINKS))}")
+
+
+def sink_positions(weights: Array, lengths: Array) -> tuple[int, ...]:
+    """The keys of one layer that are sinks: their weight is far above their value's share.
+
+    Key k gets ``w_k``, the mean of ``W[q, k]`` over the queries q ≠ k that can see it. Its turn ``t_k`` is the same mean of
+    1 / (keys that q can see), and its value is ``s_k = ‖v_k‖ / median ‖v‖`` long. It is a sink where ``s_k ≤ 1/2`` and
+    ``w_k ≥ 4 · s_k · t_k``, four times what its value would earn it, and ``w_k ≥ t_k``, at least its turn.
+
+    weights: ``[query, key]``, heads reduced. lengths: ``‖v_k‖`` of every key.
+
+    >>> import numpy as np
+    >>> sink_positions(np.array([[1, 0, 0], [0.8, 0.2, 0], [0.7, 0.1, 0.2]]), np.array([0.1, 1, 1]))
+    (0,)
+    """
+    ordered = sorted(lengths.tolist())
+    median = ordered[len(ordered) // 2]
+    short = [k for k, length in enumerate(lengths.tolist()) if length <= SHORT * median]
+    if not short or not median:
+        return ()
+    columns = weights[:, short]  # [query, candidate]
+    seen = (columns > 0) * 1.0
+    counts = (weights > 0).sum(-1)
+    turns = seen / (counts + (counts == 0))[:, None]
+    positions = []
+    for number, k in enumerate(short):
+        others = seen[:, number].sum() - seen[k, number]
+        if not others:
+            continue
+        received = float((columns[:, number].sum() - columns[k, number]) / others)
+        turn = float((turns[:, number].sum() - turns[k, number]) / others)
+        if received >= turn * max(1.0, FAR * float(lengths[k]) / median):
+            positions.append(k)
+    return tuple(positions)
+
+
+def kept_at_home(weights: ArrayT, positions: Sequence[int]) -> ArrayT:
+    """What goes from q to a sink k ≠ q stays at q: added to ``W[q, q]``. Rows keep their sums.
+
+    weights: square, ``[…, query, key]``. positions: the sinks.
+
+    >>> import numpy as np
+    >>> kept_at_home(np.array([[1, 0], [0.75, 0.25]]), [0]).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if not len(positions):
+        return weights
+    at: Any = list(positions)
+    n = int(weights.shape[-1])
+    own: Array = eye_like(weights, n)
+    removed: Array = weights[..., at] * (1 - own[:, at])  # [query, sink]
+    moved: ArrayT = weights + removed.sum(-1)[..., None] * own
+    moved[..., at] -= removed
+    return moved
+
+
+def share_of(values: Any, positions: Sequence[int]) -> float:
+    """How much of a row goes to these positions, as a share of its sum."""
+    total = float(values.sum())
+    return float(values[list(positions)].sum()) / total if total else 0.0
+
+
+def overwhelming(values: Any, positions: Sequence[int], method: str, tokens: Sequence[str]) -> str | None:
+    """The sentence that a reader needs where one sink takes more than nine tenths of a row [input]; else None.
+
+    A rollout is a share already. A flow is compared with all that leaves the query, which is 1 at most.
+    """
+    taken = "of what leaves the query can flow" if method == "flow" else f"of this {method} goes"
+    for position in positions:
+        share = float(values[position]) if method == "flow" else share_of(values, [position])
+        if share > MOST:
+            return (
+                f"{100 * share:.0f} % {taken} to {tokens[position]!r}, a sink whose value carries next to nothing: the "
+                "edges 'answer' show what the answer rests on"
+            )
+    return None

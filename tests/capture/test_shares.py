@@ -1,0 +1,275 @@
+"""What is measured beside attention: the own share of every state, and how long values are."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+import torch
+
+import attnflow as af
+from attnflow.capture import shares
+from attnflow.capture.passes import Step
+from helpers import edge_oracles as oracles
+from helpers.architectures import POSITIONS, hf
+from helpers.small_models import TEXT, bert, gpt2
+from helpers.small_tokenizers import byte_level
+
+IDS = oracles.text(12)
+UNKNOWN = (
+    r'residual="measured" needs to know what attention adds to each state, which is known of BERT-, GPT-2- and Llama-like '
+    "models with one stack of layers, and not of this trace: give a weight between 0 and 1"
+)
+
+
+@pytest.mark.parametrize("many", [1, 1 << 16])
+@pytest.mark.parametrize("name", list(oracles.models()))
+def test_own_shares_are_their_definition(name: str, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "MANY", many)
+    build = oracles.models()[name]
+    plain = build()
+    trace = af.wrap(build()).trace({"input_ids": IDS})
+    spreads = []
+    for layer, step in enumerate(trace.steps):
+        expected = oracles.own_share(plain, IDS, layer)
+        assert 0 <= expected.min() < expected.max() <= 1
+        spreads.append(np.ptp(expected))
+        np.testing.assert_allclose(step.own, expected, atol=2e-5)
+    assert max(spreads) > 0.05
+    graph = trace.graph(residual="measured")
+    raw = trace.graph(residual=0)
+    np.testing.assert_allclose(graph.sum(-1), raw.sum(-1), atol=1e-6)
+    for layer, step in enumerate(trace.steps):
+        r = np.asarray(step.own, np.float64)
+        for q in range(len(r)):
+            row = (1 - r[q]) * raw[layer, q]
+            row[q] += r[q]
+            np.testing.assert_allclose(graph[layer, q], row, atol=1e-6)
+    rolled = trace.rollout(query="all", residual="measured")
+    np.testing.assert_allclose(rolled.values, af.rollout(graph), atol=1e-6)
+    flows = trace.flow(query=[3], residual="measured", layer=-1)
+    np.testing.assert_allclose(flows.values, af.flow(graph, queries=[3], layers=-1), atol=1e-6)
+    assert rolled.provenance["residual"] == "measured" == flows.provenance["residual"]
+
+
+def test_parts_that_cancel_are_told_apart_by_how_far_they_are() -> None:
+    x, o = torch.tensor([3.0, -3.0, 0, 0]), torch.tensor([-3.0, 3.0, 0.1, 0])
+    share, gap = shares.own_share(*(z.reshape(1, 1, 1, 4) for z in (x, o, x + o)))
+    assert float(share) == pytest.approx(6 / 12.1) and float(gap) == 0
+    nothing = torch.zeros(1, 1, 1, 4)
+    assert float(shares.own_share(nothing, nothing, nothing)[0]) == 1
+    assert float(shares.own_share(nothing, nothing + 1, nothing + 1)[0]) == 0
+    assert float(shares.own_share(nothing, nothing + 1, nothing + 2)[1]) == 0.5
+
+
+@pytest.mark.parametrize("model", [bert("BertModel"), gpt2()], ids=["bert", "gpt2"])
+def test_a_batch_measures_what_single_texts_do(model: Any) -> None:
+    texts = [TEXT, "the key", "the key to the cabinet of the key to the cabinet"]
+    for together, alone in zip(model.trace(texts), map(model.trace, texts), strict=True):
+        for one, other in zip(together.steps, alone.steps, strict=True):
+            assert len(one.own) == len(one.lengths) == len(alone.tokens)
+            np.testing.assert_allclose(one.own, other.own, atol=1e-5)
+            np.testing.assert_allclose(one.lengths, other.lengths, rtol=1e-5)
+        np.testing.assert_allclose(together.graph("measured"), alone.graph("measured"), atol=1e-5)
+
+
+def test_blocks_heads_and_edges_measure_the_same() -> None:
+    model = af.wrap(oracles.models()["llama"]().float(), byte_level())
+    ids = {"input_ids": IDS}
+    trace = model.trace(ids)
+    blocks = model.run_batch([model.encode(ids)], whole_bytes=0)
+    assert blocks.mode == "blocks"
+    inside = model.trace(ids, edges="mean")
+    for layer, step in enumerate(trace.steps):
+        call = blocks.calls[layer]
+        np.testing.assert_allclose(call.own[0], step.own, atol=1e-6)
+        np.testing.assert_allclose(call.lengths[0], step.lengths, rtol=1e-5)
+        np.testing.assert_allclose(inside.steps[layer].own, step.own, atol=1e-6)
+    np.testing.assert_allclose(inside.graph("measured"), trace.graph("measured"), atol=1e-6)
+    assert model.run_batch([model.encode(ids)], measure=False).calls[0].lengths is None
+
+
+def test_lengths_are_those_of_the_values_that_heads_read() -> None:
+    model = oracles.models()["llama"]()
+    heads, shared = model.config.num_attention_heads, model.config.num_key_value_heads
+    assert shared < heads
+    for reduce, chosen in (("mean", range(heads)), ("max", range(heads)), ([0, heads - 1], [0, heads - 1])):
+        trace = af.wrap(oracles.models()["llama"]()).trace({"input_ids": IDS}, heads=reduce)
+        for layer, step in enumerate(trace.steps):
+            b = oracles.block(model, layer)
+            _, seen, _ = oracles.run(model, IDS, layer)
+            expected = [np.mean([np.linalg.norm(x @ b.W_V[h] + b.b_V[h]) for h in chosen]) for x in seen]
+            np.testing.assert_allclose(step.lengths, expected, rtol=1e-5)
+
+
+def test_long_contexts_roll_out_measured_shares() -> None:
+    model = af.wrap(oracles.models()["llama"]().float(), byte_level())
+    ids = {"input_ids": IDS}
+    linear = model.trace(ids, memory="linear", queries=[4, 11], layers=[0, -1])
+    expected = model.trace(ids).rollout(query=[4, 11], layer=[0, -1], residual="measured")
+    np.testing.assert_allclose(linear.rollout(residual="measured").values, expected.values, atol=1e-5)
+    assert linear.rollout(residual="measured").provenance["residual"] == "measured"
+
+
+def test_words_are_merged_after_what_tokens_measure() -> None:
+    model = bert("BertModel")
+    trace = model.trace("the unkeyable cabinets")
+    assert len(trace.words().tokens) < len(trace.tokens)
+    graph = af.merge(trace.graph("measured"), trace.words().word_groups)
+    np.testing.assert_allclose(trace.words().graph("measured"), graph, atol=1e-6)
+    expected = af.rollout(graph, queries=0)
+    result = trace.rollout(query=0, residual="measured")
+    np.testing.assert_allclose(result.words().values, expected, atol=1e-6)
+    assert result.words().provenance["residual"] == "measured"
+
+
+def test_half_precision_is_measured_in_single() -> None:
+    model = oracles.models()["llama"]().to(torch.bfloat16)
+    trace = af.wrap(model).trace({"input_ids": IDS})
+    assert trace.steps[0].own.dtype == torch.float32
+    np.testing.assert_allclose(trace.steps[0].own, oracles.own_share(oracles.models()["llama"](), IDS, 0), atol=0.05)
+
+
+def test_layers_of_no_known_form_are_refused_when_asked() -> None:
+    other = af.wrap(hf("OPTModel", **POSITIONS, word_embed_proj_dim=16, ffn_dim=32)()).trace({"input_ids": IDS})
+    other.rollout()
+    for ask in (other.rollout, other.flow, other.graph):
+        with pytest.raises(af.InputError, match=UNKNOWN):
+            ask(residual="measured")
+
+
+def test_numbers_that_are_not_what_the_form_says_are_not_believed() -> None:
+    """Gemma 2 norms what attention gives before it adds it, under the names of Llama."""
+    model = hf("Gemma2Model", head_dim=8, num_key_value_heads=1)()
+    trace = af.wrap(model).trace({"input_ids": IDS})
+    assert all(step.own is None for step in trace.steps) and all(step.lengths is not None for step in trace.steps)
+    with pytest.raises(af.InputError, match=UNKNOWN):
+        trace.rollout(residual="measured")
+
+
+def test_another_word_for_the_residual_is_refused() -> None:
+    trace = bert("BertModel").trace(TEXT)
+    for ask in (trace.rollout, trace.flow, trace.graph):
+        with pytest.raises(af.InputError, match="residual='real': expected a weight between 0 and 1, or \"measured\""):
+            ask(residual="real")
+
+
+def test_hooks_are_gone_and_other_threads_are_not_heard() -> None:
+    model = gpt2()
+    alone = model.trace(TEXT)
+    done = threading.Event()
+
+    def beside() -> None:
+        while not done.is_set():
+            model.trace("the cabinet")
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    try:
+        for _ in range(20):
+            for one, other in zip(model.trace(TEXT).steps, alone.steps, strict=True):
+                np.testing.assert_array_equal(one.own, other.own)
+    finally:
+        done.set()
+        thread.join()
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.model.modules())
+
+
+def planted() -> Any:
+    """A GPT-2 in which every position looks at token 1, whose value is short: a sink, wherever it stands."""
+    model = gpt2()
+    with torch.no_grad():
+        transformer = model.model.transformer
+        transformer.wpe.weight.mul_(0.05)
+        transformer.wte.weight[:, 0] = 0
+        transformer.wte.weight[1] = 0
+        transformer.wte.weight[1, 0] = 400
+        for block in transformer.h:
+            width = 16
+            block.ln_1.weight.fill_(1)
+            block.ln_1.bias.zero_()
+            c = block.attn.c_attn
+            c.weight[0, 2 * width :] = 0  # what the token is says nothing,
+            c.weight[1:, 2 * width :] -= c.weight[1:, 2 * width :].mean(0)  # nor does the mean that its norm takes off
+            c.weight[0, width : 2 * width] = 4
+            c.weight[1:, width : 2 * width] *= 0.1
+            c.bias[:width] = 1
+    return model
+
+
+def test_a_planted_sink_is_seen_wherever_it_stands() -> None:
+    model = planted()
+    for place in (0, 3):
+        ids = [5, 6, 7, 8, 9, 10, 11]
+        ids[place] = 1
+        trace = model.trace({"input_ids": torch.tensor([ids])})
+        assert [step.sinks for step in trace.steps] == [(place,)] * 2
+        assert trace.sinks() == (place,)
+        kept = trace.rollout(layer=-1)
+        row = kept.row()
+        report = kept.provenance["sinks"]
+        assert report["mode"] == "keep" and report["positions"] == [place]
+        assert report["share"] == pytest.approx(row[place] / row.sum(), abs=1e-4)
+        moved = trace.rollout(layer=-1, sinks="residual")
+        graph = trace.graph(sinks="residual")
+        assert (np.delete(graph[:, :, place], place, 1) == 0).all()
+        np.testing.assert_allclose(graph.sum(-1), 1, atol=1e-6)
+        np.testing.assert_allclose(moved.values, af.rollout(graph, queries=-1, layers=-1), atol=1e-6)
+        assert moved.row()[place] < 1e-6
+        expected = np.mean([float(step.weights[-1, place]) for step in trace.steps])
+        assert moved.provenance["sinks"] == {"mode": "residual", "positions": [place], "share": round(expected, 4)}
+        np.testing.assert_allclose(
+            trace.flow(layer=-1, sinks="residual").values, af.flow(graph, queries=-1, layers=-1), atol=1e-6
+        )
+        raw = trace.raw(layer=0, sinks="residual")
+        assert raw.row()[place] == 0 and raw.row().sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
+    trace = planted().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])})
+    steps = tuple(Step(step.weights, lengths=step.lengths) for step in trace.steps) * 6
+    deep = af.trace.Trace(**{**vars(trace), "steps": steps, "ends": tuple(range(len(steps)))})
+    result = deep.rollout(layer=-1)
+    (note,) = result.provenance["notes"]
+    assert note.startswith(f"{100 * result.row()[0]:.0f} % of this rollout goes to {trace.tokens[0]!r}, a sink")
+    (note,) = deep.flow(layer=-1).provenance["notes"]
+    assert "can flow to" in note
+    assert "notes" not in deep.raw(layer=-1).provenance
+    assert "notes" not in deep.rollout(layer=-1, sinks="residual").provenance
+
+
+def test_words_come_after_sinks() -> None:
+    model = planted()
+    tokens = [1, *model.encode(TEXT).tensors["input_ids"][0].tolist()]
+    trace = model.trace(model.tokenizer.decode(tokens))
+    merged = af.merge(trace.graph(sinks="residual"), trace.words().word_groups)
+    np.testing.assert_allclose(trace.words().graph(sinks="residual"), merged, atol=1e-6)
+    result = trace.rollout(sinks="residual")
+    np.testing.assert_allclose(result.words().values, trace.words().rollout(sinks="residual").values)
+    assert result.words().provenance["sinks"]["mode"] == "residual"
+
+
+def test_where_sinks_are_not_known() -> None:
+    message = r'sinks="residual" needs to know which positions are sinks, and this trace does not'
+    edged = gpt2().trace(TEXT, edges="value-norm")
+    summary = af.wrap(hf("T5ForConditionalGeneration", d_model=16, d_kv=8, num_layers=2, num_heads=2, d_ff=32)())
+    target = summary.trace({"input_ids": IDS, "decoder_input_ids": IDS[:, :4]})
+    for trace in (edged, target):
+        assert "sinks" not in trace.rollout().provenance
+        for ask in (trace.raw, trace.rollout, trace.flow, trace.graph):
+            with pytest.raises(af.InputError, match=message):
+                ask(sinks="residual")
+
+
+def test_results_without_the_new_options_are_as_they_were() -> None:
+    trace = gpt2().trace(TEXT)
+    assert trace.rollout().provenance.keys() == trace.flow().provenance.keys()
+    assert "sinks" not in trace.rollout().recipe
+    graph = trace.graph()
+    np.testing.assert_array_equal(graph, af.attention_graph(trace.graph(residual=0).astype(np.float32)[:, None]))

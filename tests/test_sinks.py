@@ -1,0 +1,117 @@
+"""Sinks on arrays: which positions they are, and what becomes of the attention that goes to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnflow as af
+from attnflow.sinks import FAR, SHORT, check_sinks, kept_at_home, overwhelming, share_of, sink_positions
+
+
+def slow_sinks(weights: np.ndarray, lengths: np.ndarray) -> tuple[int, ...]:
+    """The definition, key by key and query by query."""
+    n = len(lengths)
+    median = sorted(lengths)[n // 2]
+    sinks = []
+    for k in range(n):
+        received, turns = [], []
+        for q in range(n):
+            if q != k and weights[q, k] > 0:
+                received.append(weights[q, k])
+                turns.append(1 / np.count_nonzero(weights[q]))
+        if received and lengths[k] <= SHORT * median:
+            value = lengths[k] / median
+            if np.mean(received) >= FAR * value * np.mean(turns) and np.mean(received) >= np.mean(turns):
+                sinks.append(k)
+    return tuple(sinks)
+
+
+def attention(rng: np.random.Generator, n: int, causal: bool) -> np.ndarray:
+    scores = rng.normal(size=(n, n)) * 2
+    scores[:, rng.integers(n)] += 3
+    weights = np.exp(scores) * (np.tril(np.ones((n, n))) if causal else 1)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_sinks_are_their_definition(causal: bool, kind: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rng = np.random.default_rng(0)
+    counts = []
+    for n in (1, 2, 3, 5, 9, 30):
+        for _ in range(20):
+            weights, lengths = attention(rng, n, causal), rng.choice([0.05, 0.2, 0.45, 0.6, 1, 1.3], n)
+            given: Any = (weights, lengths) if kind == "numpy" else map(torch.as_tensor, (weights, lengths))
+            positions = sink_positions(*given)
+            assert positions == slow_sinks(weights, lengths)
+            counts.append(len(positions))
+    assert 0 in counts and max(counts) > 2
+
+
+def test_attention_that_prefers_nobody_has_no_sinks() -> None:
+    n = 6
+    for mask in (np.ones((n, n)), np.tril(np.ones((n, n)))):
+        uniform = mask / mask.sum(-1, keepdims=True)
+        assert sink_positions(uniform, np.ones(n)) == ()
+        # and weight alone makes none: the value must be short, too
+        first = uniform * 0.1
+        first[:, 0] += 0.9
+        assert sink_positions(first, np.ones(n)) == ()
+        assert sink_positions(first, np.array([0.1, 1, 1, 1, 1, 1])) == (0,)
+    assert sink_positions(np.eye(3), np.array([0.1, 1, 1])) == ()  # nobody else looks at it
+    assert sink_positions(first, np.zeros(n)) == ()  # no value carries anything
+
+
+def test_a_short_value_that_nobody_prefers_is_no_sink() -> None:
+    weights = np.full((4, 4), 0.3)
+    weights[:, 1] = 0.1
+    assert sink_positions(weights, np.array([1, 0.01, 1, 1])) == ()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_what_goes_to_a_sink_stays_at_home(kind: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    weights = attention(np.random.default_rng(1), 7, True)
+    expected = weights.copy()
+    for q in range(7):
+        for k in (0, 3):
+            if k != q:
+                expected[q, q] += expected[q, k]
+                expected[q, k] = 0
+    given: Any = weights if kind == "numpy" else torch.as_tensor(weights)
+    moved = kept_at_home(given, (0, 3))
+    np.testing.assert_allclose(moved, expected, atol=1e-15)
+    np.testing.assert_allclose(moved.sum(-1), 1, atol=1e-15)
+    assert kept_at_home(given, ()) is given
+    np.testing.assert_array_equal(weights, attention(np.random.default_rng(1), 7, True))  # and what was given stays
+
+
+def test_batches_and_layers_go_together() -> None:
+    rng = np.random.default_rng(2)
+    layers = np.stack([attention(rng, 5, True) for _ in range(3)])
+    np.testing.assert_array_equal(kept_at_home(layers, [1]), np.stack([kept_at_home(w, [1]) for w in layers]))
+
+
+def test_the_sentence_for_a_row_that_a_sink_takes() -> None:
+    row, tokens = np.array([0.98, 0.01, 0.01]), ["The", "key", "is"]
+    assert overwhelming(row, [0], "rollout", tokens) == (
+        "98 % of this rollout goes to 'The', a sink whose value carries next to nothing: the edges 'answer' show what the "
+        "answer rests on"
+    )
+    assert overwhelming(np.array([0.95, 0.6, 0.5]), [0], "flow", tokens) == (
+        "95 % of what leaves the query can flow to 'The', a sink whose value carries next to nothing: the edges 'answer' "
+        "show what the answer rests on"
+    )
+    assert overwhelming(row, [1], "rollout", tokens) is None
+    assert overwhelming(np.array([0.9, 0.1, 0]), [0], "rollout", tokens) is None
+    assert share_of(row, [0, 2]) == pytest.approx(0.99) and share_of(np.zeros(3), [0]) == 0
+
+
+@pytest.mark.parametrize("sinks", ["drop", None, 1])
+def test_other_words_are_refused(sinks: Any) -> None:
+    with pytest.raises(af.InputError, match=f"sinks={sinks!r}: expected one of 'keep', 'residual'"):
+        check_sinks(sinks)
