@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 KEEP_BYTES = 32 << 20
 """Weights of a layer up to this size wait for the backward pass; larger ones are computed again, some queries at a time."""
 
+BLOCK_BYTES = {"cuda": 256 << 20}
+"""How large the weights of some queries may be when they are computed again: a GPU wants few large steps."""
+
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes."""
 
@@ -69,7 +72,7 @@ class FrozenCall:
             yield 0, queries, self.weights
             return
         assert self.scores is not None
-        for start, stop in self.scores.blocks():
+        for start, stop in self.scores.blocks(BLOCK_BYTES.get(self.scores.query.device.type, KEEP_BYTES)):
             yield start, stop, self.scores.weights(start, stop)
 
 

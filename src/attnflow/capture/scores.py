@@ -81,10 +81,12 @@ class Scores:
     def keys(self) -> int:
         return int(self.key.shape[2])
 
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of queries whose weights take half as much as the matrix with the heads reduced, or BLOCK_BYTES."""
+    def blocks(self, room: int | None = None) -> Iterator[tuple[int, int]]:
+        """Ranges of queries whose weights take ``room`` bytes; by default half as much as the matrix with the heads reduced,
+        or BLOCK_BYTES."""
         row = self.query.shape[0] * self.query.shape[1] * self.keys * 4
-        room = max(BLOCK_BYTES, min(self.queries * self.keys * 2, BLOCK_BYTES_AT_MOST))
+        if room is None:
+            room = max(BLOCK_BYTES, min(self.queries * self.keys * 2, BLOCK_BYTES_AT_MOST))
         step = max(1, min(self.queries, room // row))
         for start in range(0, self.queries, step):
             yield start, min(start + step, self.queries)
