@@ -82,7 +82,7 @@ class Scores:
         return int(self.key.shape[2])
 
     def blocks(self, room: int | None = None) -> Iterator[tuple[int, int]]:
-        """Ranges of queries whose weights take ``room`` bytes; by default half as much as the matrix with the heads reduced,
+        """Ranges of queries whose weights take ``room`` bytes; by default half of the matrix with the heads reduced,
         or BLOCK_BYTES."""
         row = self.query.shape[0] * self.query.shape[1] * self.keys * 4
         if room is None:
