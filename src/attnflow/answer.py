@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from attnflow.answer_rows import Units, by_units, fit, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
 from attnflow.capture.encode import decoder_start
-from attnflow.capture.generate import Written
+from attnflow.capture.generate import Progress, Written
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
 from attnflow.capture.runner import Runner
@@ -61,7 +61,7 @@ class Answer:
     """A prompt and its answer, ready to be explained.
 
     model: what answered. prompt: what it read. ids: the answer's tokens; labels: how they are shown. written: whether the
-    model wrote it; otherwise somebody gave it. writing: what generation left.
+    model wrote it; otherwise somebody gave it. writing: what generation left. progress: is told how far leave-one-out is.
     """
 
     model: Runner
@@ -70,6 +70,7 @@ class Answer:
     labels: AnswerLabels
     written: bool
     writing: Written = field(repr=False)
+    progress: Progress | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -305,7 +306,9 @@ class Answer:
         return {"evidence": {**sums, **sink, "constants": parts.rest, "gap": parts.gap}}
 
     def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
-        return leave_out(self.model, self.prompt.ids, self.ids, groups, how=how, replacement=replacement)
+        return leave_out(
+            self.model, self.prompt.ids, self.ids, groups, how=how, replacement=replacement, progress=self.progress
+        )
 
     def _verified(
         self, tokens: Sequence[int], units: Units, unit: str, estimates: Floats, count: int, about: dict[str, Any]

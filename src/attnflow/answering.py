@@ -58,7 +58,7 @@ def answer_one(
         if cache is not None:
             raise InputError("cache goes with answer=, the tokens that were written with it: give both")
         return _written(model, [read], max_new_tokens, progress)[0]
-    return _given(model, read, answer, cache)
+    return _given(model, read, answer, cache, progress)
 
 
 def answer_many(
@@ -77,7 +77,7 @@ def answer_many(
             raise InputError(
                 f"answer={answers!r:.60} for {len(read)} prompts: expected a list with one for each, or None"
             )
-        return [_given(model, prompt, answer, None) for prompt, answer in zip(read, answers, strict=True)]
+        return [_given(model, prompt, answer, None, progress) for prompt, answer in zip(read, answers, strict=True)]
     batches = [read[i : i + BATCH] for i in range(0, len(read), BATCH)]
     return [answer for batch in batches for answer in _written(model, batch, max_new_tokens, progress)]
 
@@ -121,11 +121,11 @@ def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, prog
             raise InputError(
                 "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain"
             )
-        answers.append(Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written))
+        answers.append(Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written, progress))
     return answers
 
 
-def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any) -> Answer:
+def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Progress | None) -> Answer:
     if _is_ids(answer):
         ids = _numbers(answer)
         if not ids:
@@ -134,7 +134,7 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any) -> Answer:
             raise InputError(
                 f"the answer has the token {max(ids)}: expected numbers from 0 to {model.vocabulary() - 1}"
             )
-        return _of(model, prompt, ids, cache)
+        return _of(model, prompt, ids, cache, progress)
     if not isinstance(answer, str):
         raise InputError(f"answer={answer!r:.60}: expected a text, or token numbers")
     if not answer.strip():
@@ -146,7 +146,7 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any) -> Answer:
     choices = [_tokenized(model, answer)]
     if _joins(prompt, answer):  # as part of a running text a word begins with a space
         choices.append(_tokenized(model, " " + answer))
-    candidates = [_of(model, prompt, ids, None) for ids in dict.fromkeys(map(tuple, choices))]
+    candidates = [_of(model, prompt, ids, None, progress) for ids in dict.fromkeys(map(tuple, choices))]
     return max(candidates, key=lambda candidate: float(candidate.log_probabilities.sum()))
 
 
@@ -165,7 +165,7 @@ def _tokenized(model: Runner, text: str) -> list[int]:
     return [int(i) for i in ids]
 
 
-def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any) -> Answer:
+def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any, progress: Progress | None) -> Answer:
     limit = model.limit()
     total = len(prompt.ids) + len(ids)
     if limit is not None and not getattr(model.config, "is_encoder_decoder", False) and total > limit:
@@ -173,7 +173,7 @@ def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any) -> Answer
             f"the prompt has {len(prompt.ids)} tokens, the answer {len(ids)}, and the model takes {limit}: shorten either"
         )
     numbers = tuple(int(i) for i in ids)
-    return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache))
+    return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache), progress)
 
 
 def _labels(model: Runner, prompt: Prompt, ids: Sequence[int]) -> AnswerLabels:

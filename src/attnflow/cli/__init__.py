@@ -11,12 +11,13 @@ import typer
 from typer.core import TyperGroup
 
 from attnflow import __version__
-from attnflow.cli import compare, corpus, env, evaluate, reproduce, serve, show, train
+from attnflow.cli import answer_command, compare, corpus, env, evaluate, reproduce, serve, show, train
 from attnflow.cli.messages import in_options
 from attnflow.errors import AttentionWarning, InputError, JobError
 
 COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
     "show": (show.show, "Which input tokens a hidden state comes from."),
+    "answer": (answer_command.answer, "Which parts of a prompt a language model's answer came from."),
     "compare": (compare.compare, "Attention, gradient and blank-out of one text, side by side."),
     "evaluate": (evaluate.evaluate, "Which method to believe, measured on your own texts."),
     "corpus": (corpus.app, "Explain every text of a file or folder; a page of the results."),

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperGroup, TyperOption
 
-ALIASES = {"gguf_file": "gguf", "methods": "method", "layers": "layer", "by": "blank"}
+ALIASES = {"gguf_file": "gguf", "methods": "method", "layers": "layer", "by": "blank", "max_new_tokens": "tokens"}
 """Arguments of the library whose option has another name."""
 
 ARGUMENT = re.compile(r"\b([a-z_]+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[\w.…-]*)")
@@ -18,6 +18,13 @@ PHRASES = (
         re.compile(r"was wrapped without an? ([\w ]+): give wrap\(.*?\)(, or [^;:]*)?"),
         r"has no \1: save it into its folder too",
     ),
+    (re.compile(r"trace\(\) and attnflow\.compare explain"), "attnflow show and attnflow compare explain"),
+    (re.compile(r"\(('(?:[^'\\]|\\.)*'|\"[^\"]*\"), (\d+)\) in "), r"--span \1 --occurrence \2, in "),
+    (re.compile(r"; or give \(start, stop\), token numbers"), ""),
+    (re.compile(r"with documents=\{name: text\}"), "with --document NAME=FILE"),
+    (re.compile(r"or give it as a list of messages"), "or give --chat, which needs a chat template"),
+    (re.compile(r"which a list of messages needs: give the prompt as one text"), "which --chat needs: leave it out"),
+    (re.compile(r"^system needs a chat template"), "--system needs a chat template"),
     (re.compile(r'memory="linear", or fewer texts at a time, take'), "shorter texts take"),
 )
 """Advice that only Python can follow, and what a command's user can do instead."""

@@ -62,9 +62,9 @@ def numbers(text: str, what: str, least: int = 1) -> list[int]:
 
 
 def read_text(text: str) -> str:
-    """What stands on the command line, or, for -, on standard input."""
+    """What stands on the command line, or, for -, on standard input, without the end of its last line."""
     try:
-        return sys.stdin.read() if text == "-" else text
+        return sys.stdin.read().removesuffix("\n") if text == "-" else text
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -136,6 +136,47 @@ class Progress:
             self.bar.start()
             total, completed = self.texts.total, self.texts.finished
             self.bar.update(self.task, description=description, total=total, completed=completed, refresh=True)
+
+
+PATIENCE = 2.0
+"""Seconds before `Stages` shows anything: what is quicker needs no bar."""
+
+
+class Stages:
+    """Shows how far one piece of work is, in a terminal: ``stages(stage, done, total)``, from two seconds on.
+
+    words: a sentence for each stage, with two places for the numbers; others are called by their names.
+    """
+
+    def __init__(self, words: Mapping[str, str], console: Console | None = None) -> None:
+        self.words = words
+        self.console = console or Console(stderr=True, highlight=False)
+        self.begun = time.monotonic()
+        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
+        self.bar = Bar(*columns, console=self.console, auto_refresh=False, redirect_stdout=False, transient=True)
+        self.task = self.bar.add_task("", total=None)
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if not self.console.is_terminal or time.monotonic() - self.begun < PATIENCE:
+            return
+        description = self.words.get(stage, f"{stage}: {{}} of {{}}").format(f"{done:,}", f"{total:,}")
+        with contextlib.suppress(OSError):
+            self.bar.start()
+            self.bar.update(self.task, description=description, total=total, completed=done, refresh=True)
+        if done >= total:
+            self.clear()
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Takes the bar away, before something else is printed."""
+        if self.bar.live.is_started:
+            with contextlib.suppress(OSError):
+                self.bar.stop()
 
 
 T = TypeVar("T")

@@ -41,6 +41,11 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
             yield number, row["text"].strip()
 
 
+def read_whole(path: str | Path) -> str:
+    """A whole text file, without the end of its last line."""
+    return "\n".join(row["text"] for _, row in read_rows(path, "txt"))
+
+
 def _file(path: Path, kind: str | None) -> File:
     if not path.exists():
         raise InputError(f"there is no file {str(path)!r}: expected UTF-8 text, plain or packed as {', '.join(PACKED)}")

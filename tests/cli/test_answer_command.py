@@ -1,0 +1,124 @@
+"""`attnflow answer`: what it hands to the model, what it prints, and every mistake as one sentence."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+torch = pytest.importorskip("torch", reason="models need torch")
+transformers = pytest.importorskip("transformers", reason="models need transformers")
+
+from attnflow.jobs import progress  # noqa: E402
+from helpers.chat_templates import PLAIN  # noqa: E402
+from helpers.small_models import classifier, model_folder  # noqa: E402
+from helpers.small_tokenizers import byte_level, wordpiece  # noqa: E402
+
+Command = Callable[..., Any]
+
+PROMPT = "The key is rusty. The cabinet is not. Which one is rusty?"
+
+
+def writer(tokenizer: Any) -> Any:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=192, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5, bos_token_id=0,
+        eos_token_id=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tokenizer = byte_level()
+    return str(model_folder(tmp_path_factory.mktemp("models") / "plain", writer(tokenizer), tokenizer))
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tokenizer = byte_level()
+    tokenizer.chat_template = PLAIN
+    return str(model_folder(tmp_path_factory.mktemp("models") / "chatty", writer(tokenizer), tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "there is no prompt: give a text, - for standard input, or --prompt-file FILE"),
+        (["a", "--prompt-file", "a.txt"], "a prompt and --prompt-file: give one of them"),
+        (["--prompt-file", "no.txt"], "there is no file 'no.txt': expected UTF-8 text"),
+        (["--prompt-file", "empty.txt"], "'empty.txt' is empty: expected at least one word"),
+        (["--prompt-file", "latin.txt"], "latin.txt, line 2 is not UTF-8: convert the file first"),
+        ([" "], "the prompt is empty: expected at least one word"),
+        (["-"], "standard input is empty: expected at least one word"),
+        (["a", "--answer", "b", "--tokens", "3"], "--tokens says how much the model writes, and --answer is written already: leave one of them out"),
+        (["a", "--answer", " "], "the answer ' ' is empty: expected at least one word"),
+        (["a", "--span", "b", "--unit", "verse"], "unit 'verse': expected one of token, word, sentence, paragraph, message, document"),
+        (["a", "--occurrence", "2"], "--occurrence goes with --span: give that too, or leave it out"),
+        (["a", "--document", "a.txt"], "--document 'a.txt': expected NAME=FILE, for example minutes=minutes.txt"),
+        (["a", "--document", "=a.txt"], "--document '=a.txt': expected NAME=FILE, for example minutes=minutes.txt"),
+        (["a", "--document", "a=no.txt"], "there is no file 'no.txt': expected UTF-8 text"),
+        (["a", "--document", "a=latin.txt"], "latin.txt, line 2 is not UTF-8: convert the file first"),
+        (["a", "--document", "a=a.txt", "--document", "a=a.txt"], "--document 'a=a.txt': there is a document 'a' already; give it another name"),
+        (["a", "--document", "a=empty.txt"], "the document 'a' is empty: write something, or leave it out"),
+        (["key " * 400], "tokens and the model takes 192: shorten it"),
+        (["a", "--document", "minutes=long.txt"], "and the model takes 192: 'minutes' has "),
+        (["a", "--system", "be short"], "--system needs a chat template, and the tokenizer of this model has none: write what it says into the prompt"),
+        (["a", "--system", "be short", "--no-chat"], "--system needs the chat template, which --no-chat turns off: leave one of them out"),
+        (["a", "--chat"], "the tokenizer of this model has no chat template, which --chat needs: leave it out"),
+    ],
+)  # fmt: skip
+def test_mistakes(
+    attnflow: Command, plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    Path("a.txt").write_text("A text.\n")
+    Path("empty.txt").write_text("\n")
+    Path("long.txt").write_text("the key " * 300)
+    Path("latin.txt").write_bytes(b"one\ncaf\xe9\n")
+    printed = attnflow("answer", *words, "-m", plain, status=2)
+    assert printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
+
+
+def test_models_that_do_not_write(attnflow: Command, tmp_path: Path) -> None:
+    assert attnflow("answer", "a", status=2).err == (
+        "attnflow: the embedded model is a classifier, which writes no text: give --model, the folder or hub id of a "
+        "language model\n"
+    )
+    folder = model_folder(tmp_path / "m", classifier(), wordpiece())
+    assert attnflow("answer", "a", "-m", str(folder), status=2).err == (
+        "attnflow: BertForSequenceClassification writes no text: expected a language model that generates, such as a "
+        "decoder; attnflow show and attnflow compare explain classifiers and masked language models\n"
+    )
+
+
+@pytest.mark.parametrize("number", ["-1", "few"])
+def test_a_number_to_verify(attnflow: Command, plain: str, number: str) -> None:
+    assert "--verify" in attnflow("answer", "a", "-m", plain, "--verify", number, status=2).err
+
+
+def test_progress_begins_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80)
+    with progress.Stages({"writing": "writing: {} of {} tokens"}, console) as stages:
+        now = 1.9
+        stages("writing", 3, 40)
+        assert screen.getvalue() == ""
+        now = 2.0
+        stages("writing", 4, 40)
+        assert "writing: 4 of 40 tokens" in screen.getvalue()
+        stages("flow", 1, 2_000)
+        assert "flow: 1 of 2,000" in screen.getvalue()
+    assert screen.getvalue().endswith("\x1b[2K")  # the line is empty again
+    with progress.Stages({}, Console(file=(file := io.StringIO()))) as stages:
+        now = 9.0
+        stages("writing", 4, 40)
+    assert file.getvalue() == ""
