@@ -263,7 +263,7 @@ def _table(result: TokenAttention, row: FloatArray, screen: Screen) -> Iterator[
         line = f"{front}  {number:>{number_cells}}  "
         cells = min(BAR_CELLS, screen.width - cell_len(line))
         style = "bold" if i in bold else "dim" if result.special[i] else ""
-        line += _bar(
+        line += bar(
             max(float(row[i]), 0.0) / largest, max(cells, 0), screen
         )  # a negative value has its sign, and no bar
         yield Text(line.rstrip(), style=style, no_wrap=True, overflow="crop")
@@ -271,7 +271,8 @@ def _table(result: TokenAttention, row: FloatArray, screen: Screen) -> Iterator[
         yield Text(f"{len(row) - limit:,} of {len(row):,} inputs are left out: these are the {limit} highest")
 
 
-def _bar(share: float, cells: int, screen: Screen) -> str:
+def bar(share: float, cells: int, screen: Screen) -> str:
+    """A bar of up to so many cells."""
     if not screen.blocks:
         return "#" * round(share * cells)
     whole, eighths = divmod(round(share * cells * 8), 8)

@@ -1,0 +1,158 @@
+"""How an Answer shows itself: in a terminal or a notebook, as a file of numbers, as a page."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from rich.console import Console, RenderableType
+
+from attnflow.answer import Answer
+from attnflow.capture.prompt import Span, find_span
+from attnflow.files import of_extension, write_whole
+from attnflow.result import TokenAttention
+from attnflow.view.answer_terminal import AnswerSheet
+
+FORMAT = "attnflow.Answer"
+VERSION = 1
+
+UNIT = "sentence"
+"""The unit of what shows itself without being told how."""
+
+EVERY = 600_000
+"""The most numbers of a matrix that are written; of a larger one, the strongest `STRONGEST` of each row."""
+
+STRONGEST = 256
+
+
+@dataclass(frozen=True)
+class AnswerView:
+    """The one thing of the view that an answer knows; arguments are those of its own methods."""
+
+    answer: Answer
+
+    def renderable(self) -> RenderableType:
+        return self._sheet(None, UNIT, 0).printed()
+
+    def show(self, span: Span | None, unit: str, verify: int, file: IO[str] | None) -> None:
+        Console(file=file).print(self._sheet(span, unit, verify).printed())
+
+    def save(self, path: str | os.PathLike[str], unit: str, verify: int) -> None:
+        path = Path(path)
+        table: dict[str, Callable[[], None]] = {
+            ".json": lambda: self._save_json(path, unit, verify),
+            ".csv": lambda: self.answer.sources(unit=unit, verify=verify).save(path),
+            ".parquet": lambda: self.answer.sources(unit=unit, verify=verify).save(path),
+        }
+        of_extension(table, path)()
+
+    def notebook_html(self) -> str:
+        console = Console(file=io.StringIO(), record=True, width=110, force_terminal=True, color_system="truecolor")
+        console.print(self.renderable())
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+    def to_dict(self, unit: str, verify: int) -> dict[str, Any]:
+        answer, prompt, labels = self.answer, self.answer.prompt, self.answer.labels
+        shares, parts = answer.sources(), answer.sources(signed=True)
+        matrix = answer.matrix(signed=True)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "prompt": {
+                "text": prompt.text,
+                "ids": list(prompt.ids),
+                "tokens": list(prompt.tokens),
+                "offsets": [list(offset) for offset in prompt.offsets],
+                "special": list(prompt.special),
+                "template": list(prompt.template),
+                "messages": [asdict(part) for part in prompt.messages],
+                "documents": [asdict(part) for part in prompt.documents],
+            },
+            "answer": {
+                "text": answer.text,
+                "ids": list(answer.ids),
+                "tokens": list(answer.tokens),
+                "offsets": [list(offset) for offset in labels.offsets],
+                "special": list(labels.special),
+                "log_probabilities": answer.log_probabilities.tolist(),
+                "probability": answer.probability,
+                "written": answer.written,
+            },
+            "sources": {
+                "method": shares.method,
+                "explains": shares.query_tokens[0],
+                "shares": shares.row().tolist(),
+                "parts": parts.row().tolist(),
+                "unit": unit,
+                "units": self._units(unit, verify),
+                "verify": verify,
+            },
+            "evidence": dict(shares.provenance["evidence"]),
+            "matrix": {**matrix_of(matrix), "evidence": dict(matrix.provenance["evidence"])},
+            "hops": {"hops": "all", "shares": answer.hops("all").row()[: len(prompt.ids)].tolist()},
+            "provenance": dict(shares.provenance),
+        }
+
+    def _units(self, unit: str, verify: int) -> list[dict[str, Any]]:
+        """The units of the prompt: where they stand, share and signed part; where some were left out, also the fall of the
+        answer's log-probability, and whether it is verified or estimated."""
+        answer, units = self.answer, self.answer.prompt.units(unit)
+        shares, parts = answer.sources(unit=unit), answer.sources(unit=unit, signed=True)
+        falls = answer.sources(unit=unit, verify=verify) if verify else None
+        entries: list[dict[str, Any]] = [
+            {"text": text, "start": start, "end": end, "tokens": list(group), "share": share, "part": part}
+            for text, (start, end), group, share, part in zip(
+                units.texts, units.ranges, units.groups, shares.row().tolist(), parts.row().tolist(), strict=True
+            )
+        ]
+        if falls is None:
+            return entries
+        measured = zip(entries, falls.row().tolist(), falls.parts, strict=True)
+        return [{**entry, "fall": fall, "how": how} for entry, fall, how in measured]
+
+    def _save_json(self, path: Path, unit: str, verify: int) -> None:
+        text = json.dumps(self.to_dict(unit, verify), allow_nan=False)
+        write_whole(path, lambda beside: beside.write_text(text + "\n", encoding="ascii"))
+
+    def _sheet(self, span: Span | None, unit: str, verify: int) -> AnswerSheet:
+        answer = self.answer
+        count = range(len(answer.ids))
+        return AnswerSheet(
+            answer=answer,
+            chosen=list(count) if span is None else find_span(answer.text, span, answer.labels.offsets),
+            unit=unit,
+            units=answer.prompt.units(unit),
+            tokens=answer.sources(span),
+            parts=answer.sources(span, signed=True),
+            values=answer.sources(span, unit),
+            falls=answer.sources(span, unit, verify=verify) if verify else None,
+        )
+
+
+def matrix_of(matrix: TokenAttention) -> dict[str, Any]:
+    """The signed parts of each answer token, over tokens of the prompt and then of the answer.
+
+    values: a row for each answer token. Where they would be more than `EVERY` numbers, strongest: for each row the tokens
+    with the largest parts by size, those parts, and the sums of what is left out for the answer and against it.
+    """
+    values = matrix.values[0]
+    if values.size <= EVERY:
+        return {"values": values.tolist(), "strongest": None}
+    rows = []
+    for row in values:
+        places = np.sort(np.argsort(-np.abs(row), kind="stable")[:STRONGEST])
+        others = np.delete(row, places)
+        rows.append(
+            {
+                "tokens": places.tolist(),
+                "values": row[places].tolist(),
+                "others": [float(others[others > 0].sum()), float(others[others < 0].sum())],
+            }
+        )
+    return {"values": None, "strongest": rows}
