@@ -47,9 +47,9 @@ def run(
     def scored(logits: Any) -> Any:
         return logits[-len(answer) :].double().log_softmax(-1)[range(len(answer)), answer].cpu().numpy()
 
-    def one_by_one() -> list[Any]:
+    def one_by_one(keep: int = len(answer)) -> list[Any]:
+        options = {"use_cache": False, "logits_to_keep": keep}  # 0 for all
         with torch.no_grad():
-            options = {"use_cache": False, "logits_to_keep": len(answer)}
             return [
                 scored(model.model(input_ids=row["input_ids"].to(model.device), **options).logits[0]) for row in rows
             ]
@@ -65,6 +65,7 @@ def run(
         return [*result.without, result.whole]
 
     ways: dict[str, Callable[[], list[Any]]] = {
+        "passes one by one, all logits": lambda: one_by_one(0),
         "passes one by one": one_by_one,
         "passes in batches": in_batches,
         "leave_out": ours,
@@ -96,7 +97,7 @@ def main(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of the prompt.")] = 400,
     answer: Annotated[int, typer.Option(min=1, help="Tokens of the answer.")] = 40,
     sentence: Annotated[int, typer.Option(min=1, help="Tokens of a sentence.")] = 20,
-    rounds: Annotated[int, typer.Option(min=1, help="Medians are taken over them.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Medians are taken over them.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Seconds of leaving out every sentence of a prompt: python -m benchmarks.leave_out."""
