@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attnflow.answer_rows import Units, by_units, fit, passed_on, shares
+from attnflow.answer_rows import Units, by_units, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
 from attnflow.capture.encode import decoder_start
 from attnflow.capture.generate import Progress, Written
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
 from attnflow.capture.runner import Runner
 from attnflow.edges import traced_encoding
@@ -25,6 +26,7 @@ from attnflow.errors import InputError
 from attnflow.flow import MaxFlow, max_flow
 from attnflow.graph import merge
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
+from attnflow.importance.verified import fit
 from attnflow.result import TokenAttention
 from attnflow.trace import Trace
 from attnflow.version import __version__
@@ -306,9 +308,13 @@ class Answer:
         return {"evidence": {**sums, **sink, "constants": parts.rest, "gap": parts.gap}}
 
     def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
+        n, cache = len(self.prompt.ids), self.writing.cache
+        if cache is not None and n > 1 and self.writing.source is None:
+            cache = reading_cache(cache, n - 1, self.writing.item, self.writing.start)
         return leave_out(
-            self.model, self.prompt.ids, self.ids, groups, how=how, replacement=replacement, progress=self.progress
-        )
+            self.model, self.prompt.ids, self.ids, groups, how=how, replacement=replacement, cache=cache,
+            progress=self.progress,
+        )  # fmt: skip
 
     def _verified(
         self, tokens: Sequence[int], units: Units, unit: str, estimates: Floats, count: int, about: dict[str, Any]

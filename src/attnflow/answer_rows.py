@@ -75,15 +75,3 @@ def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tupl
     for _ in range(min(int(hops), len(to_answer))):  # a chain through the answer is no longer than it
         at_prompt, at_answer = at_prompt + at_answer @ to_prompt, at_answer @ to_answer
     return at_prompt, at_answer
-
-
-def fit(estimates: Floats, measured: dict[int, float]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Measured values where there are any, and the other estimates scaled to them; which are measured."""
-    places = list(measured)
-    x, y = estimates[places], np.array([measured[i] for i in places])
-    scale = max(0.0, float(x @ y) / float(x @ x)) if float(x @ x) > 0 else 0.0
-    values = estimates * scale
-    values[places] = y
-    verified = np.zeros(len(estimates), bool)
-    verified[places] = True
-    return values, verified

@@ -160,7 +160,7 @@ def test_it_takes_the_cache_of_a_generation_and_leaves_it_alone() -> None:
     result = leave_out(model, PROMPT, answer, GROUPS, cache=cache)
     handle.remove()
     assert np.array_equal(result.without, alone.without) and np.array_equal(result.whole, alone.whole)
-    assert (1, 17) not in calls  # the prompt alone is not run again
+    assert (1, 16) not in calls  # the prompt alone is not run again
     for layer, (keys, values) in zip(cache.layers, before, strict=True):
         assert torch.equal(layer.keys, keys) and torch.equal(layer.values, values)
 
@@ -185,7 +185,7 @@ def test_batches_stay_within_their_bounds(limit: str, most: int, monkeypatch: py
     )
     monkeypatch.setattr(prefixes, "OVERHEAD", {"cpu": 10**6})
     leave_out(model, PROMPT, ANSWER, GROUPS)
-    assert shapes == [(1, 17), (11, 19)]
+    assert shapes == [(1, 16), (11, 19)]
     del shapes[:]
     monkeypatch.setattr(prefixes, limit, most if limit == "LOGITS" else {"cpu": most})
     result = leave_out(model, PROMPT, ANSWER, GROUPS)

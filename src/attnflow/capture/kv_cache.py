@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 
-def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0) -> Any:
+def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies: int = 1) -> Any:
     """A cache of transformers that shows ``length`` positions of another one, from ``start`` on, and keeps nothing.
 
-    Nothing is copied until a layer runs. item: which text of a batch. None where the other one does not hold them all.
+    Nothing is copied until a layer runs. item: which text of a batch. copies: for how many texts it is shown. None where
+    the other one does not hold them all.
     """
     from transformers.cache_utils import Cache, DynamicLayer
 
@@ -27,13 +28,16 @@ def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0) -> Any
             return None
         layer = Prefix()
         layer.lazy_initialization(keys, values)
-        layer.keys = keys[item : item + 1, :, start : start + length]
-        layer.values = values[item : item + 1, :, start : start + length]
+        layer.keys, layer.values = (
+            x[item : item + 1, :, start : start + length].expand(copies, -1, -1, -1) for x in (keys, values)
+        )
         layers.append(layer)
     return Cache(layers=layers) if layers else None
 
 
 def _pairs(cache: Any) -> list[tuple[Tensor | None, Tensor | None]]:
+    if cache is None:  # of a model that keeps none
+        return []
     layers = getattr(cache, "layers", None)
     if layers is None:  # the tuples of old
         return [(pair[0], pair[1]) for pair in cache]

@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnflow.capture.answer_pass import prompt_cache
 from attnflow.capture.check import half
+from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.routes import running
 from attnflow.errors import InputError, ModelError
 from attnflow.importance.answer import LOGITS, TOKENS
@@ -76,12 +78,11 @@ def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Row:
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """The keys and values of a prompt's first `length` tokens: a pair ``[1, head, token, size]`` for each layer."""
+    """The keys and values of all tokens of a prompt but the last, which predicts: a cache that is only read."""
 
     model: Runner
     answer: tuple[int, ...]
-    pairs: tuple[tuple[Tensor, Tensor], ...]
-    length: int
+    cache: Any
 
     def rows(self, variants: Sequence[Variant]) -> Iterator[tuple[int, Row]]:
         """The number of each variant and the log-probabilities of the answer, in batches of similar beginnings."""
@@ -89,13 +90,14 @@ class Prefix:
         kind = self.model.device.type
         tokens, most = TOKENS.get(kind, TOKENS["cpu"]), BYTES.get(kind, BYTES["cpu"])
         vocabulary = self.model.vocabulary()
-        token_bytes = sum(x[0, :, :1].numel() * x.element_size() for pair in self.pairs for x in pair)
+        pairs = [x for layer in self.cache.layers for x in (layer.keys, layer.values)]
+        token_bytes = sum(x[0, :, :1].numel() * x.element_size() for x in pairs)
 
         def fits(size: int, start: int, shortest: int, longest: int) -> bool:
             logits = size * (longest - shortest + len(self.answer)) * vocabulary
             return size * (longest - start) <= tokens and size * longest * token_bytes <= most and logits <= LOGITS
 
-        starts = [min(variant.start, self.length) for variant in variants]
+        starts = [variant.start for variant in variants]
         lengths = [len(variant.ids) + more for variant in variants]
         for numbers in batches(starts, lengths, OVERHEAD.get(kind, OVERHEAD["cpu"]), fits):
             yield from zip(numbers, self.run([variants[i] for i in numbers]), strict=True)
@@ -105,32 +107,21 @@ class Prefix:
 
         Shorter ones are padded on the right, where a causal model never looks.
         """
-        start = min(self.length, *(variant.start for variant in variants))
+        start = min(variant.start for variant in variants)
         texts = [[*variant.ids[start:], *self.answer[:-1]] for variant in variants]
         longest, m = max(map(len, texts)), len(self.answer)
         ids = torch.tensor([text + [self.answer[-1]] * (longest - len(text)) for text in texts])
         tensors = {"input_ids": ids, **hidden_tensors(variants, start, start + longest, m)}
-        options: dict[str, Any] = {"past_key_values": self._cut(start, len(texts)), "use_cache": True} if start else {}
+        options: dict[str, Any] = {}
+        if start:
+            cache = reading_cache(self.cache, start, copies=len(texts))
+            options = {"past_key_values": cache, "use_cache": True}
         if self.model.accepts("logits_to_keep"):
             options["logits_to_keep"] = longest - min(map(len, texts)) + m
         with running():
             logits = self.model.forward(tensors, **options).logits  # [variant, position, token], the last positions
         ends = [len(text) - longest + logits.shape[1] for text in texts]
         return [log_probabilities(row[end - m : end], self.answer) for row, end in zip(logits, ends, strict=True)]
-
-    def _cut(self, length: int, count: int) -> Any:
-        """A cache of the first tokens for each of some texts; the model's own appending copies, so nothing here does."""
-        from transformers.cache_utils import DynamicCache, DynamicLayer
-
-        layers = []
-        for keys, values in self.pairs:
-            layer = DynamicLayer()
-            layer.lazy_initialization(keys, values)
-            layer.keys, layer.values = (x[:, :, :length].expand(count, -1, -1, -1) for x in (keys, values))
-            layers.append(layer)
-        cache = DynamicCache()
-        cache.layers = layers
-        return cache
 
 
 def hidden_tensors(variants: Sequence[Variant], start: int, end: int, answer_length: int) -> dict[str, Tensor]:
@@ -193,42 +184,20 @@ def shared_prefix(
 
     cache: from elsewhere, or None. fresh: the log-probabilities after one variant, from its beginning.
     """
-    deepest = max(variants, key=lambda variant: variant.start)
+    deepest, length = max(variants, key=lambda variant: variant.start), len(ids) - 1
     if not deepest.start or not model.accepts("past_key_values"):
         return None
-    pairs = _pairs(cache)
-    if pairs is not None and any(len(x) != 1 for pair in pairs for x in pair):
-        raise InputError(f"cache holds {len(pairs[0][0])} texts: expected the key-value cache of this prompt alone")
+    pairs = None if cache is None else reading_cache(cache, length)
+    if pairs is not None and (count := len(getattr(cache, "layers", pairs.layers)[0].keys)) != 1:
+        raise InputError(f"cache holds {count} texts: expected the key-value cache of this prompt alone")
     try:
-        pairs = pairs or _pairs(_cache(model, ids))
+        pairs = pairs or reading_cache(prompt_cache(model, ids[:length]), length)
         if pairs is None:
             return None
-        length = min(len(ids), *(int(x.shape[2]) for pair in pairs for x in pair))
-        prefix = Prefix(model, answer, pairs, length)
+        prefix = Prefix(model, answer, pairs)
         return prefix if _agrees(prefix, deepest, fresh) else None
     except InputError:  # whatever a model does with a cache of this kind: then it runs without
         return None
-
-
-def _cache(model: Runner, ids: tuple[int, ...]) -> Any:
-    """The model's cache of the prompt."""
-    from transformers.cache_utils import DynamicCache
-
-    cache = DynamicCache()  # without the configuration, so that layers with a window keep everything too
-    options: dict[str, Any] = {"logits_to_keep": 1} if model.accepts("logits_to_keep") else {}
-    with running():
-        model.forward({"input_ids": torch.tensor([ids])}, past_key_values=cache, use_cache=True, **options)
-    return cache
-
-
-def _pairs(cache: Any) -> tuple[tuple[Tensor, Tensor], ...] | None:
-    """The keys and values of every layer, or None where they are kept in a form that cannot be cut."""
-    from transformers.cache_utils import DynamicLayer
-
-    layers = getattr(cache, "layers", None)
-    if not layers or any(type(layer) is not DynamicLayer or layer.keys is None for layer in layers):
-        return None
-    return tuple((layer.keys, layer.values) for layer in layers)
 
 
 def _agrees(prefix: Prefix, variant: Variant, fresh: Fresh) -> bool:
