@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from attnflow.capture.encode import decoder_start
+from attnflow.capture.generate import Progress
 from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError, ModelError
 from attnflow.importance.answer import Tensors, outputs
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 HOW = ("remove", "mask", "replace")
-
-Progress = Callable[[str, int, int], None]
-"""Is told the stage, how much of it is done and how much there is."""
 
 STAGE = "leave-one-out"
 
