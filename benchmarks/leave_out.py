@@ -28,8 +28,8 @@ def run(
     """
     import torch
 
-    from attnflow.importance.answer import outputs
     from attnflow.importance.leave_out import leave_out
+    from attnflow.importance.question import outputs
 
     generator = torch.Generator().manual_seed(0)
     ids, answer = (

@@ -18,7 +18,7 @@ from attnflow.capture.runner import Runner
 from attnflow.edges import traced
 from attnflow.errors import InputError
 from attnflow.importance import blank_out, gradient, integrated_gradients, shapley
-from attnflow.importance.answer import many
+from attnflow.importance.question import many
 from attnflow.long import LinearTrace, trace_linear
 from attnflow.selection import Query
 from attnflow.trace import Trace

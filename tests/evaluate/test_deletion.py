@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", reason="deletion curves need 
 
 import attnflow as af  # noqa: E402
 from attnflow.evaluate.deletion import DELETIONS, METRICS, STEPS, content, curves, metrics, orders  # noqa: E402
-from attnflow.importance.answer import questions  # noqa: E402
+from attnflow.importance.question import questions  # noqa: E402
 from helpers.small_models import SIZES, TEXT, bert, gpt2  # noqa: E402
 from helpers.small_tokenizers import sentencepiece, wordpiece  # noqa: E402
 

@@ -22,7 +22,7 @@ from attnflow.evaluate import deletion, grid, randomize  # noqa: E402
 from attnflow.evaluate.methods import Method  # noqa: E402
 from attnflow.evaluate.randomize import LEVELS, layers_of, randomized  # noqa: E402
 from attnflow.evaluate.statistics import spearman  # noqa: E402
-from attnflow.importance.answer import questions  # noqa: E402
+from attnflow.importance.question import questions  # noqa: E402
 from attnflow.jobs.identity import weights_hash  # noqa: E402
 from helpers.grids import TEXTS, bytes_of, files  # noqa: E402
 from helpers.small_models import bert, gpt2, saved  # noqa: E402

@@ -27,6 +27,8 @@ from attnflow.capture.routes import running
 from attnflow.errors import ModelError
 
 if TYPE_CHECKING:
+    from transformers.cache_utils import Cache as KeyValueCache
+
     from attnflow.capture.runner import Runner
 
 Floats = NDArray[np.float64]
@@ -159,7 +161,7 @@ def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> Answer
     return AnswerPass(frozen, slice(prefix, len(tokens)), written.ids, len(prompt), False)
 
 
-def prompt_cache(model: Runner, ids: Sequence[int]) -> Any:
+def prompt_cache(model: Runner, ids: Sequence[int]) -> KeyValueCache | None:
     """Keys and values of a prompt, all of them."""
     from transformers.cache_utils import DynamicCache
 
@@ -198,12 +200,12 @@ def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written) -> Ans
     """The decoder of an encoder-decoder on what its encoder gave: the source is read as a prompt is."""
     start = decoder_start(model)
     source = {"input_ids": torch.tensor([list(prompt)])}
-    given = torch.tensor([[start, *written.ids[:-1]]])
-    checked = model.verify(labelled({**source, "decoder_input_ids": given}, [str(i) for i in prompt]))
+    target = torch.tensor([[start, *written.ids[:-1]]])
+    checked = model.verify(labelled({**source, "decoder_input_ids": target}, [str(i) for i in prompt]))
     encoded = written.source
     if encoded is None:
         with running(), torch.no_grad():
             encoded = model.model.get_encoder()(**model.placed(source))
     mask = {"attention_mask": torch.ones(1, len(prompt), dtype=torch.long)}
-    frozen = run_frozen(model, {"decoder_input_ids": given, **mask}, checked, encoder_outputs=encoded)
+    frozen = run_frozen(model, {"decoder_input_ids": target, **mask}, checked, encoder_outputs=encoded)
     return AnswerPass(frozen, slice(0, len(written.ids)), written.ids, len(prompt), True)

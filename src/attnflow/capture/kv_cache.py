@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from transformers.cache_utils import Cache as KeyValueCache
 
-def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies: int = 1) -> Any:
+
+def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies: int = 1) -> KeyValueCache | None:
     """A cache of transformers that shows ``length`` positions of another one, from ``start`` on, and keeps nothing.
 
     Nothing is copied until a layer runs. item: which text of a batch. copies: for how many texts it is shown. None where

@@ -145,7 +145,7 @@ def _plain(
 ) -> Evaluation:
     silence()
     import attnflow
-    from attnflow.importance.answer import questions, writes_words
+    from attnflow.importance.question import questions, writes_words
 
     model = attnflow.load(**source)
     first = next((t for t in texts if not isinstance(t, str) or t.strip()), None)

@@ -71,7 +71,7 @@ def read_text(text: str) -> str:
 
 def check_measure(of: str | None) -> None:
     """A wrong --of is told before a model is loaded."""
-    from attnflow.importance.answer import check_of
+    from attnflow.importance.question import check_of
 
     if of is not None:
         check_of(of)

@@ -22,7 +22,7 @@ from attnflow.capture.runner import Batch, Runner
 from attnflow.edges.weights import EDGES as EDGES
 from attnflow.edges.weights import Edges, rows
 from attnflow.errors import InputError
-from attnflow.importance.answer import Question, check_difference, check_of, logits_at, question_of, score
+from attnflow.importance.question import Question, check_difference, check_of, logits_at, question_of, score
 
 PassT = TypeVar("PassT", bound=Pass)
 

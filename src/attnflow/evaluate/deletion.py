@@ -14,8 +14,8 @@ from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError
 from attnflow.evaluate.arguments import ONE_TOKEN, readable, whole_number
 from attnflow.evaluate.statistics import Floats, ranks
-from attnflow.importance.answer import Question, Tensors, outputs, score, writes_words
 from attnflow.importance.blank import blank_id
+from attnflow.importance.question import Question, Tensors, outputs, score, writes_words
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -118,7 +118,7 @@ def curves(
     ``[.., 0, s]`` is without the ``⌈s·m/steps⌉`` most important of the m content tokens, ``[.., 1, s]`` with only those of
     them. What is not content always stays.
 
-    questions: from `attnflow.importance.answer.questions`; their answer is explained, whether or not it stays the
+    questions: from `attnflow.importance.question.questions`; their answer is explained, whether or not it stays the
         likeliest.
     rankings: for each question ``[method, token]`` from `orders`. A row of -1 gives a curve of NaN.
     by: "mask" or "unk" puts that token in the place of each that is deleted; "remove" takes it out, so that what is right

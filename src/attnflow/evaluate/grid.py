@@ -24,8 +24,8 @@ from attnflow.evaluate.randomize import LEVELS, agreement, layers_of
 from attnflow.evaluate.statistics import Floats
 from attnflow.files import arrow, table_text
 from attnflow.flow import cores
-from attnflow.importance.answer import questions
 from attnflow.importance.blank import blank_id
+from attnflow.importance.question import questions
 from attnflow.jobs.identity import digest, fingerprint, weights_hash
 from attnflow.jobs.progress import Meter, duration
 from attnflow.jobs.store import Store, read_shard

@@ -17,8 +17,8 @@ from attnflow.evaluate.deletion import content
 from attnflow.evaluate.importances import query_of
 from attnflow.evaluate.statistics import Floats
 from attnflow.importance import blank_out, integrated_gradients
-from attnflow.importance.answer import Question, questions
 from attnflow.importance.gradients import REDUCE, forward_and_backward
+from attnflow.importance.question import Question, questions
 from attnflow.trace import Trace
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import InputError
-from attnflow.importance.answer import (
+from attnflow.importance.blank import blank_token
+from attnflow.importance.gradients import embedding_layer, embeddings
+from attnflow.importance.question import (
     Question,
     check_difference,
     check_of,
@@ -23,8 +25,6 @@ from attnflow.importance.answer import (
     score,
     warn_saturated,
 )
-from attnflow.importance.blank import blank_token
-from attnflow.importance.gradients import embedding_layer, embeddings
 from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnflow.errors import InputError
-from attnflow.importance.answer import (
+from attnflow.importance.question import (
     SATURATED,
     Tensors,
     answer_scores,

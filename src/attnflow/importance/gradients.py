@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnflow.capture.routes import running
 from attnflow.errors import AttentionWarning, InputError, ModelError
-from attnflow.importance.answer import (
+from attnflow.importance.question import (
     Question,
     Tensors,
     answer_scores,

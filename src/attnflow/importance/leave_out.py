@@ -14,9 +14,9 @@ from attnflow.capture.encode import decoder_start
 from attnflow.capture.generate import Progress
 from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError, ModelError
-from attnflow.importance.answer import Tensors, outputs
 from attnflow.importance.blank import blank_token
 from attnflow.importance.prefix import Row, Variant, hidden_tensors, log_probabilities, shared_prefix
+from attnflow.importance.question import Tensors, outputs
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner

@@ -17,7 +17,7 @@ from attnflow.capture.check import half
 from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.routes import running
 from attnflow.errors import InputError, ModelError
-from attnflow.importance.answer import LOGITS, TOKENS
+from attnflow.importance.question import LOGITS, TOKENS
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
