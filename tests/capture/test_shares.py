@@ -15,10 +15,9 @@ import torch
 
 import attnflow as af
 from attnflow.capture import shares
-from attnflow.capture.passes import Step
 from helpers import edge_oracles as oracles
 from helpers.architectures import POSITIONS, hf
-from helpers.small_models import TEXT, bert, gpt2
+from helpers.small_models import TEXT, bert, gpt2, sinking
 from helpers.small_tokenizers import byte_level
 
 IDS = oracles.text(12)
@@ -181,35 +180,13 @@ def test_hooks_are_gone_and_other_threads_are_not_heard() -> None:
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.model.modules())
 
 
-def planted() -> Any:
-    """A GPT-2 in which every position looks at token 1, whose value is short: a sink, wherever it stands."""
-    model = gpt2()
-    with torch.no_grad():
-        transformer = model.model.transformer
-        transformer.wpe.weight.mul_(0.05)
-        transformer.wte.weight[:, 0] = 0
-        transformer.wte.weight[1] = 0
-        transformer.wte.weight[1, 0] = 400
-        for block in transformer.h:
-            width = 16
-            block.ln_1.weight.fill_(1)
-            block.ln_1.bias.zero_()
-            c = block.attn.c_attn
-            c.weight[0, 2 * width :] = 0  # what the token is says nothing,
-            c.weight[1:, 2 * width :] -= c.weight[1:, 2 * width :].mean(0)  # nor does the mean that its norm takes off
-            c.weight[0, width : 2 * width] = 4
-            c.weight[1:, width : 2 * width] *= 0.1
-            c.bias[:width] = 1
-    return model
-
-
 def test_a_planted_sink_is_seen_wherever_it_stands() -> None:
-    model = planted()
+    model = sinking()
     for place in (0, 3):
         ids = [5, 6, 7, 8, 9, 10, 11]
         ids[place] = 1
         trace = model.trace({"input_ids": torch.tensor([ids])})
-        assert [step.sinks for step in trace.steps] == [(place,)] * 2
+        assert [step.sinks for step in trace.steps] == [(place,)] * 6
         assert trace.sinks() == (place,)
         kept = trace.rollout(layer=-1)
         row = kept.row()
@@ -232,20 +209,23 @@ def test_a_planted_sink_is_seen_wherever_it_stands() -> None:
 
 
 def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
-    trace = planted().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])})
-    steps = tuple(Step(step.weights, lengths=step.lengths) for step in trace.steps) * 6
-    deep = af.trace.Trace(**{**vars(trace), "steps": steps, "ends": tuple(range(len(steps)))})
-    result = deep.rollout(layer=-1)
+    trace = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])})
+    result = trace.rollout(layer=-1)
+    assert result.row()[0] > 0.9
     (note,) = result.provenance["notes"]
     assert note.startswith(f"{100 * result.row()[0]:.0f} % of this rollout goes to {trace.tokens[0]!r}, a sink")
-    (note,) = deep.flow(layer=-1).provenance["notes"]
+    (note,) = trace.flow(layer=-1).provenance["notes"]
     assert "can flow to" in note
-    assert "notes" not in deep.raw(layer=-1).provenance
-    assert "notes" not in deep.rollout(layer=-1, sinks="residual").provenance
+    assert trace.rollout().provenance["notes"] == result.provenance["notes"]
+    assert "notes" not in trace.rollout(layer=0).provenance
+    assert "notes" not in trace.raw(layer=-1).provenance
+    assert "notes" not in trace.rollout(layer=-1, sinks="residual").provenance
+    words = trace.rollout(layer=-1).words()
+    assert words.provenance["notes"] and words.provenance["sinks"]["positions"] == [0]
 
 
 def test_words_come_after_sinks() -> None:
-    model = planted()
+    model = sinking()
     tokens = [1, *model.encode(TEXT).tensors["input_ids"][0].tolist()]
     trace = model.trace(model.tokenizer.decode(tokens))
     merged = af.merge(trace.graph(sinks="residual"), trace.words().word_groups)

@@ -77,12 +77,35 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
         (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
         (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page is about the model's own answer"),
+        (["--residual", "2"], "residual '2': expected a weight between 0 and 1, or measured"),
+        (["--residual", "real"], "residual 'real': expected a weight between 0 and 1, or measured"),
+        (["--sinks", "drop"], "--sinks 'drop': expected one of 'keep', 'residual'"),
+        (["--method", "raw", "--residual", "measured"], "--residual measured goes with rollout and flow, and not with method raw: leave it out"),
+        (["--method", "gradient", "--sinks", "residual"], "--sinks residual goes with rollout and flow, and not with method gradient: leave it out"),
+        (["--residual", "measured", "-o", "x.html"], "the page computes rollout and flow with one weight for all: --residual measured goes with the terminal"),
+        (["--edges", "value-norm", "--sinks", "residual"], "--sinks \"residual\" needs to know which positions are sinks"),
         (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
     ],
 )  # fmt: skip
 def test_show_with_mistakes(attnflow: Command, model: str, words: list[str], sentence: str) -> None:
     printed = attnflow("show", "the key", "-m", model, *words, status=2)
     assert printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
+
+
+def test_measured_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:
+    trace = af.load(model).trace("the key")
+    for method in ("rollout", "flow"):
+        options = ("--method", method, "--residual", "measured", "--sinks", "residual", "--json")
+        result = json.loads(attnflow("show", "the key", "-m", model, *options).out)
+        expected = getattr(trace, method)(layer=-1, residual="measured", sinks="residual")
+        assert np.allclose(result["values"], expected.values) and result["provenance"]["residual"] == "measured"
+        assert result["provenance"]["sinks"] == expected.provenance["sinks"]
+    result = json.loads(
+        attnflow("compare", "the key", "-m", model, "--residual", "measured", "--sinks", "residual", "--json").out
+    )
+    assert np.allclose(
+        result["values"]["rollout"], trace.rollout(layer=-1, residual="measured", sinks="residual").row()
+    )
 
 
 def test_messages_name_options(attnflow: Command, tmp_path: Path) -> None:

@@ -41,6 +41,31 @@ def gpt2(kind: str = "GPT2LMHeadModel", tokenizer: Any = None, **more: Any) -> A
     return af.wrap(getattr(transformers, kind)(config), tokenizer)
 
 
+def sinking() -> Any:
+    """A GPT-2 in which every position looks at token 1, whose value is short: a sink, wherever it stands."""
+    torch.manual_seed(0)
+    tokenizer, width = byte_level(), 16
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=64, n_embd=width, n_layer=6, n_head=2, initializer_range=0.5,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config)
+    with torch.no_grad():
+        states = model.transformer
+        states.wpe.weight.mul_(0.05)
+        states.wte.weight[:, 0] = 0
+        states.wte.weight[1] = 0
+        states.wte.weight[1, 0] = 4000  # after every norm this token is the same
+        for block in states.h:
+            c = block.attn.c_attn
+            c.bias[:width] = 1
+            c.weight[0, width : 2 * width] = 4  # its key is what all queries ask for
+            c.weight[1:, width : 2 * width] *= 0.1
+            c.weight[0, 2 * width :] = 0  # and its value is nothing, also in what the norm takes off
+            c.weight[1:, 2 * width :] -= c.weight[1:, 2 * width :].mean(0)
+    return af.wrap(model, tokenizer)
+
+
 def saved(model: Any, folder: Path) -> dict[str, Any]:
     """From where it can be loaded again."""
     model.unwrap().save_pretrained(folder)

@@ -50,3 +50,19 @@ def test_a_chat(smollm: af.Model) -> None:
     )
     assert sum(i < 3 for i in forged.ids) == 5 and tokenizer.decode(forged.ids) == forged.text
     assert forged.messages[1].end == forged.text.index("<|im_end|>\n<|im_start|>assistant")
+
+
+def test_sinks_of_a_real_decoder(smollm: af.Model) -> None:
+    trace = smollm.trace("The capital of France is")
+    first = [layer for layer, step in enumerate(trace.steps) if step.sinks == (0,)]
+    assert len(first) >= 20 and trace.sinks() == (0,)
+    result = trace.rollout(layer=-1)
+    assert result.row()[0] > 0.99 and result.provenance["sinks"] == {"mode": "keep", "positions": [0], "share": 1.0}
+    assert "'The', a sink" in result.provenance["notes"][0]
+    assert trace.rollout(layer=-1, residual="measured", sinks="residual").row()[0] < 0.5
+    assert 0.85 < np.mean([step.own.mean() for step in trace.steps]) < 0.99
+    long = smollm.trace(
+        "The harbour master kept a log. Each evening he wrote the names of the ships, and of the crews."
+    )
+    elsewhere = {long.tokens[k] for step in long.steps for k in step.sinks if k}
+    assert "the" in {token.strip("Ġ ") for token in elsewhere}

@@ -29,6 +29,7 @@ from attnflow.view import sheet  # noqa: E402
 from attnflow.view.comparison import Comparison, compare  # noqa: E402
 from attnflow.view.comparison_text import render  # noqa: E402
 from helpers.architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
+from helpers.small_models import sinking  # noqa: E402
 from helpers.small_tokenizers import byte_level, sentencepiece, wordpiece  # noqa: E402
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -43,6 +44,25 @@ SHOWN = {"a\nb": "a\\nb", "\ud800": "\\ud800", "internationalisation-of-things":
 @pytest.fixture(scope="module")
 def model() -> Any:
     return af.load()
+
+
+def test_a_comparison_says_what_a_sink_takes_and_can_leave_it_where_it_is() -> None:
+    decoder = sinking()
+    text = decoder.tokenizer.decode([1]) + TEXT
+    trace = decoder.trace(text)
+    assert trace.tokens[0] == decoder.tokenizer.convert_ids_to_tokens(1)
+    kept = compare(decoder, text, importance={"gradient": {"of": "logit"}})
+    assert [note.split(" to ")[0].split(" % ")[1] for note in kept.notes] == [
+        "of this rollout goes",
+        "of what leaves the query can flow",
+    ]
+    assert kept.to_dict()["notes"] == kept.to_dict()["provenance"]["notes"] == list(kept.notes)
+    moved = compare(decoder, text, importance={"gradient": {"of": "logit"}}, sinks="residual", residual="measured")
+    assert moved.notes == ()
+    for name, options in (("raw", {}), ("rollout", {"residual": "measured"}), ("flow", {"residual": "measured"})):
+        expected = getattr(trace, name)(layer=-1, sinks="residual", **options).row()
+        np.testing.assert_array_equal(moved.row(name), expected)
+    assert moved.provenance["sinks"]["mode"] == "residual" and moved.provenance["residual"] == "measured"
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import html
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import attnflow as af
 from attnflow.capture.passes import Step
 from attnflow.view import document, page
 from attnflow.view.explain import explain, traced
+from helpers.small_models import sinking
 from helpers.small_tokenizers import wordpiece
 
 TEXT = "the key to the cabinets"
@@ -308,6 +310,23 @@ def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
     result = make(trace)
     views = page.of_result(result).document["methods"]["subwords"]
     assert np.array_equal(unpacked(views[result.method]["values"]), result.values)
+
+
+def test_a_page_knows_the_sinks_of_its_tokens_and_words() -> None:
+    sunk = sinking().trace({"input_ids": torch.tensor([[6, 7, 1, 8, 9]])})
+    sunk = replace(sunk, word_ids=(0, 0, 1, 2, 3), word_texts=("a", "b", "c", "d"))
+    units = document.of_trace(sunk)["units"]
+    assert units["subwords"]["sinks"] == [2] and units["words"]["sinks"] == [1]
+    assert document.of_result(sunk.rollout())["units"]["subwords"]["sinks"] == []
+
+
+@pytest.mark.parametrize("options", [{"residual": "measured"}, {"sinks": "residual"}])
+def test_what_a_page_cannot_compute_is_a_page_of_its_values(trace: Any, options: Any) -> None:
+    result = trace.rollout(layer=-1, **options)
+    shown = page.of_result(result).document
+    assert shown["weights"] is None and shown["residual"] == 0.5
+    values = unpacked(shown["methods"]["subwords"]["rollout"]["values"])
+    np.testing.assert_array_equal(values, result.values)
 
 
 def test_arrays_alone() -> None:

@@ -48,6 +48,7 @@ export function readerNotes(page, table) {
         `Flow: ${bound} of ${at.inputs.length} tokens are at their bound (all that leaves the query, or all that the first layer takes from the token), which says nothing of what is between. Lower layers tell more.`,
       );
   }
+  lines.push(...(data.model.notes ?? []), ...sinkNotes(data, at, table));
   if (data.causal)
     lines.push(
       at.field
@@ -55,6 +56,26 @@ export function readerNotes(page, table) {
         : "In a decoder rollout and flow mostly tell the position: early tokens are reached along more paths. The receptive field, above, corrects for the mask, not for more.",
     );
   return lines;
+}
+
+/** A sentence for each of rollout and flow of which one sink takes more than nine tenths.
+ *
+ * @param {Data} data
+ * @param {Now} at
+ * @param {MethodRow[]} table
+ */
+function sinkNotes(data, at, table) {
+  if (at.field) return [];
+  const sinks = data.units[at.unit].sinks ?? [];
+  return table
+    .filter(({ name }) => name === "rollout" || name === "flow")
+    .flatMap(({ name, values }) => {
+      const place = at.inputs.findIndex((i, nth) => sinks.includes(i) && values && values[nth] > 0.9);
+      if (!values || place < 0) return [];
+      const taken = name === "flow" ? "of what leaves the query can flow" : "of this rollout goes";
+      const token = plainToken(at.tokens[at.inputs[place]], 30);
+      return `${Math.round(100 * values[place])} % ${taken} to ${token}, a sink whose value carries next to nothing: the edges “answer” show what the answer rests on.`;
+    });
 }
 
 /** What flow cannot exceed: what leaves the query, and what enters the token.

@@ -61,6 +61,7 @@ export interface Unit {
   special: boolean[];
   parts: string[];
   groups: number[][] | null;
+  sinks?: number[];
 }
 export interface Importance {
   name: string;

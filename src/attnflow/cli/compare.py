@@ -16,9 +16,10 @@ from attnflow.cli.options import (
     Gguf,
     ModelName,
     Of,
-    Residual,
     Revision,
     Safetensors,
+    Share,
+    Sinks,
     Special,
     Target,
     TextArgument,
@@ -27,10 +28,12 @@ from attnflow.cli.options import (
     Words,
     check_measure,
     progress,
+    read_share,
     read_text,
 )
 from attnflow.errors import InputError
 from attnflow.selection import read_layer, read_query
+from attnflow.sinks import check_sinks
 
 METHODS = ("raw", "rollout", "flow", "gradient", "blank-out")
 
@@ -44,7 +47,8 @@ def compare(
     layer: Annotated[str, typer.Option(help="L1, L2, … as in the paper; or last.")] = "last",
     words: Words = False,
     special: Special = True,
-    residual: Residual = 0.5,
+    residual: Share = None,
+    sinks: Sinks = "keep",
     target: Target = None,
     of: Of = None,
     truncate: Truncate = False,
@@ -69,6 +73,8 @@ def compare(
 
     if sort is not None and sort not in METHODS:
         raise InputError(f"sort {sort!r}: expected one of {', '.join(METHODS)}")
+    share = read_share(residual)
+    check_sinks(sinks)
     if output is not None:
         of_extension(comparison.WRITERS, output)  # before a model is loaded and run in vain
     import attnflow
@@ -83,7 +89,7 @@ def compare(
     trace = loaded.trace(text, target=target, truncate=truncate)
     result = comparison.compare(
         loaded, text, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
-        words=words, special=special, residual=residual, truncate=truncate, trace=trace,
+        words=words, special=special, residual=0.5 if share is None else share, sinks=sinks, truncate=truncate, trace=trace,
         importance=dict.fromkeys(METHODS[3:], {} if of is None else {"of": of}),
     )  # fmt: skip
     if output is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,19 @@ ModelName = Annotated[
 Words = Annotated[bool, typer.Option("--words", help="Words instead of subwords.")]
 Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
 Residual = Annotated[float, typer.Option(min=0, max=1, help="Weight of the residual connection.")]
+Share = Annotated[
+    str | None,
+    typer.Option(
+        help="Weight of the residual connection, from 0 to 1; or measured, each position's own. 0.5 by default.",
+        show_default=False,
+    ),
+]
+Sinks = Annotated[
+    str,
+    typer.Option(
+        help="What becomes of attention to tokens whose values carry next to nothing: keep, or residual (it stays)."
+    ),
+]
 Target = Annotated[str | None, typer.Option(help="For encoder-decoders: what the decoder writes.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")]
@@ -67,6 +80,21 @@ def read_text(text: str) -> str:
         return sys.stdin.read().removesuffix("\n") if text == "-" else text
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
+
+
+def read_share(text: str | None) -> float | Literal["measured"] | None:
+    """A weight of the residual connection, or "measured"."""
+    if text is None:
+        return None
+    if text == "measured":
+        return "measured"
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight <= 1:
+        raise InputError(f"residual {text!r}: expected a weight between 0 and 1, or measured")
+    return weight
 
 
 def check_measure(of: str | None) -> None:

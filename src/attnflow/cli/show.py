@@ -18,6 +18,7 @@ from attnflow.cli.options import (
     Of,
     Revision,
     Safetensors,
+    Sinks,
     Special,
     Target,
     TextArgument,
@@ -26,10 +27,12 @@ from attnflow.cli.options import (
     Words,
     check_measure,
     progress,
+    read_share,
     read_text,
 )
 from attnflow.errors import InputError
 from attnflow.selection import read_layer, read_query
+from attnflow.sinks import check_sinks
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -66,11 +69,14 @@ def show(
     words: Words = False,
     special: Special = True,
     residual: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0, max=1, help="Weight of the residual connection; 0.5 by default, and 1 - 2/layers for gather."
+            help="Weight of the residual connection, from 0 to 1, or measured, each position's own; 0.5 by default, and "
+            "1 - 2/layers for gather.",
+            show_default=False,
         ),
     ] = None,
+    sinks: Sinks = "keep",
     normalize: Annotated[
         str | None, typer.Option(help="With --edges: rows, graph or none; as published, by default.")
     ] = None,
@@ -107,6 +113,16 @@ def show(
     as_page = output is not None and output.suffix.lower() == ".html"
     placed = bool(words or query or layer != "last" or receptive_field is not None)
     _check(method, edges, normalize, answer, of, as_page)
+    share = read_share(residual)
+    check_sinks(sinks)
+    for option, chosen in (("--residual measured", share == "measured"), ("--sinks residual", sinks != "keep")):
+        if chosen and as_page:
+            raise InputError(
+                f"the page computes rollout and flow with one weight for all: {option} goes with the terminal, with --json "
+                "and with other files"
+            )
+        if chosen and method not in ("rollout", "flow") and (method, option) != ("raw", "--sinks residual"):
+            raise InputError(f"{option} goes with rollout and flow, and not with method {method}: leave it out")
     if method == "gather" and placed:
         raise InputError(
             "method gather is about tokens and the model's answer: --words, --query, --layer and --receptive-field do not "
@@ -141,7 +157,7 @@ def show(
         names = dict.fromkeys(["gradient", "blank-out", *([method] if method in IMPORTANCE else [])])
         page = explain(
             loaded, text, query=None if position == "all" else position, truncate=truncate, trace=trace,
-            residual=0.5 if residual is None else residual, importance=dict.fromkeys(names, measured),
+            residual=share if isinstance(share, float) else 0.5, importance=dict.fromkeys(names, measured),
             state={name: value for name, value in state.items() if value is not None},
         )  # fmt: skip
         page.save(output)
@@ -165,12 +181,12 @@ def show(
                 if value == "all":
                     raise InputError(f"{name} all: a table shows one {name}; give --json or --output for all of them")
         if method == "gather":
-            result = trace.gather(residual)
+            result = trace.gather(share if isinstance(share, float) else None)
         elif method == "raw":
-            result = trace.raw(position, number)
+            result = trace.raw(position, number, sinks)
         else:
-            share = 0.5 if residual is None else residual
-            result = getattr(trace, method)(position, number, residual=share, receptive_field=receptive_field)
+            options = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
+            result = getattr(trace, method)(position, number, **options)
         headline = None
         if trace.prediction is not None:
             answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow._arrays import FloatArray
-    from attnflow.capture.passes import Prediction
+    from attnflow.capture.passes import Prediction, Residual
     from attnflow.model import Model
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace
@@ -98,7 +98,7 @@ class Comparison:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of the numbers, in sentences."""
         reasons = [f"no {names}: {why}" for names, why in by_reason(self.missing)]
-        return (*reasons, *([] if self.summed is None else [self.summed]))
+        return (*self.provenance.get("notes", ()), *reasons, *([] if self.summed is None else [self.summed]))
 
     @property
     def summed(self) -> str | None:
@@ -175,7 +175,8 @@ def compare(
     layer: int = -1,
     words: bool = False,
     special: bool = True,
-    residual: float = 0.5,
+    residual: Residual = 0.5,
+    sinks: str = "keep",
     target: str | None = None,
     truncate: bool = False,
     importance: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("gradient", "blank-out"),
@@ -187,7 +188,7 @@ def compare(
     query: its position or token; by default the position that answers ([MASK], [CLS], the last token of a decoder).
     layer: one, counted from 0; negative ones count from the last.
     words: words instead of subwords; special: whether special tokens are among the inputs.
-    residual: the weight of the residual connection, in rollout and flow.
+    residual, sinks: of rollout and flow, and of raw attention, as in `Trace.rollout`.
     importance: some of gradient, blank-out, integrated-gradients, shapley; or a dict from these to their options. A model
         that answers nothing has none: the comparison then has raw, rollout and flow alone, and `missing` says why.
     trace: of the same text, where there is one already.
@@ -213,9 +214,9 @@ def compare(
         position = of[position + whole.first_query] - trace.first_query
     query = position if query is None else query
     results = {
-        "raw": trace.raw(query, layer),
-        "rollout": trace.rollout(query, layer, residual),
-        "flow": trace.flow(query, layer, residual),
+        "raw": trace.raw(query, layer, sinks),
+        "rollout": trace.rollout(query, layer, residual, sinks=sinks),
+        "flow": trace.flow(query, layer, residual, sinks=sinks),
     }
     rows = [result.values[0, 0] for result in results.values()]
     rows += [np.array([sum(np.abs(r.row())[list(group)]) for group in groups]) for r in worth.values()]
@@ -227,6 +228,7 @@ def compare(
     values.flags.writeable = False
     stands = first.queries[0] + trace.first_query
     own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token of its own
+    notes = [note for result in results.values() for note in result.provenance.get("notes", ())]
     importances = {"importance": {name: _origin(result) for name, result in worth.items()}} if worth else {}
     return Comparison(
         methods=(*results, *worth),
@@ -243,7 +245,12 @@ def compare(
         patches=first.patches,
         prediction=trace.prediction,
         missing=missing,
-        provenance={**first.provenance, **importances, **({} if special else {"steps": ["without_special"]})},
+        provenance={
+            **first.provenance,
+            **importances,
+            **({"notes": notes} if notes else {}),
+            **({} if special else {"steps": ["without_special"]}),
+        },
     )
 
 

@@ -169,11 +169,12 @@ def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[
 def of_result(result: TokenAttention) -> dict[str, Any]:
     """The document of values without a graph: of a file, of one head, or of a trace in linear memory."""
     values = {**table(result), "queries": list(range(len(result.queries)))}
+    residual = result.provenance.get("residual", 0.5)
     return _document(
         result,
         units={"subwords": _unit(result)},
         queries=list(result.query_tokens),
-        residual=result.provenance.get("residual", 0.5),
+        residual=0.5 if residual == "measured" else residual,  # there is no graph to put it into
         layers=list(result.layers),
         methods={"subwords": {"flow": None, result.method: values}},
         leftOut=[
@@ -350,7 +351,14 @@ def _heads(trace: Trace, chosen: Sequence[int], layers: list[int], left_out: lis
 
 
 def _unit(of: Trace | TokenAttention) -> dict[str, Any]:
-    return {"tokens": list(of.tokens), "special": list(of.special), "parts": list(of.parts), "groups": None}
+    sinks = () if isinstance(of, TokenAttention) else of.sinks() or ()
+    return {
+        "tokens": list(of.tokens),
+        "special": list(of.special),
+        "parts": list(of.parts),
+        "groups": None,
+        "sinks": list(sinks),
+    }
 
 
 def shown_layers(trace: Trace) -> list[int]:

@@ -77,11 +77,12 @@ def of_trace(trace: Trace, **options: Any) -> Page:
 def of_result(result: TokenAttention) -> Page:
     """The page of the trace that a result was computed from, opened where the result is; else of its values alone.
 
-    Its values alone also where the page would show others from the trace: normalised ones, rollout from a layer on, and
-    layers whose positions are not the last one's.
+    Its values alone also where the page would show others from the trace: normalised ones, rollout from a layer on, a
+    measured residual, sinks that stay, and layers whose positions are not the last one's.
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
+    other = other or recipe.get("sinks") or recipe.get("residual") == "measured"
     if trace is None or other or not set(result.layers) <= set(document.shown_layers(trace)):
         return Page(document.of_result(result))
     selected = {

@@ -138,6 +138,8 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
     layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
     method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
     yield from heading(result, [method, f"query {query}", *layer], screen)
+    if at_layer == len(result.layers) - 1:  # which is the row that notes are about
+        yield from (Text(screen.shown(note)) for note in result.provenance.get("notes") or ())
     if result.patches is None:
         yield _sentence(result.tokens, row, screen)
         if screen.coloured:
@@ -168,11 +170,13 @@ def _of_no_layer(result: TokenAttention) -> bool:
 
 
 def _method(result: TokenAttention) -> str:
-    """The method with what changes its meaning: edges, receptive field, a start above the input, normalisation, words."""
+    """The method with what changes its meaning: edges, receptive field, a start above the input, residual, sinks, words."""
     how = result.provenance
     more = [f"edges {how['edges']}"] if how.get("edges") else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
     more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
+    more += ["residual measured"] if how.get("residual") == "measured" else []
+    more += ["sinks stay"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
     more += ["words"] if how.get("unit") == "word" else []
     return result.method + (f" ({', '.join(more)})" if more else "")
