@@ -24,6 +24,7 @@ from attnflow.receptive import compared
 from attnflow.result import TokenAttention
 from attnflow.rollout import roll_down
 from attnflow.selection import select_layers
+from attnflow.sinks import overwhelming, short_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ class LinearTrace:
     provenance: Mapping[str, Any] = field(repr=False)
     prediction: Prediction | None = None
     own: tuple[Tensor | None, ...] = field(default=(), repr=False)
+    lengths: tuple[Tensor | None, ...] = field(default=(), repr=False)
 
     def raw(self) -> TokenAttention:
         """Raw attention of the chosen positions at the chosen layers."""
@@ -68,6 +70,8 @@ class LinearTrace:
         if receptive_field is not None:
             options["receptive_field"] = receptive_field
             values = compared(values, self._rolled(residual, uniform_step), receptive_field)
+        else:
+            options |= self._note(values)
         return self._result("rollout", values, options)
 
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
@@ -86,6 +90,16 @@ class LinearTrace:
 
         rolled = roll_down(self.layers, 0, through)
         return torch.stack([rolled[l][0] for l in self.layers])
+
+    def _note(self, values: Tensor) -> dict[str, list[str]]:
+        """The sentence for a row that one token takes, whose values are short in most layers: a sink by the row itself."""
+        below = [x for x in self.lengths[: max(self.layers) + 1] if x is not None]
+        row = values[-1].mean(0)
+        first = int(row.argmax())
+        if not below or sum(first in short_values(x) for x in below) <= len(below) / 2:
+            return {}
+        note = overwhelming(row, [first], "rollout", self.tokens)
+        return {} if note is None else {"notes": [note]}
 
     def _one_hot(self) -> Tensor:
         rows = torch.zeros(1, len(self.queries), len(self.tokens), device=self.device)
@@ -167,6 +181,7 @@ def _trace(
         provenance=batch.provenance(),
         prediction=batch.prediction(0),
         own=tuple(None if own is None else own[0] for own in (batch.calls[i].own for i in checked.stack.main)),
+        lengths=tuple(None if x is None else x[0] for x in (batch.calls[i].lengths for i in checked.stack.main)),
     )
 
 

@@ -38,10 +38,8 @@ def sink_positions(weights: Array, lengths: Array) -> tuple[int, ...]:
     >>> sink_positions(np.array([[1, 0, 0], [0.8, 0.2, 0], [0.7, 0.1, 0.2]]), np.array([0.1, 1, 1]))
     (0,)
     """
-    ordered = sorted(lengths.tolist())
-    median = ordered[len(ordered) // 2]
-    short = [k for k, length in enumerate(lengths.tolist()) if length <= SHORT * median]
-    if not short or not median:
+    short, median = short_values(lengths), _median(lengths)
+    if not short:
         return ()
     columns = weights[:, short]  # [query, candidate]
     seen = (columns > 0) * 1.0
@@ -57,6 +55,17 @@ def sink_positions(weights: Array, lengths: Array) -> tuple[int, ...]:
         if received >= turn * max(1.0, FAR * float(lengths[k]) / median):
             positions.append(k)
     return tuple(positions)
+
+
+def short_values(lengths: Array) -> list[int]:
+    """The positions whose values are at most half as long as the median."""
+    median = _median(lengths)
+    return [k for k, length in enumerate(lengths.tolist()) if length <= SHORT * median] if median else []
+
+
+def _median(lengths: Array) -> float:
+    ordered = sorted(lengths.tolist())
+    return float(ordered[len(ordered) // 2])
 
 
 def kept_at_home(weights: ArrayT, positions: Sequence[int]) -> ArrayT:

@@ -222,6 +222,11 @@ def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
     assert "notes" not in trace.rollout(layer=-1, sinks="residual").provenance
     words = trace.rollout(layer=-1).words()
     assert words.provenance["notes"] and words.provenance["sinks"]["positions"] == [0]
+    linear = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, memory="linear")
+    assert linear.rollout().provenance["notes"] == result.provenance["notes"]
+    assert "notes" not in linear.raw().provenance and "notes" not in linear.rollout(residual=0.99).provenance
+    plain = gpt2().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, memory="linear")
+    assert "notes" not in plain.rollout().provenance
 
 
 def test_words_come_after_sinks() -> None:

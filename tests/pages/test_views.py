@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import attnflow as af
 from attnflow.evaluate.statistics import spearman
@@ -30,6 +31,7 @@ from helpers.page_reading import (
     table_of,
     view_of,
 )
+from helpers.small_models import sinking
 
 
 def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) -> None:
@@ -467,3 +469,23 @@ def test_heads_follow_the_layer_until_one_is_chosen(browser: Any, sentence: Case
             "all => all.filter(g => g.lastChild.getAttribute('stroke-width') === '2').map(g => g.dataset.head)"
         )
         assert drawn == ["4.3"]
+
+
+def test_the_page_says_what_a_sink_takes(browser: Any, tmp_path: Path) -> None:
+    trace = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])})
+    taken = [f"{100 * trace.rollout(layer=-1).row()[0]:.0f} % of this rollout goes to"]
+    taken += [f"{100 * trace.flow(layer=-1).row()[0]:.0f} % of what leaves the query can flow to"]
+    trace.rollout().save(tmp_path / "whole.html")
+    trace.rollout(layer=-1, start=1).save(tmp_path / "values.html")
+    with opened(browser, tmp_path / "whole.html") as page:
+        notes = page.locator(".notes li").all_inner_texts()
+        assert [note for note in notes if ", a sink whose value carries next to nothing" in note] == [
+            f"{words} {trace.tokens[0]}, a sink whose value carries next to nothing: the edges “answer” show what the answer "
+            "rests on."
+            for words in taken
+        ]
+        choose(page, l=1)
+        assert "a sink whose value" not in " ".join(page.locator(".notes li").all_inner_texts())
+    with opened(browser, tmp_path / "values.html") as page:
+        notes = page.locator(".notes li").all_inner_texts()
+        assert [note for note in notes if "of this rollout goes" in note] == trace.rollout(start=1).provenance["notes"]
