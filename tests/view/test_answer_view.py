@@ -162,14 +162,19 @@ def test_the_facts_add_up(model: Any, answer: Any) -> None:
 
 
 def test_of_a_long_prompt_the_strongest_parts_are_shown(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_terminal, "WHOLE", 40)
-    monkeypatch.setattr(answer_terminal, "AROUND", 10)
-    text = shown(answer, unit="sentence")
+    """What is shown and what is left out is all of it."""
+    for name, value in (("WHOLE", 40), ("PARTS", 2), ("AROUND", 10), ("GAP", 3)):
+        monkeypatch.setattr(answer_terminal, name, value)
+    text = shown(answer, unit="sentence").split("→")[0].split("\n\n", 1)[1]
+    prompt, units = answer.prompt, answer.prompt.units("sentence")
     numbers = [int(n) for n in re.findall(r"… (\d+) tokens? left out …", text)]
-    count = len(answer.prompt.ids)
-    assert numbers and count - 40 <= sum(numbers) < count - 10
-    strongest = answer.sources().top(1)[0].token
-    assert strongest in text.split("→")[0]
+    assert len(prompt.ids) - 2 * 10 - 3 * 3 <= sum(numbers) <= len(prompt.ids) - 10
+    shares = answer.sources().row()
+    for score in answer.sources(unit="sentence").top(2):
+        strongest = max(units.groups[score.position], key=lambda i: shares[i])
+        start, end = prompt.offsets[strongest]
+        around = prompt.text[max(start - 2, units.ranges[score.position][0]) : end]
+        assert repr(around.strip())[1:-1] in text or around.strip() in text
 
 
 def test_narrow_and_ascii(answer: Any) -> None:
@@ -207,7 +212,7 @@ def test_json_has_everything(answer: Any, tmp_path: Path) -> None:
 
 
 def test_large_matrices_keep_their_strongest_parts(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_view, "EVERY", 100)
+    monkeypatch.setattr(answer_view, "EXACT", 100)
     monkeypatch.setattr(answer_view, "STRONGEST", 5)
     matrix = answer.to_dict()["matrix"]
     values = answer.matrix(signed=True).values[0]
@@ -233,7 +238,7 @@ def test_other_formats(answer: Any, tmp_path: Path) -> None:
 
 def test_unknown_formats_and_places(answer: Any, tmp_path: Path) -> None:
     with pytest.raises(
-        af.InputError, match=re.escape("has the extension '.txt': expected one of .json, .csv, .parquet")
+        af.InputError, match=re.escape("has the extension '.txt': expected one of .html, .json, .csv, .parquet")
     ):
         answer.save(tmp_path / "answer.txt")
     with pytest.raises(af.InputError, match=r"cannot write .*: No such file or directory"):

@@ -299,7 +299,7 @@ async function unrounded(weights, steps) {
 }
 
 /** @param {Packed} array @returns {Promise<Floats>} */
-async function unpacked(array) {
+export async function unpacked(array) {
   const bytes = await inflated(array.data);
   const size = array.type === "f8" ? 8 : 4,
     count = bytes.length / size;

@@ -87,16 +87,22 @@ export function correlation(x) {
     : "–";
 }
 
+/** Controls, what XML cannot hold, and half a character have no look of their own; what turns a line round has only effects. */
+const UNSEEN = /[\p{Cc}\p{Cs}\ufffe\uffff\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
+
+/** Running text for people: lines and tabs stay, and what has no look of its own is made visible.
+ *
+ * @param {string} text
+ */
+export const readable = (text) => text.replace(UNSEEN, (sign) => (/[\n\t]/.test(sign) ? sign : visible(sign)));
+
 /** A token for people: white space and controls made visible, the tokenizer's marks apart from the text.
  *
  * @param {string} token
  */
 export function spoken(token) {
   const mark = token.match(/^(##|Ġ|▁)(?=.)/u)?.[0] ?? "";
-  // controls, what XML cannot hold, and half a character have no look of their own; what turns a line round has only effects
-  const rest = token
-    .slice(mark.length)
-    .replace(/[\p{Cc}\p{Cs}\ufffe\uffff\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu, visible);
+  const rest = token.slice(mark.length).replace(UNSEEN, visible);
   if (/[^\s\p{Cf}\p{Z}]/u.test(rest)) return { mark, text: rest };
   return { mark, text: rest.replace(/./gsu, visible) || "∅" };
 }

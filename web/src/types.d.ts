@@ -4,6 +4,7 @@ import type { makeTip } from "./draw.js";
 import type { read } from "./data.js";
 import type { readCorpus } from "./corpus.js";
 import type { readGrid } from "./grid.js";
+import type { readAnswer } from "./answer-data.js";
 
 export type Floats = Float64Array | Float32Array;
 export type Palette = typeof PALETTES.light;
@@ -350,3 +351,39 @@ export interface TokenType {
 }
 export type Corpus = ReturnType<typeof readCorpus>;
 export type CorpusPage = PanelsPage & { corpus: Corpus };
+
+// The document of an answer, as view/answer_page.py writes it.
+
+/** A text and the numbers of its tokens. */
+export type Piece = [string, ...number[]];
+export interface AnswerDocument {
+  format: string;
+  version: number;
+  prompt: { pieces: Piece[]; tokens: string[]; marks: number[] };
+  answer: { pieces: Piece[]; tokens: string[]; logProbabilities: number[]; written: boolean };
+  sources: number[];
+  evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number };
+  matrix: { values: Packed; places: Packed | null; covered: number };
+  units: Record<string, { of: number[]; count: number; names: string[] | null }>;
+  unit: string;
+  verified: { unit: string; count: number; falls: number[]; measured: number[] } | null;
+  provenance: Provenance;
+}
+/** Some tokens of the answer: from the first to the last. */
+export interface Span {
+  from: number;
+  to: number;
+}
+/** What a span came from. shares and parts are of tokens of the prompt; first and marks are parts of all that speaks for it. */
+export interface Sources {
+  shares: Float64Array;
+  parts: ArrayLike<number>;
+  first: number;
+  marks: number;
+  itself: number;
+  logOdds: number;
+}
+export type AnswerData = Awaited<ReturnType<typeof readAnswer>>;
+export interface AnswerPage extends PanelsPage {
+  data: AnswerData;
+}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,31 +17,28 @@ from attnflow._arrays import FloatArray
 from attnflow.answer import Answer
 from attnflow.capture.prompt import Units
 from attnflow.result import TokenAttention
+from attnflow.view.running_text import pieces
 from attnflow.view.terminal import Printed, Screen, bar, heading, numbers_of, ramp, shade
 
 LISTED = 10
 """Units in the table."""
 
 WHOLE = 600
-"""Tokens up to which the whole prompt is shown; of longer ones the parts around the strongest units, so many tokens."""
+"""Tokens up to which the whole prompt is shown; of longer ones the parts around the strongest units."""
+
+PARTS = 6
+"""Units of a long prompt that are shown."""
 
 AROUND = 60
-"""Tokens of one strong unit that are shown of a long prompt, at most."""
+"""Tokens of one of them that are shown, at most."""
+
+GAP = 20
+"""What is left out between two of them is at least so many tokens."""
 
 PLAIN = 0.05
 """What has less than this part of the largest share stays plain: a text in which everything is shaded is hard to read."""
 
 BAR_CELLS = 12
-
-
-class Piece(NamedTuple):
-    """Neighbouring characters that are shaded alike: those of one token, or of several that share a character."""
-
-    start: int
-    end: int
-    share: float
-    faint: bool
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -85,37 +82,33 @@ class AnswerSheet:
         return float(self.tokens.row()[~self._marks].max(initial=0.0))
 
     def _prompt(self, screen: Screen) -> Text:
-        row = self.tokens.row()
-        most = self._most or 1.0
+        prompt, row, marks = self.answer.prompt, self.tokens.row(), self._marks
         keep = _kept(row, self.units.groups, self.values.row())
-        text, line, end, skipped = self.answer.prompt.text, Text(), 0, 0
-        for piece in _pieces(self.answer, row, keep):
-            if piece is None:
-                skipped += 1
+        line, skipped = Text(), 0
+        for piece in pieces(len(prompt.text), prompt.offsets):
+            tokens = list(piece.tokens)
+            if tokens and not keep[tokens[0]]:
+                skipped += len(tokens)
                 continue
+            if skipped and not tokens:  # what stands between tokens goes with those before it
+                continue
+            text = prompt.text[piece.start : piece.end]
             if skipped:
                 line.append(_gap(skipped, screen), "dim italic")
-                end, skipped = piece.start, 0
-            style = Style(dim=True) if piece.faint else _style(piece.share / most, screen)
-            _append(line, text[end : piece.start], None, screen)
-            _append(line, text[piece.start : piece.end], style, screen)
-            end = piece.end
+                text, skipped = text.lstrip(), 0
+            share = float(row[tokens].sum()) / (self._most or 1.0)
+            style = Style(dim=True) if marks[tokens].any() else _style(share, screen)
+            _append(line, text, style, screen)
         if skipped:
             line.append(_gap(skipped, screen), "dim italic")
-        else:
-            _append(line, text[end:], None, screen)
         return _trimmed(line)
 
     def _answer(self, screen: Screen) -> Text:
-        answer, line, end = self.answer, Text(), 0
-        line.append("→ " if screen.blocks else "> ")
-        chosen = set(self.chosen)
-        for i, (start, stop) in enumerate(answer.labels.offsets):
-            if stop <= end:
-                continue
-            style = Style(bold=True, underline=True) if i in chosen else None
-            _append(line, answer.text[max(start, end) : stop], style, screen)
-            end = stop
+        answer, chosen = self.answer, set(self.chosen)
+        line = Text("→ " if screen.blocks else "> ")
+        for piece in pieces(len(answer.text), answer.labels.offsets):
+            style = Style(bold=True, underline=True) if chosen & set(piece.tokens) else None
+            _append(line, answer.text[piece.start : piece.end], style, screen)
         return _trimmed(line)
 
     def _legend(self, screen: Screen) -> Text:
@@ -194,33 +187,15 @@ def _kept(row: FloatArray, groups: Sequence[Sequence[int]], values: FloatArray) 
     if len(row) <= WHOLE:
         return [True] * len(row)
     keep = np.zeros(len(row), bool)
-    for unit in np.argsort(-values, kind="stable").tolist():
+    for unit in np.argsort(-values, kind="stable")[:PARTS].tolist():
         group = list(groups[unit])
         strongest = group[int(np.argmax(row[group]))]
-        start = max(min(strongest - AROUND // 2, group[-1] + 1 - AROUND), group[0], 0)
+        start = max(min(strongest - AROUND // 2, group[-1] + 1 - AROUND), group[0])
         keep[start : min(start + AROUND, group[-1] + 1)] = True
-        if keep.sum() >= WHOLE - AROUND:
-            break
+    for before, after in pairwise([-1, *np.flatnonzero(keep).tolist(), len(row)]):
+        if after - before - 1 < GAP:
+            keep[before + 1 : after] = True
     return [bool(x) for x in keep]
-
-
-def _pieces(answer: Answer, row: FloatArray, keep: Sequence[bool]) -> Iterable[Piece | None]:
-    """The prompt's text in order; None for each token that is not shown. Tokens without characters have no piece."""
-    prompt = answer.prompt
-    pieces: list[Piece | None] = []
-    end = 0
-    for i, (start, stop) in enumerate(prompt.offsets):
-        if not keep[i]:
-            pieces.append(None)
-            continue
-        faint = prompt.template[i] or prompt.special[i]
-        last = pieces[-1] if pieces else None
-        if stop > start and start < end and last is not None:
-            pieces[-1] = Piece(last.start, max(stop, last.end), last.share + float(row[i]), faint, last.tokens + 1)
-        elif stop > start:
-            pieces.append(Piece(start, stop, float(row[i]), faint, 1))
-        end = max(end, stop)
-    return pieces
 
 
 def _style(part: float, screen: Screen) -> Style | None:
@@ -245,4 +220,6 @@ def _append(line: Text, text: str, style: Style | None, screen: Screen) -> None:
 
 def _trimmed(line: Text) -> Text:
     line.rstrip()
+    while line.plain.startswith("\n"):
+        line = line[1:]
     return line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Callable
@@ -17,18 +16,16 @@ from attnflow.answer import Answer
 from attnflow.capture.prompt import Span, find_span
 from attnflow.files import of_extension, write_whole
 from attnflow.result import TokenAttention
+from attnflow.view.answer_page import STRONGEST, html_of
 from attnflow.view.answer_terminal import AnswerSheet
+from attnflow.view.document import EXACT
+from attnflow.view.page import framed
 
 FORMAT = "attnflow.Answer"
 VERSION = 1
 
 UNIT = "sentence"
 """The unit of what shows itself without being told how."""
-
-EVERY = 600_000
-"""The most numbers of a matrix that are written; of a larger one, the strongest `STRONGEST` of each row."""
-
-STRONGEST = 256
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,15 @@ class AnswerView:
     def save(self, path: str | os.PathLike[str], unit: str, verify: int) -> None:
         path = Path(path)
         table: dict[str, Callable[[], None]] = {
-            ".json": lambda: self._save_json(path, unit, verify),
+            ".html": lambda: self._save_text(path, html_of(self.answer, unit, verify)),
+            ".json": lambda: self._save_text(path, self._json(unit, verify)),
             ".csv": lambda: self.answer.sources(unit=unit, verify=verify).save(path),
             ".parquet": lambda: self.answer.sources(unit=unit, verify=verify).save(path),
         }
         of_extension(table, path)()
 
     def notebook_html(self) -> str:
-        console = Console(file=io.StringIO(), record=True, width=110, force_terminal=True, color_system="truecolor")
-        console.print(self.renderable())
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        return framed(html_of(self.answer, UNIT, 0))
 
     def to_dict(self, unit: str, verify: int) -> dict[str, Any]:
         answer, prompt, labels = self.answer, self.answer.prompt, self.answer.labels
@@ -116,9 +112,11 @@ class AnswerView:
         measured = zip(entries, falls.row().tolist(), falls.parts, strict=True)
         return [{**entry, "fall": fall, "how": how} for entry, fall, how in measured]
 
-    def _save_json(self, path: Path, unit: str, verify: int) -> None:
-        text = json.dumps(self.to_dict(unit, verify), allow_nan=False)
-        write_whole(path, lambda beside: beside.write_text(text + "\n", encoding="ascii"))
+    def _json(self, unit: str, verify: int) -> str:
+        return json.dumps(self.to_dict(unit, verify), allow_nan=False) + "\n"
+
+    def _save_text(self, path: Path, text: str) -> None:
+        write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
     def _sheet(self, span: Span | None, unit: str, verify: int) -> AnswerSheet:
         answer = self.answer
@@ -138,11 +136,11 @@ class AnswerView:
 def matrix_of(matrix: TokenAttention) -> dict[str, Any]:
     """The signed parts of each answer token, over tokens of the prompt and then of the answer.
 
-    values: a row for each answer token. Where they would be more than `EVERY` numbers, strongest: for each row the tokens
+    values: a row for each answer token. Where they would be more than `EXACT` numbers, strongest: for each row the tokens
     with the largest parts by size, those parts, and the sums of what is left out for the answer and against it.
     """
     values = matrix.values[0]
-    if values.size <= EVERY:
+    if values.size <= EXACT:
         return {"values": values.tolist(), "strongest": None}
     rows = []
     for row in values:

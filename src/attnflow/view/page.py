@@ -58,12 +58,7 @@ class Page:
 
     def notebook_html(self) -> str:
         """The page in a frame, for a notebook's cell."""
-        # A frame of its own: several pages in one notebook share no names, and the notebook's style does not reach it. It
-        # has no origin, so that it can read nothing of the notebook.
-        return (
-            f'<iframe title="attnflow" sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(self.html())}" '
-            f'style="width:100%;height:{HEIGHT}px;border:0;resize:vertical;overflow:auto"></iframe>'
-        )
+        return framed(self.html())
 
     _repr_html_ = notebook_html
 
@@ -148,6 +143,16 @@ def of_weights(
 def application(models: Sequence[Mapping[str, Any]]) -> str:
     """The page of the app: a form for texts and models, whose answers come from the server that sent it."""
     return file_of("attnflow", {"format": "attnflow-app", "models": list(models)}, "app", connect="'self'")
+
+
+def framed(file: str) -> str:
+    """A file of HTML as a frame in a notebook's cell."""
+    # A frame of its own: several pages in one notebook share no names, and the notebook's style does not reach it. It
+    # has no origin, so that it can read nothing of the notebook.
+    return (
+        f'<iframe title="attnflow" sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(file)}" '
+        f'style="width:100%;height:{HEIGHT}px;border:0;resize:vertical;overflow:auto"></iframe>'
+    )
 
 
 def file_of(title: str, content: Mapping[str, Any], kind: str = "page", connect: str = "'none'") -> str:

@@ -1,0 +1,102 @@
+"""The page of an answer: where each of its tokens came from, in one self-contained file of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attnflow.answer import Answer
+from attnflow.capture.prompt import UNITS
+from attnflow.errors import InputError
+from attnflow.result import TokenAttention
+from attnflow.view.document import EXACT, packed
+from attnflow.view.page import file_of
+from attnflow.view.running_text import pieces
+
+STRONGEST = 256
+"""Where a matrix has more than `EXACT` numbers, a page holds so many of each row: the largest by size."""
+
+NAMED = ("message", "document")
+
+
+def html_of(answer: Answer, unit: str, verify: int) -> str:
+    """The whole file. unit: what the page opens with; verify: so many of those units are really left out beforehand."""
+    title = " ".join(answer.text.split()).encode("utf-8", "replace").decode()
+    return file_of(f"{title[:60]} · attnflow", document_of(answer, unit, verify), "answer")
+
+
+def document_of(answer: Answer, unit: str, verify: int) -> dict[str, Any]:
+    """What the page shows. Texts are in pieces with their tokens, so that a browser need not count characters."""
+    prompt, labels = answer.prompt, answer.labels
+    whole = answer.sources(signed=True)
+    return {
+        "format": "attnflow-answer",
+        "version": 1,
+        "prompt": {
+            "pieces": _texts(prompt.text, prompt.offsets),
+            "tokens": list(prompt.tokens),
+            "marks": [int(a or b) for a, b in zip(prompt.template, prompt.special, strict=True)],
+        },
+        "answer": {
+            "pieces": _texts(answer.text, labels.offsets),
+            "tokens": list(answer.tokens),
+            "logProbabilities": answer.log_probabilities.tolist(),
+            "written": answer.written,
+        },
+        "sources": whole.row().tolist(),
+        "evidence": dict(whole.provenance["evidence"]),
+        "matrix": _matrix(answer.matrix(signed=True)),
+        "units": {name: entry for name in UNITS if (entry := _unit(answer, name)) is not None},
+        "unit": unit,
+        "verified": _verified(answer, unit, verify) if verify else None,
+        "provenance": {k: v for k, v in whole.provenance.items() if k not in ("answer", "evidence")},
+    }
+
+
+def _texts(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[Any]]:
+    """[text, its tokens …] of each piece."""
+    return [[text[piece.start : piece.end], *piece.tokens] for piece in pieces(len(text), offsets)]
+
+
+def _unit(answer: Answer, name: str) -> dict[str, Any] | None:
+    """The number of each token's unit, -1 where it is in none; names of messages and documents."""
+    try:
+        units = answer.prompt.units(name)
+    except InputError:  # no messages, or no documents
+        return None
+    numbers = [-1] * len(answer.prompt)
+    for number, group in enumerate(units.groups):
+        for token in group:
+            numbers[token] = number
+    return {"of": numbers, "count": len(units.groups), "names": list(units.texts) if name in NAMED else None}
+
+
+def _verified(answer: Answer, unit: str, verify: int) -> dict[str, Any]:
+    falls = answer.sources(unit=unit, verify=verify)
+    return {
+        "unit": unit,
+        "count": verify,
+        "falls": falls.row().tolist(),
+        "measured": [int(part == "verified") for part in falls.parts],
+    }
+
+
+def _matrix(matrix: TokenAttention) -> dict[str, Any]:
+    """Signed parts [answer token, token of the prompt and then of the answer]: all, or the largest of each row.
+
+    covered: the least part of a row's size, over all rows, that the largest entries have.
+    """
+    values = matrix.values[0]
+    if values.size <= EXACT:
+        return {"values": packed(values.astype(np.float32)), "places": None, "covered": 1.0}
+    places = np.sort(np.argsort(-np.abs(values), axis=1, kind="stable")[:, :STRONGEST], axis=1)
+    largest = np.take_along_axis(values, places, axis=1)
+    sizes = np.abs(values).sum(1)
+    covered = float((np.abs(largest).sum(1) / np.where(sizes == 0, 1, sizes)).min())
+    return {
+        "values": packed(largest.astype(np.float32)),
+        "places": packed(places.astype(np.float32)),  # whole numbers far below 2^24
+        "covered": covered,
+    }

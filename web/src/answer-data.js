@@ -1,0 +1,157 @@
+import { unpacked } from "./data.js";
+
+/** @import { AnswerDocument, Piece, Sources, Span } from "./types" */
+
+/** Signed parts as shares: cut off at zero, the first token left out where it is to be, divided by their sum.
+ *
+ * @param {ArrayLike<number>} parts
+ * @param {boolean} first whether the first is left out
+ */
+export function sharesOf(parts, first) {
+  const shares = Float64Array.from(parts, (x, i) => (i || !first ? Math.max(0, x) : 0));
+  const total = shares.reduce((sum, x) => sum + x, 0);
+  return total ? shares.map((x) => x / total) : shares;
+}
+
+/** What stands in the prompt when each token of the answer passes on all that it has, by its row: those before it stand
+ * in the answer, so that one way from the last to the first is all.
+ *
+ * @param {Float64Array} start over tokens of the prompt and then of the answer
+ * @param {(token: number) => Float64Array} row
+ * @param {number} prompt how many tokens it has
+ */
+export function passedOn(start, row, prompt) {
+  const mass = start.slice();
+  for (let token = start.length - prompt - 1; token >= 0; token--) {
+    const share = mass[prompt + token];
+    if (!share) continue;
+    mass[prompt + token] = 0;
+    row(token).forEach((part, i) => (mass[i] += share * part));
+  }
+  return mass.subarray(0, prompt);
+}
+
+/** The text of each unit: its pieces, with what stands between them, or its name.
+ *
+ * @param {Piece[]} pieces
+ * @param {number[]} of the unit of each token
+ * @param {number} count
+ */
+function textsOf(pieces, of, count) {
+  const texts = Array.from({ length: count }, () => "");
+  let last = -1,
+    between = "";
+  for (const [text, ...tokens] of pieces) {
+    const unit = tokens.length ? of[tokens[0]] : -1;
+    if (tokens.length && unit >= 0) {
+      if (unit === last) texts[unit] += between;
+      texts[unit] += text;
+      last = unit;
+    } else if (tokens.length) last = -1;
+    between = tokens.length ? "" : text;
+  }
+  return texts.map((text) => text.trim());
+}
+
+/** A document with what its panels ask of it.
+ *
+ * @param {AnswerDocument} doc
+ */
+export async function readAnswer(doc) {
+  if (doc.format !== "attnflow-answer" || doc.version > 1)
+    throw new Error(`this page cannot read a document of format ${doc.format} ${doc.version ?? ""}`);
+  const prompt = doc.prompt.tokens.length,
+    count = doc.answer.tokens.length,
+    width = prompt + count;
+  const values = await unpacked(doc.matrix.values),
+    places = doc.matrix.places && (await unpacked(doc.matrix.places));
+  const first = "first_token" in doc.evidence;
+  const units = Object.fromEntries(
+    Object.entries(doc.units).map(([name, unit]) => {
+      const texts =
+        name === "token" ? doc.prompt.tokens : (unit.names ?? textsOf(doc.prompt.pieces, unit.of, unit.count));
+      return [name, { of: unit.of, texts }];
+    }),
+  );
+
+  /** The signed parts of one answer token.
+   *
+   * @param {number} token
+   */
+  function row(token) {
+    const parts = new Float64Array(width),
+      kept = values.length / count;
+    for (let i = 0; i < kept; i++) {
+      const at = token * kept + i;
+      parts[places ? places[at] : i] = values[at];
+    }
+    return parts;
+  }
+
+  const whole = { from: 0, to: count - 1 };
+  /** @param {Span} span */
+  const isWhole = ({ from, to }) => from === 0 && to === count - 1;
+
+  /** The rows of a span, added up.
+   *
+   * @param {Span} span
+   */
+  function added({ from, to }) {
+    const sum = new Float64Array(width);
+    for (let token = from; token <= to; token++) row(token).forEach((x, i) => (sum[i] += x));
+    return sum;
+  }
+
+  /** log p / (1 - p), added up. @param {Span} span */
+  function logOddsOf({ from, to }) {
+    const logs = doc.answer.logProbabilities.slice(from, to + 1);
+    return logs.reduce((sum, log) => sum + log - Math.log(-Math.expm1(log)), 0);
+  }
+
+  /** What a span came from. hops: whether shares on earlier tokens of the answer are passed on.
+   *
+   * @param {Span} span
+   * @param {boolean} hops
+   * @returns {Sources}
+   */
+  function sources(span, hops) {
+    const both = isWhole(span) ? null : added(span);
+    const parts = both ? both.subarray(0, prompt) : doc.sources;
+    const positive = Array.from(parts, (x) => Math.max(0, x)),
+      total = positive.reduce((sum, x) => sum + x, 0) || 1;
+    const marks = positive.reduce((sum, x, i) => sum + (doc.prompt.marks[i] && (i || !first) ? x : 0), 0);
+    const itself = both ? both.subarray(prompt).reduce((sum, x) => sum + x, 0) : doc.evidence.answer;
+    return {
+      shares: hops ? throughAnswer(span) : sharesOf(parts, first),
+      parts,
+      first: first ? positive[0] / total : NaN,
+      marks: marks / total,
+      itself,
+      logOdds: both ? logOddsOf(span) : doc.evidence.log_odds,
+    };
+  }
+
+  /** @param {Span} span */
+  function throughAnswer({ from, to }) {
+    const rows = Array.from({ length: to + 1 }, (_, token) => sharesOf(row(token), first));
+    const start = new Float64Array(width);
+    for (let token = from; token <= to; token++) rows[token].forEach((x, i) => (start[i] += x));
+    return passedOn(sharesOf(start, false), (token) => rows[token], prompt);
+  }
+
+  /** The sum over the tokens of each unit.
+   *
+   * @param {string} unit
+   * @param {ArrayLike<number>} tokens
+   */
+  function byUnits(unit, tokens) {
+    const { of, texts } = units[unit],
+      sums = new Float64Array(texts.length);
+    of.forEach((number, token) => {
+      if (number >= 0) sums[number] += tokens[token];
+    });
+    return sums;
+  }
+
+  return { ...doc, units, first, whole, isWhole, sources, byUnits };
+}
