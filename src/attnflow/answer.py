@@ -256,13 +256,18 @@ class Answer:
         """Print prompt and answer with the sources shaded, and the units that gave most, in the terminal or into a file."""
         self._view().show(span, unit, verify, file)
 
-    def save(self, path: str | os.PathLike[str], unit: str = "sentence", verify: int = 0) -> None:
-        """Write a file, whole or not at all: .html is a page, .json everything, .csv and .parquet the sources."""
-        self._view().save(path, unit, verify)
+    def save(
+        self, path: str | os.PathLike[str], unit: str = "sentence", verify: int = 0, span: Span | None = None
+    ) -> None:
+        """Write a file, whole or not at all: .html is a page, .json everything, .csv and .parquet the sources.
 
-    def to_dict(self, unit: str = "sentence", verify: int = 0) -> dict[str, Any]:
-        """Everything, as a .json file stores it."""
-        return self._view().to_dict(unit, verify)
+        unit, verify, span: as in `sources`; a page opens with them.
+        """
+        self._view().save(path, unit, verify, span)
+
+    def to_dict(self, unit: str = "sentence", verify: int = 0, span: Span | None = None) -> dict[str, Any]:
+        """Everything, as a .json file stores it; the sources are those of the span."""
+        return self._view().to_dict(unit, verify, span)
 
     def to_pandas(self, span: Span | None = None, unit: str = "token") -> DataFrame:
         """The sources, one row a unit. Needs pandas."""

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="answers need torch")
 pytest.importorskip("transformers", reason="answers need transformers")
 
+import attnflow as af
 from attnflow.answer_rows import by_units, shares
 from attnflow.view import answer_page
 from attnflow.view.answer_page import html_of
@@ -227,6 +228,32 @@ def test_verified_values(browser: Any, verified: Path, answer: Any) -> None:
         assert button.get_attribute("aria-pressed") == "false" and page.locator('[data-of="how"]').count() == 0
 
 
+def test_a_page_opens_with_a_span(browser: Any, answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "span.html"
+    answer.save(path, unit="word", verify=3, span="rusty key")
+    falls = answer.sources("rusty key", "word", verify=3)
+    with opened(browser, path) as page:
+        assert "".join(page.locator(".said [aria-selected=true]").all_inner_texts()) == "rustykey"
+        values = rows(page, "log p falls by")
+        assert values == pytest.approx({i: falls.row()[i] for i in values}, abs=6e-3)
+        page.get_by_role("button", name="verified (3 left out)").click()
+        settle(page)
+        check_table(
+            page, answer, "word", answer.sources("rusty key").row(), answer.sources("rusty key", signed=True).row()
+        )
+        option(page, 0).focus()
+        page.keyboard.press("Escape")
+        settle(page)
+        assert page.locator(".said [aria-selected=true]").count() == 0
+        parts = parts_of(answer, list(range(len(answer.ids))))
+        check_table(page, answer, "word", shares(parts, [0]), parts)
+        page.wait_for_function("location.hash.includes('s=')")
+    with pytest.raises(
+        af.InputError, match="a page opens with neighbouring tokens, and these have others between them"
+    ):
+        answer.save(path, span=slice(0, 5, 2))
+
+
 def test_without_them_the_page_says_how_to_make_them(browser: Any, path: Path) -> None:
     with opened(browser, path, "#u=paragraph") as page:
         assert page.locator(".verify-note").is_hidden()
@@ -261,7 +288,7 @@ def test_long_texts_keep_the_largest_parts(
     kept = np.array([np.where(np.isin(np.arange(len(row)), np.argsort(-np.abs(row))[:40]), row, 0) for row in values])
     covered = (np.abs(kept).sum(1) / np.abs(values).sum(1)).min()
     path = tmp_path / "long.html"
-    path.write_text(html_of(answer, "sentence", 0), encoding="utf-8")
+    path.write_text(html_of(answer, "sentence", 0, None), encoding="utf-8")
     with opened(browser, path, "#s=6&u=token") as page:
         check_table(page, answer, "token", shares(kept[6][: len(answer.prompt.ids)], [0]))
         text = page.locator(".how").evaluate("node => node.textContent")

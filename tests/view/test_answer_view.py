@@ -211,6 +211,22 @@ def test_json_has_everything(answer: Any, tmp_path: Path) -> None:
     assert document["provenance"]["attnflow"] == af.__version__
 
 
+def test_files_of_a_span(answer: Any, tmp_path: Path) -> None:
+    document = answer.to_dict("word", span="rusty key")
+    chosen = document["sources"]["answer_tokens"]
+    assert (
+        "".join(answer.text[a:b] for a, b in (document["answer"]["offsets"][i] for i in chosen)).strip() == "rusty key"
+    )
+    assert document["sources"]["explains"] == "rusty key"
+    assert document["sources"]["shares"] == answer.sources("rusty key").row().tolist()
+    assert [one["share"] for one in document["sources"]["units"]] == answer.sources("rusty key", "word").row().tolist()
+    assert document["evidence"] == answer.sources("rusty key").provenance["evidence"]
+    answer.save(tmp_path / "span.csv", unit="word", span="rusty key")
+    np.testing.assert_array_equal(
+        af.TokenAttention.load(tmp_path / "span.csv").values, answer.sources("rusty key", "word").values
+    )
+
+
 def test_large_matrices_keep_their_strongest_parts(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_view, "EXACT", 100)
     monkeypatch.setattr(answer_view, "STRONGEST", 5)

@@ -1,4 +1,5 @@
 import { unpacked } from "./data.js";
+import { plainToken } from "./draw.js";
 
 /** @import { AnswerDocument, Piece, Sources, Span } from "./types" */
 
@@ -53,6 +54,16 @@ function textsOf(pieces, of, count) {
   return texts.map((text) => text.trim());
 }
 
+/** Tokens by their text; by their names where they have no text of their own.
+ *
+ * @param {AnswerDocument["prompt"]} prompt
+ */
+function tokenNames({ pieces, tokens }) {
+  const names = tokens.slice();
+  for (const [text, ...its] of pieces) if (its.length === 1) names[its[0]] = plainToken(text.trim() || text, Infinity);
+  return names;
+}
+
 /** A document with what its panels ask of it.
  *
  * @param {AnswerDocument} doc
@@ -68,9 +79,8 @@ export async function readAnswer(doc) {
   const first = "first_token" in doc.evidence;
   const units = Object.fromEntries(
     Object.entries(doc.units).map(([name, unit]) => {
-      const texts =
-        name === "token" ? doc.prompt.tokens : (unit.names ?? textsOf(doc.prompt.pieces, unit.of, unit.count));
-      return [name, { of: unit.of, texts }];
+      const texts = unit.names ?? textsOf(doc.prompt.pieces, unit.of, unit.count);
+      return [name, { of: unit.of, texts: name === "token" ? tokenNames(doc.prompt) : texts }];
     }),
   );
 
@@ -89,8 +99,8 @@ export async function readAnswer(doc) {
   }
 
   const whole = { from: 0, to: count - 1 };
-  /** @param {Span} span */
-  const isWhole = ({ from, to }) => from === 0 && to === count - 1;
+  /** Whether the document has the sources of this span, which follow its reading of the answer, too. @param {Span} span */
+  const isOpening = ({ from, to }) => from === doc.span[0] && to === doc.span[1];
 
   /** The rows of a span, added up.
    *
@@ -115,7 +125,7 @@ export async function readAnswer(doc) {
    * @returns {Sources}
    */
   function sources(span, hops) {
-    const both = isWhole(span) ? null : added(span);
+    const both = isOpening(span) ? null : added(span);
     const parts = both ? both.subarray(0, prompt) : doc.sources;
     const positive = Array.from(parts, (x) => Math.max(0, x)),
       total = positive.reduce((sum, x) => sum + x, 0) || 1;
@@ -153,5 +163,5 @@ export async function readAnswer(doc) {
     return sums;
   }
 
-  return { ...doc, units, first, whole, isWhole, sources, byUnits };
+  return { ...doc, units, first, whole, isOpening, sources, byUnits };
 }

@@ -14,6 +14,16 @@ export function spanFrom(text, { whole }) {
   return { from: Math.min(from, to), to: Math.max(from, to) };
 }
 
+/** A span as the state names it.
+ *
+ * @param {Span} span
+ * @param {{ whole: Span }} data
+ */
+export function spanText({ from, to }, { whole }) {
+  if (from === 0 && to === whole.to && to > 0) return "";
+  return from === to ? String(from) : `${from}-${to}`;
+}
+
 /** White space around a text, and the text. @param {string} text */
 export function trimmed(text) {
   const [, before, core, after] = /** @type {string[]} */ (/^(\s*)([^]*?)(\s*)$/.exec(text));
@@ -49,10 +59,7 @@ export function answerLine(page) {
   /** @param {number} start @param {number} end */
   function choose(start, end) {
     const [low, high] = [Math.min(start, end), Math.max(start, end)];
-    const from = options[low].first,
-      to = options[high].last;
-    const all = low === 0 && high === options.length - 1 && options.length > 1;
-    state.set({ s: all ? "" : from === to ? String(from) : `${from}-${to}`, v: "" });
+    state.set({ s: spanText({ from: options[low].first, to: options[high].last }, data) });
   }
   /** @param {Event} event */
   const place = (event) => Number(closest(event, "[data-at]")?.getAttribute("data-at") ?? -1);

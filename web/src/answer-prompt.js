@@ -133,7 +133,7 @@ export function promptText(page) {
       part = tokens.reduce((sum, token) => sum + parts[token], 0);
     const whole = unit && u !== "token" && data.byUnits(u, shares)[Number(unit)];
     tip.show(event, [
-      tokens.map((token) => plainToken(names[token])).join(" "),
+      tokens.map((token) => plainToken(data.units.token.texts[token])).join(" "),
       data.first && tokens[0] === 0 ? "first token: it has no share" : `share ${number(share)}`,
       `${part < 0 ? "against: " : ""}${number(part, 2)} of the log-odds`,
       whole !== "" && typeof whole === "number" && `its ${u}: share ${number(whole)}`,

@@ -12,14 +12,15 @@ const FALLS = "log p falls by";
  *
  * @param {AnswerPage} page
  * @param {(unit: number, into?: boolean) => void} point
+ * @param {() => boolean} isVerified whether it shows what was measured
  */
-export function sourceTable(page, point) {
+export function sourceTable(page, point, isVerified) {
   const { data, state } = page;
   const node = el("section", { class: "sources", "aria-live": "polite" });
 
   function draw() {
-    const { s, u, h, v, n } = state.get();
-    const measured = v && !s && data.verified?.unit === u ? data.verified : null;
+    const { s, u, h, n } = state.get();
+    const measured = isVerified() ? data.verified : null;
     const { shares, parts } = data.sources(spanFrom(s, data), Boolean(h));
     const sums = Array.from(data.byUnits(u, shares)),
       signed = Array.from(data.byUnits(u, parts)),

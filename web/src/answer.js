@@ -1,7 +1,7 @@
 // The page of an answer: the answer, its prompt shaded by what a part of it came from, and the units that gave most.
 import { boot } from "./boot.js";
 import { readAnswer } from "./answer-data.js";
-import { answerLine, spanFrom } from "./answer-line.js";
+import { answerLine, spanFrom, spanText } from "./answer-line.js";
 import { promptText } from "./answer-prompt.js";
 import { sourceTable } from "./answer-table.js";
 import { button, el } from "./draw.js";
@@ -11,16 +11,16 @@ import { panelsTop, showPanels, switched } from "./frame.js";
 
 const VERIFY = 4; // units that the line to copy leaves out
 
-/** Whether a page shows what was measured, which it has for the whole answer and one unit alone.
+/** Whether a page shows what was measured, which it has for the span and the unit that it opens with.
  *
- * @param {AnswerPage} page
+ * @param {Pick<AnswerPage, "data" | "state">} page
  */
 function isVerified({ data, state }) {
-  const { v, u, s } = state.get();
-  return Boolean(v && data.verified && u === data.verified.unit && !s);
+  const { v, u } = state.get();
+  return Boolean(v && u === data.verified?.unit && data.isOpening(spanOf({ data, state })));
 }
 
-/** @param {AnswerPage} page @returns {Span} */
+/** @param {Pick<AnswerPage, "data" | "state">} page @returns {Span} */
 const spanOf = ({ data, state }) => spanFrom(state.get().s, data);
 
 /** @param {number} p */
@@ -88,13 +88,14 @@ function factsSection(page) {
  */
 function verifyPart(page) {
   const { data, state } = page,
-    { verified } = data;
+    { verified } = data,
+    opening = spanText({ from: data.span[0], to: data.span[1] }, data);
   const note = el("div", { class: "verify-note", role: "status", hidden: true });
   const node = button("", () => (verified ? toggle() : tell()), { class: "verify" });
   node.textContent = verified ? `verified (${verified.count} left out)` : "verify …";
 
   function toggle() {
-    state.set(isVerified(page) ? { v: "" } : { v: "1", u: verified?.unit ?? "", s: "", h: "" });
+    state.set(isVerified(page) ? { v: "" } : { v: "1", u: verified?.unit ?? "", s: opening, h: "" });
   }
   function tell() {
     note.hidden = !note.hidden;
@@ -133,7 +134,7 @@ function controlsOf(page) {
 function howToRead({ matrix }) {
   const lines = [
     "A share is a part of all that the prompt gave for the chosen part of the answer: what the positions that decide it read, in log-odds, cut off at zero. What speaks against it has a negative part and no share.",
-    "The whole answer is shaded by its sources, which follow what it reads from its own tokens down to the prompt. A chosen part is shaded by its own rows: what its positions read from the prompt directly. “Through the answer” passes what they read from earlier answer tokens on to the prompt, to the end.",
+    "What the page opens with is shaded by its sources, which follow what it reads from the answer's own tokens down to the prompt. Another part is shaded by its rows: what its positions read from the prompt directly. “Through the answer” passes what they read from earlier answer tokens on to the prompt, to the end.",
     "Verified: the unit was really left out, and the answer's log-probability fell by so much. Estimated: a share, scaled to those that were.",
     matrix.places &&
       `The text is long: of each answer token the page holds the largest parts, at least ${Math.floor(100 * matrix.covered)} % of their size.`,
@@ -150,17 +151,24 @@ function howToRead({ matrix }) {
 async function showAnswer(root, doc) {
   const data = await readAnswer(doc);
   const count = data.answer.tokens.length;
-  const isSpan = (/** @type {string} */ text) => /^\d+(-\d+)?$/.test(text) && spanFrom(text, data).to < count;
+  const isSpan = (/** @type {string} */ text) =>
+    !text || (/^\d+(-\d+)?$/.test(text) && spanFrom(text, data).to < count);
   showPanels(root, {
     kind: "answer",
     subject: { data },
-    defaults: { s: "", u: data.unit, h: "", v: data.verified ? "1" : "", n: "" },
+    defaults: {
+      s: spanText({ from: data.span[0], to: data.span[1] }, data),
+      u: data.unit,
+      h: "",
+      v: data.verified ? "1" : "",
+      n: "",
+    },
     allowed: { s: { includes: isSpan }, u: Object.keys(data.units), h: ["", "all"], v: ["", "1"], n: ["", "1"] },
     head: (theme) => panelsTop(data.provenance, theme),
     fill: (page) => {
       const line = answerLine(page),
         prompt = promptText(page),
-        table = sourceTable(page, prompt.point);
+        table = sourceTable(page, prompt.point, () => isVerified(page));
       const said = el("p", { class: "hint likely" }, likely(data));
       const head = el("section", {}, line.node, said, controlsOf(page));
       const beside = el("div", { class: "beside" }, prompt.node, table.node);

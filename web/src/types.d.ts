@@ -366,6 +366,7 @@ export interface AnswerDocument {
   matrix: { values: Packed; places: Packed | null; covered: number };
   units: Record<string, { of: number[]; count: number; names: string[] | null }>;
   unit: string;
+  span: [number, number];
   verified: { unit: string; count: number; falls: number[]; measured: number[] } | null;
   provenance: Provenance;
 }

@@ -133,10 +133,10 @@ def answer(
         )  # fmt: skip
         stages.clear()
         if output is not None:
-            explained.save(output, unit=unit, verify=verify)
+            explained.save(output, unit=unit, verify=verify, span=place)
             progress(f"wrote {output}")
         if as_json:
-            print(json.dumps(explained.to_dict(unit=unit, verify=verify), allow_nan=False))
+            print(json.dumps(explained.to_dict(unit=unit, verify=verify, span=place), allow_nan=False))
         elif output is None:
             explained.show(place, unit, verify=verify)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnflow.answer import Answer
-from attnflow.capture.prompt import UNITS
+from attnflow.capture.prompt import UNITS, Span, find_span
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 from attnflow.view.document import EXACT, packed
@@ -21,16 +21,19 @@ STRONGEST = 256
 NAMED = ("message", "document")
 
 
-def html_of(answer: Answer, unit: str, verify: int) -> str:
-    """The whole file. unit: what the page opens with; verify: so many of those units are really left out beforehand."""
+def html_of(answer: Answer, unit: str, verify: int, span: Span | None) -> str:
+    """The whole file. unit, span: what the page opens with. verify: so many units are really left out beforehand."""
     title = " ".join(answer.text.split()).encode("utf-8", "replace").decode()
-    return file_of(f"{title[:60]} · attnflow", document_of(answer, unit, verify), "answer")
+    return file_of(f"{title[:60]} · attnflow", document_of(answer, unit, verify, span), "answer")
 
 
-def document_of(answer: Answer, unit: str, verify: int) -> dict[str, Any]:
+def document_of(answer: Answer, unit: str, verify: int, span: Span | None) -> dict[str, Any]:
     """What the page shows. Texts are in pieces with their tokens, so that a browser need not count characters."""
     prompt, labels = answer.prompt, answer.labels
-    whole = answer.sources(signed=True)
+    opening = answer.sources(span, signed=True)
+    chosen = list(range(len(answer.ids)) if span is None else find_span(answer.text, span, labels.offsets))
+    if chosen != list(range(chosen[0], chosen[-1] + 1)):
+        raise InputError(f"span={span!r}: a page opens with neighbouring tokens, and these have others between them")
     return {
         "format": "attnflow-answer",
         "version": 1,
@@ -45,13 +48,14 @@ def document_of(answer: Answer, unit: str, verify: int) -> dict[str, Any]:
             "logProbabilities": answer.log_probabilities.tolist(),
             "written": answer.written,
         },
-        "sources": whole.row().tolist(),
-        "evidence": dict(whole.provenance["evidence"]),
+        "sources": opening.row().tolist(),
+        "evidence": dict(opening.provenance["evidence"]),
         "matrix": _matrix(answer.matrix(signed=True)),
         "units": {name: entry for name in UNITS if (entry := _unit(answer, name)) is not None},
         "unit": unit,
-        "verified": _verified(answer, unit, verify) if verify else None,
-        "provenance": {k: v for k, v in whole.provenance.items() if k not in ("answer", "evidence")},
+        "span": [chosen[0], chosen[-1]],
+        "verified": _verified(answer.sources(span, unit, verify=verify), unit, verify) if verify else None,
+        "provenance": {k: v for k, v in opening.provenance.items() if k not in ("answer", "evidence")},
     }
 
 
@@ -73,14 +77,9 @@ def _unit(answer: Answer, name: str) -> dict[str, Any] | None:
     return {"of": numbers, "count": len(units.groups), "names": list(units.texts) if name in NAMED else None}
 
 
-def _verified(answer: Answer, unit: str, verify: int) -> dict[str, Any]:
-    falls = answer.sources(unit=unit, verify=verify)
-    return {
-        "unit": unit,
-        "count": verify,
-        "falls": falls.row().tolist(),
-        "measured": [int(part == "verified") for part in falls.parts],
-    }
+def _verified(falls: TokenAttention, unit: str, verify: int) -> dict[str, Any]:
+    measured = [int(part == "verified") for part in falls.parts]
+    return {"unit": unit, "count": verify, "falls": falls.row().tolist(), "measured": measured}
 
 
 def _matrix(matrix: TokenAttention) -> dict[str, Any]:

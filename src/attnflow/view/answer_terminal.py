@@ -135,10 +135,18 @@ class AnswerSheet:
             line = "  ".join([*cells, ""])
             length = bar(max(float(ranked.row()[i]), 0.0) / most, BAR_CELLS, screen)
             room = screen.width - cell_len(line) - BAR_CELLS - 1
-            text = screen.fitted(screen.shown(" ".join(self.values.tokens[i].split())), max(room, 8)).rstrip()
+            text = screen.fitted(screen.shown(self._name(i)), max(room, 8)).rstrip()
             yield Text(f"{line}{length:<{BAR_CELLS}} {text}", no_wrap=True, overflow="crop")
         if len(order) < len(self.values.tokens):
             yield Text(f"and {len(self.values.tokens) - len(order):,} more", style="dim")
+
+    def _name(self, unit: int) -> str:
+        """The text of a unit in one line; of a token, its characters, where tokenizers write signs for some of them."""
+        start, end = self.units.ranges[unit]
+        if self.unit == "token" and end > start:
+            text = self.answer.prompt.text[start:end]
+            return text.strip() or text
+        return " ".join(self.values.tokens[unit].split())
 
     def _facts(self, screen: Screen) -> Iterator[str]:
         answer, count = self.answer, len(self.answer.ids)

@@ -40,22 +40,22 @@ class AnswerView:
     def show(self, span: Span | None, unit: str, verify: int, file: IO[str] | None) -> None:
         Console(file=file).print(self._sheet(span, unit, verify).printed())
 
-    def save(self, path: str | os.PathLike[str], unit: str, verify: int) -> None:
+    def save(self, path: str | os.PathLike[str], unit: str, verify: int, span: Span | None) -> None:
         path = Path(path)
         table: dict[str, Callable[[], None]] = {
-            ".html": lambda: self._save_text(path, html_of(self.answer, unit, verify)),
-            ".json": lambda: self._save_text(path, self._json(unit, verify)),
-            ".csv": lambda: self.answer.sources(unit=unit, verify=verify).save(path),
-            ".parquet": lambda: self.answer.sources(unit=unit, verify=verify).save(path),
+            ".html": lambda: self._save_text(path, html_of(self.answer, unit, verify, span)),
+            ".json": lambda: self._save_text(path, self._json(unit, verify, span)),
+            ".csv": lambda: self.answer.sources(span, unit, verify=verify).save(path),
+            ".parquet": lambda: self.answer.sources(span, unit, verify=verify).save(path),
         }
         of_extension(table, path)()
 
     def notebook_html(self) -> str:
-        return framed(html_of(self.answer, UNIT, 0))
+        return framed(html_of(self.answer, UNIT, 0, None))
 
-    def to_dict(self, unit: str, verify: int) -> dict[str, Any]:
+    def to_dict(self, unit: str, verify: int, span: Span | None) -> dict[str, Any]:
         answer, prompt, labels = self.answer, self.answer.prompt, self.answer.labels
-        shares, parts = answer.sources(), answer.sources(signed=True)
+        shares, parts = answer.sources(span), answer.sources(span, signed=True)
         matrix = answer.matrix(signed=True)
         return {
             "format": FORMAT,
@@ -83,24 +83,25 @@ class AnswerView:
             "sources": {
                 "method": shares.method,
                 "explains": shares.query_tokens[0],
+                "answer_tokens": self._chosen(span),
                 "shares": shares.row().tolist(),
                 "parts": parts.row().tolist(),
                 "unit": unit,
-                "units": self._units(unit, verify),
+                "units": self._units(unit, verify, span),
                 "verify": verify,
             },
             "evidence": dict(shares.provenance["evidence"]),
             "matrix": {**matrix_of(matrix), "evidence": dict(matrix.provenance["evidence"])},
-            "hops": {"hops": "all", "shares": answer.hops("all").row()[: len(prompt.ids)].tolist()},
+            "hops": {"hops": "all", "shares": answer.hops("all", span).row()[: len(prompt.ids)].tolist()},
             "provenance": dict(shares.provenance),
         }
 
-    def _units(self, unit: str, verify: int) -> list[dict[str, Any]]:
+    def _units(self, unit: str, verify: int, span: Span | None) -> list[dict[str, Any]]:
         """The units of the prompt: where they stand, share and signed part; where some were left out, also the fall of the
         answer's log-probability, and whether it is verified or estimated."""
         answer, units = self.answer, self.answer.prompt.units(unit)
-        shares, parts = answer.sources(unit=unit), answer.sources(unit=unit, signed=True)
-        falls = answer.sources(unit=unit, verify=verify) if verify else None
+        shares, parts = answer.sources(span, unit), answer.sources(span, unit, signed=True)
+        falls = answer.sources(span, unit, verify=verify) if verify else None
         entries: list[dict[str, Any]] = [
             {"text": text, "start": start, "end": end, "tokens": list(group), "share": share, "part": part}
             for text, (start, end), group, share, part in zip(
@@ -112,18 +113,22 @@ class AnswerView:
         measured = zip(entries, falls.row().tolist(), falls.parts, strict=True)
         return [{**entry, "fall": fall, "how": how} for entry, fall, how in measured]
 
-    def _json(self, unit: str, verify: int) -> str:
-        return json.dumps(self.to_dict(unit, verify), allow_nan=False) + "\n"
+    def _json(self, unit: str, verify: int, span: Span | None) -> str:
+        return json.dumps(self.to_dict(unit, verify, span), allow_nan=False) + "\n"
 
     def _save_text(self, path: Path, text: str) -> None:
         write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
+    def _chosen(self, span: Span | None) -> list[int]:
+        """The answer tokens that are explained."""
+        answer = self.answer
+        return list(range(len(answer.ids))) if span is None else find_span(answer.text, span, answer.labels.offsets)
+
     def _sheet(self, span: Span | None, unit: str, verify: int) -> AnswerSheet:
         answer = self.answer
-        count = range(len(answer.ids))
         return AnswerSheet(
             answer=answer,
-            chosen=list(count) if span is None else find_span(answer.text, span, answer.labels.offsets),
+            chosen=self._chosen(span),
             unit=unit,
             units=answer.prompt.units(unit),
             tokens=answer.sources(span),
