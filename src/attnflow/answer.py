@@ -103,7 +103,7 @@ class Answer:
     @cached_property
     def _rows(self) -> Parts:
         """A row for each answer token: what the position that decides it reads."""
-        return self._pass.parts([1.0] * len(self.ids), local=True)
+        return self._pass.parts()
 
     def sources(
         self,
@@ -120,6 +120,9 @@ class Answer:
     ) -> TokenAttention:
         """What each token or unit of the prompt gave to the answer, as a share of what the prompt gave.
 
+        For each token of the span, the parts of its log-odds that come from the tokens of a unit are added up, cut off at
+        zero and divided by their sum; the result is the mean over the span, so that each of its tokens counts alike.
+
         span: a part of the answer, by its text or its token numbers; see `attnflow.capture.prompt.find_span`. All of it by
             default.
         unit: "token", "word", "sentence", "paragraph", "message" or "document".
@@ -134,14 +137,16 @@ class Answer:
         if method not in METHODS:
             raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
         if method == METHOD:
-            parts = self._joint(tokens)
-            values = parts.prompt[0] if signed else shares(parts.prompt[0], self._left_out)
-            about = self._evidence(parts)
+            parts = self._rows.prompt[tokens].copy()
+            parts[:, [] if signed else self._left_out] = 0
+            by_unit = np.stack([by_units(row, units.groups) for row in parts])
+            merged = by_unit.sum(0) if signed else shares(by_unit).mean(0)
+            about = self._evidence(tokens)
         else:
             if signed:
                 raise InputError(f"signed goes with method={METHOD!r}: attention has no sign")
             values, about = self._by_attention(method, tokens, layer, residual, sinks, edges)
-        merged = by_units(values, units.groups)
+            merged = by_units(values, units.groups)
         if verify:
             return self._verified(tokens, units, unit, merged, verify, about)
         return self._result(method, merged, tokens, units, unit, about)
@@ -154,7 +159,7 @@ class Answer:
         """
         both = np.concatenate([self._rows.prompt, self._rows.answer], 1)
         values = both if signed else shares(both, self._left_out)
-        return self._over_both(values, list(range(len(self.ids))), self._evidence(self._rows))
+        return self._over_both(values, list(range(len(self.ids))), self._evidence())
 
     def hops(self, hops: int | str = "all", span: Span | None = None, unit: str = "token") -> TokenAttention:
         """What the prompt gave by way of the answer's own tokens: answer → reasoning → prompt.
@@ -171,7 +176,7 @@ class Answer:
         start = rows[tokens].mean(0)
         start = start / (start.sum() or 1.0)
         prompt, answer = passed_on(start, rows, n, hops)
-        about = {**self._evidence(self._rows), "hops": hops}
+        about = {**self._evidence(), "hops": hops}
         values = np.concatenate([by_units(prompt, units.groups), answer])
         result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
         return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
@@ -185,7 +190,7 @@ class Answer:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit={limit!r}: expected an int of at least 1")
         tokens = self._span(span)
-        layers = self._pass.parts([1.0] * len(self.ids), local=True, every=True).layers
+        layers = self._pass.parts(every=True).layers
         assert layers is not None
         values = layers[:, tokens]  # [layer, row, token of the prompt or the answer]
         strongest = np.argsort(-np.abs(values), axis=None, kind="stable")[:limit]
@@ -291,26 +296,21 @@ class Answer:
         units = self.prompt.units(unit)
         return Units(units.texts, units.groups)
 
-    def _joint(self, tokens: Sequence[int]) -> Parts:
-        key = tuple(tokens)
-        if key not in self._spans:
-            self._spans[key] = self._pass.parts([float(i in tokens) for i in range(len(self.ids))])
-        return self._spans[key]
-
-    @cached_property
-    def _spans(self) -> dict[tuple[int, ...], Parts]:
-        return {}
-
     @property
     def _left_out(self) -> list[int]:
         """The first token of a decoder: attention goes there that has nowhere to go."""
         return [0] if not self._pass.two_stacks and len(self.prompt.ids) > 1 else []
 
-    def _evidence(self, parts: Parts) -> dict[str, Any]:
-        first = float(parts.prompt[:, self._left_out].sum()) if self._left_out else None
-        sums = {"log_odds": parts.y, "prompt": float(parts.prompt.sum()), "answer": float(parts.answer.sum())}
-        sink = {} if first is None else {"first_token": first}
-        return {"evidence": {**sums, **sink, "constants": parts.rest, "gap": parts.gap}}
+    def _evidence(self, span: Sequence[int] | None = None) -> dict[str, Any]:
+        """How the log-odds of the span split, in sums; all numbers of the result are parts of these."""
+        rows, tokens = self._rows, list(range(len(self.ids)) if span is None else span)
+        prompt, answer = rows.prompt[tokens], rows.answer[tokens]
+        odds = float(rows.log_odds[tokens].sum())
+        sums = {"log_odds": odds, "prompt": float(prompt.sum()), "answer": float(answer.sum())}
+        sums["constants"] = odds - sums["prompt"] - sums["answer"]
+        if self._left_out:
+            sums["first_token"] = float(prompt[:, 0].sum())
+        return {"evidence": {**sums, "gap": rows.gap}}
 
     def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
         n, cache = len(self.prompt.ids), self.writing.cache

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnflow.answer import Answer
 from attnflow.capture.generate import Progress, Written, check_writer, write
-from attnflow.capture.prompt import AnswerLabels, Prompt, prompt_of_ids, read_prompt, with_answer
+from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.runner import Runner
 from attnflow.errors import InputError
 
@@ -143,9 +143,9 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
         raise InputError("cache goes with the tokens that were written with it: give answer= as token numbers")
     if model.tokenizer is None:
         raise InputError("this model was wrapped without a tokenizer: give answer= as token numbers")
-    choices = [_tokenized(model, answer)]
+    choices = [plain_ids(model, answer)]
     if _joins(prompt, answer):  # as part of a running text a word begins with a space
-        choices.append(_tokenized(model, " " + answer))
+        choices.append(plain_ids(model, " " + answer))
     candidates = [_of(model, prompt, ids, None, progress) for ids in dict.fromkeys(map(tuple, choices))]
     return max(candidates, key=lambda candidate: float(candidate.log_probabilities.sum()))
 
@@ -155,14 +155,6 @@ def _joins(prompt: Prompt, answer: str) -> bool:
     return (
         bool(ends) and not ends.isspace() and not answer[0].isspace() and not (prompt.template and prompt.template[-1])
     )
-
-
-def _tokenized(model: Runner, text: str) -> list[int]:
-    tokenizer: Any = model.tokenizer
-    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    if not ids:
-        raise InputError(f"the answer {text!r:.60} has no tokens: expected at least one word")
-    return [int(i) for i in ids]
 
 
 def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any, progress: Progress | None) -> Answer:

@@ -183,15 +183,17 @@ class Trace(Pass):
             at zero after summing, the first token of a model that looks back only left out (it is where attention goes
             that has nowhere to go), divided by their sum.
         """
-        rows = [self.first_query + i for i in self.query_positions(query)]
-        parts = answer_rows(self, rows)
+        seen = inside(self)
+        rows = [self.first_query + i for i in self.query_positions(seen.place if query is None else query)]
+        parts = answer_rows(self, rows).clone()
+        evidence = seen.evidence
+        if seen.causal:
+            # what a position reads from itself stays there: what it holds at the bottom is what ends there
+            parts[rows] = evidence.own[rows]
         if not signed:
-            parts = answer_shares(parts, [0] if inside(self).causal and len(self.tokens) > 1 else [])
-        recipe = {"signed": signed}
-        result = self._result(
-            "answer_rows", to_numpy(parts)[None, None], [len(self.ends) - 1], rows[:1], recipe, words=False
-        )
-        evidence = inside(self).evidence
+            parts = answer_shares(parts, [0] if seen.causal and len(self.tokens) > 1 else [])
+        top, values = [len(self.ends) - 1], to_numpy(parts)[None, None]
+        result = self._result("answer_rows", values, top, rows[:1], {"signed": signed}, words=False)
         about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
         return replace(result, provenance={**result.provenance, "evidence": about})
 

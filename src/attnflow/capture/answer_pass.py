@@ -19,7 +19,7 @@ from torch import Tensor
 from attnflow.capture import check
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import decoder_start
-from attnflow.capture.frozen import Evidence, FrozenPass, run_frozen
+from attnflow.capture.frozen import FrozenPass, run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
 from attnflow.capture.kv_cache import reading_cache
@@ -36,14 +36,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """How the log-odds y of answer tokens split: ``y = Σ prompt + Σ answer + Σ rest``, signed.
+    """How the log-odds of answer tokens split: ``Σ log_odds = Σ prompt + Σ answer + rest``, signed.
 
-    prompt: [row, prompt token]. answer: [row, answer token], what comes from tokens of the answer itself. rest: what
-    biases, the score's own constant and the decoder's start hold, of all rows. gap: how far the parts are from y. layers:
-    [layer, row, token], what is read from tokens of the prompt and then of the answer at each layer, where asked for.
+    log_odds: [answer token]. prompt, answer: [answer token, token of the prompt or the answer], what comes from there.
+    rest: what biases, the score's own constant and the decoder's start hold, over all rows. gap: how far the parts are
+    from the whole. layers: [layer, answer token, token of the prompt, then of the answer], where asked for.
     """
 
-    y: float
+    log_odds: Floats
     prompt: Floats
     answer: Floats
     rest: float
@@ -74,35 +74,34 @@ class AnswerPass:
         values: Floats = (logits.gather(1, chosen)[:, 0] - logits.logsumexp(-1)).cpu().numpy()
         return values
 
-    def parts(self, weights: Sequence[float], *, local: bool = False, every: bool = False) -> Parts:
-        """The parts of ``Σ_k weights[k]·(log-odds of token k)``.
+    @cached_property
+    def log_odds(self) -> Floats:
+        """[answer token]: ``log p/(1-p)``, without the loss of digits where a token is sure."""
+        with torch.no_grad():
+            values = [log_odds(slice(k, k + 1), [i], [1.0])(self.logits[None]) for k, i in enumerate(self.ids)]
+        return np.array([float(value) for value in values])
 
-        local: a row for each token, of what the position that decides it reads. Otherwise one row: what is read from tokens
-        of the answer goes on to what they read, at the layers below.
+    def parts(self, every: bool = False) -> Parts:
+        """The parts of the log-odds of each token: what the position that decides it reads, and from where.
+
+        every: also what it reads at each layer.
         """
-        evidence = self.frozen.evidence(log_odds(self.rows, self.ids, weights), local=local, every=every)
-        return self._split(evidence, local, every)
-
-    def _split(self, evidence: Evidence, local: bool, every: bool) -> Parts:
-        read, own = evidence.read, evidence.own
+        score = log_odds(self.rows, self.ids, [1.0] * len(self.ids))
+        evidence = self.frozen.evidence(score, local=True, every=every)
         # what a position reads from itself stays there: what it holds at the bottom is what ends there
-        below = torch.cat([read[:, : self.frozen.prefix].sum(0), own])[None]
-        ends = self._with_own(read, own) if local else below
-        crossed = evidence.crossed if local or evidence.crossed is None else evidence.crossed.sum(0)[None]
-        prompt, answer, start = self._columns(ends, crossed)
+        prompt, answer, start = self._columns(self._with_own(evidence.read, evidence.own), evidence.crossed)
         layers = None
         if every:
             crossings = evidence.crossed_layers or (None,) * len(evidence.layers)
-            nothing = torch.zeros_like(own)
+            nothing = torch.zeros_like(evidence.own)
             both = [
-                torch.cat(self._columns(self._with_own(x, nothing), c)[:2], 1)
-                for x, c in zip(evidence.layers, crossings, strict=True)
+                torch.cat(self._columns(self._with_own(read, nothing), crossed)[:2], 1)
+                for read, crossed in zip(evidence.layers, crossings, strict=True)
             ]
             layers = torch.stack(both)[:, self.rows].cpu().numpy()
-        if local:
-            prompt, answer = prompt[self.rows], answer[self.rows]
         rest = evidence.constants + float(start.sum())
-        return Parts(evidence.y, prompt.cpu().numpy(), answer.cpu().numpy(), rest, evidence.gap, layers)
+        prompt, answer = prompt[self.rows].cpu(), answer[self.rows].cpu()
+        return Parts(self.log_odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
 
     def _with_own(self, read: Tensor, own: Tensor) -> Tensor:
         """Edges [query, key] with these values for what a position reads from itself."""

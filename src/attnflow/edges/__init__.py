@@ -154,7 +154,8 @@ def _with_evidence(batch: Batch, inside: Inside, answer: Any) -> Inside:
         return score(model, question.kind, row, question.chosen, question.against or 0, "log-odds")[0]
 
     about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": "log-odds"}
-    return replace(inside, answer=inside.answer or about, find_evidence=_evidence_of(batch, score_of))
+    evidence = _evidence_of(batch, score_of)
+    return replace(inside, answer=inside.answer or about, find_evidence=evidence, place=question.place)
 
 
 def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:
