@@ -121,7 +121,9 @@ class Answer:
         """What each token or unit of the prompt gave to the answer, as a share of what the prompt gave.
 
         For each token of the span, the parts of its log-odds that come from the tokens of a unit are added up, cut off at
-        zero and divided by their sum; the result is the mean over the span, so that each of its tokens counts alike.
+        zero and divided by their sum; the result is the mean over the span, so that each of its tokens counts alike (but
+        one that nothing in the prompt speaks for does not). What comes from tokens in no unit (marks of a chat template)
+        is counted beside: ``provenance["outside"]``.
 
         span: a part of the answer, by its text or its token numbers; see `attnflow.capture.prompt.find_span`. All of it by
             default.
@@ -139,9 +141,10 @@ class Answer:
         if method == METHOD:
             parts = self._rows.prompt[tokens].copy()
             parts[:, [] if signed else self._left_out] = 0
-            by_unit = np.stack([by_units(row, units.groups) for row in parts])
-            merged = by_unit.sum(0) if signed else shares(by_unit).mean(0)
-            about = self._evidence(tokens)
+            by_unit = np.stack([by_units(row, [*units.groups, units.rest(parts.shape[1])]) for row in parts])
+            merged = by_unit.sum(0) if signed else shares(shares(by_unit).sum(0))
+            about = {**self._evidence(tokens), "outside": float(merged[-1])}
+            merged = merged[:-1]
         else:
             if signed:
                 raise InputError(f"signed goes with method={METHOD!r}: attention has no sign")

@@ -21,6 +21,11 @@ class Units:
     texts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
 
+    def rest(self, length: int) -> tuple[int, ...]:
+        """The tokens, of so many, that are in no unit."""
+        members = {i for group in self.groups for i in group}
+        return tuple(i for i in range(length) if i not in members)
+
     def number(self, unit: int | str) -> int:
         """The unit that a user means, by its number or a part of its text that no other has."""
         count = len(self.texts)

@@ -153,14 +153,16 @@ class Evidence:
 class FrozenPass:
     """A pass that can be asked what a score of its logits owes to its edges, as often as one likes.
 
-    states: [1, position, width], what enters each layer. logits: of the same positions, or of the text. prefix: how
-    many keys lie before the first position, in a cache.
+    states: [1, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
+    is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
+    before the first position, in a cache.
     """
 
     name: str
     states: Sequence[Tensor]
     logits: Tensor
     constants: Sequence[Tensor]
+    sources: Sequence[Tensor]
     prefix: int
     slack: float
     readings: list[Reading]
@@ -177,7 +179,7 @@ class FrozenPass:
             y = score(logits)
             (slope,) = torch.autograd.grad(y, [logits])
             entered = list(self.states) if every else [self.states[0]]
-            leaves = [*entered, *self.constants]
+            leaves = [*entered, *self.constants, *self.sources]
             gradients = torch.autograd.grad(
                 self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True
             )
@@ -187,7 +189,7 @@ class FrozenPass:
         own = holds[0]
         biases = sum(
             float((b.detach().double() * g.double()).sum())
-            for b, g in zip(self.constants, gradients[len(entered) :], strict=True)
+            for b, g in zip(self.constants, gradients[len(entered) :], strict=False)
             if g is not None
         )
         head = float(y.detach()) - float((logits.detach().double() * slope.double()).sum())
@@ -259,14 +261,16 @@ def run_frozen(
         )
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
+    sources: list[Tensor] = []
     collector = Collector("frozen" if checked.blocks else "frozen, whole")
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
         with torch.no_grad():
             call = _call(collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0])
         calls.append(call)
-        if not value.requires_grad:  # of a source, or of a cache alone: constants whose edges still count
+        if not value.requires_grad:  # of a source: constants whose edges count, so that autograd must go there
             value = value.detach().requires_grad_()
+            sources.append(value)
         out: Tensor = FrozenAttention.apply(value, call, int(query.shape[2]))
         return out
 
@@ -284,7 +288,7 @@ def run_frozen(
         raise ModelError(f"{name} gives no logits: answer edges are for classifiers and language models")
     if not states or not calls:
         raise ModelError(f"the layers of {name} were not seen, and answer edges are about them: trace it without edges")
-    return FrozenPass(name, states, logits, freeze.constants, prefix, SLACK[model.dtype], readings)
+    return FrozenPass(name, states, logits, freeze.constants, sources, prefix, SLACK[model.dtype], readings)
 
 
 def _call(

@@ -1,0 +1,297 @@
+"""Answer edges: what attention carries to the answer's log-odds when weights, norm scales and gates are held constant."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import attnflow as af
+from attnflow.capture.answer_pass import log_odds, run_answer
+from attnflow.capture.frozen import run_frozen
+from attnflow.capture.generate import Written
+from attnflow.edges.weights import signed_edges
+from attnflow.errors import ModelError
+
+IDS = torch.randint(2, 120, (1, 14), generator=torch.Generator().manual_seed(1))
+ANSWER = (17, 42, 5)
+SIZES: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 120,
+    "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 120, "n_positions": 64, "pad_token_id": 0}
+EXPERTS = {"num_local_experts": 4}
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT2LMHeadModel": ("GPT2Config", GPT2),
+    "LlamaForCausalLM": ("LlamaConfig", GROUPED),
+    "MistralForCausalLM": ("MistralConfig", {**GROUPED, "sliding_window": 5}),
+    "Qwen3ForCausalLM": ("Qwen3Config", {**GROUPED, "head_dim": 8}),
+    "Gemma2ForCausalLM": ("Gemma2Config", {**GROUPED, "head_dim": 8}),
+    "Phi3ForCausalLM": ("Phi3Config", GROUPED),
+    "GPTNeoXForCausalLM": ("GPTNeoXConfig", SIZES),
+    "OPTForCausalLM": (
+        "OPTConfig",
+        {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 48, "vocab_size": 120,
+         "max_position_embeddings": 64, "word_embed_proj_dim": 32, "pad_token_id": 0},
+    ),
+    "CohereForCausalLM": ("CohereConfig", GROUPED),
+    "NemotronForCausalLM": ("NemotronConfig", GROUPED),
+}  # fmt: skip
+MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "MixtralForCausalLM": ("MixtralConfig", {**GROUPED, **EXPERTS}),
+    "GptOssForCausalLM": ("GptOssConfig", {**GROUPED, **EXPERTS, "head_dim": 8, "sliding_window": 5}),
+}
+CLASSIFIERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "BertForSequenceClassification": ("BertConfig", SIZES),
+    "DistilBertForSequenceClassification": (
+        "DistilBertConfig",
+        {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": 120, "max_position_embeddings": 64},
+    ),
+    "AlbertForSequenceClassification": ("AlbertConfig", {**SIZES, "embedding_size": 16}),
+    "ModernBertForSequenceClassification": ("ModernBertConfig", SIZES),
+    "GPT2ForSequenceClassification": ("GPT2Config", GPT2),
+}
+ALL = {**DECODERS, **MIXTURES, **CLASSIFIERS}
+
+
+@cache
+def model(name: str, double: bool = False) -> Any:
+    """Weights large enough that every nonlinearity bends, and biases that are not zero."""
+    config, sizes = ALL[name]
+    torch.manual_seed(0)
+    labels = {"num_labels": 3} if name in CLASSIFIERS else {}
+    module = getattr(transformers, name)(getattr(transformers, config)(**sizes, **labels))
+    for parameter_name, parameter in module.named_parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, 1.0 if "weight" in parameter_name else 0.0, 0.3)
+        else:
+            parameter.data.mul_(6)
+    return af.wrap(module.double() if double else module)
+
+
+def frozen(name: str, double: bool = False, ids: torch.Tensor = IDS) -> Any:
+    wrapped = model(name, double)
+    return run_frozen(wrapped, {"input_ids": ids}, wrapped.verify(wrapped.encode({"input_ids": ids})))
+
+
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """The log-odds of the likeliest token or class at the end."""
+    row = logits.reshape(-1, logits.shape[-1])[-1]
+    chosen = int(row.argmax())
+    return row[chosen] - row.masked_fill(torch.arange(len(row)) == chosen, -torch.inf).logsumexp(-1)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_parts_add_up_to_the_log_odds(name: str) -> None:
+    evidence = frozen(name).evidence(likeliest)
+    total = float(evidence.own.sum()) + evidence.constants
+    assert abs(total - evidence.y) <= 1e-4 * max(abs(evidence.y), 1e-3)
+    assert evidence.gap <= 1e-5
+    assert float(evidence.own.abs().sum()) > 1e-3  # there is something that could fail to add up
+
+
+@pytest.mark.parametrize("name", [*DECODERS, *CLASSIFIERS])
+def test_the_parts_add_up_in_double_precision(name: str) -> None:
+    evidence = frozen(name, double=True).evidence(likeliest)
+    assert abs(float(evidence.own.sum()) + evidence.constants - evidence.y) <= 1e-9 * abs(evidence.y)
+    assert evidence.gap <= 1e-12
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_a_state_holds_is_what_it_passes_on(name: str) -> None:
+    """Between two layers: what all states hold differs by the layer's constants alone, and none where it has no bias."""
+    evidence = frozen(name, double=True).evidence(likeliest, every=True)
+    assert len(evidence.layers) == len(evidence.holds) == 3
+    assert torch.equal(evidence.holds[0], evidence.own)
+    torch.testing.assert_close(sum(evidence.layers), evidence.read, rtol=0, atol=1e-12)
+    for edges in evidence.layers:
+        assert not bool(torch.triu(edges, 1).any())  # nothing is read from later positions
+    if name == "LlamaForCausalLM":
+        totals = [float(holds.sum()) for holds in evidence.holds]
+        assert np.ptp(totals) <= 1e-9 * max(map(abs, totals))
+
+
+def slow_edges(name: str) -> np.ndarray:
+    """E by its definition, of a Llama in double precision: Σ_heads A·(v W_O)·g, with g by central differences.
+
+    The frozen network is written out: attention weights, norm scales and silu(gate) are numbers from a plain run.
+    """
+    module = getattr(transformers, name)(
+        getattr(transformers, DECODERS[name][0])(**DECODERS[name][1], attn_implementation="eager")
+    )
+    module.load_state_dict({k: v.float() for k, v in model(name, True).model.state_dict().items()})
+    module = module.double().eval()
+    out = module(IDS, output_attentions=True, output_hidden_states=True)
+    attentions, states = [a[0].detach() for a in out.attentions], [x[0].detach() for x in out.hidden_states]
+    layers, config = module.model.layers, module.config
+    heads, groups, size = 4, 2, 8
+    eps = config.rms_norm_eps
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+    def mid(layer: Any, x: torch.Tensor, norm: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        value = layer.self_attn.v_proj(x * norm * layer.input_layernorm.weight)
+        value = value.reshape(len(x), heads // groups, size).repeat_interleave(groups, 1)
+        mixed = torch.einsum("hqk,khs->qhs", weights, value).reshape(len(x), -1)
+        return x + layer.self_attn.o_proj(mixed)
+
+    with torch.no_grad():
+        constants = []
+        x = states[0]
+        for layer, weights in zip(layers, attentions, strict=True):
+            first = scale(x)
+            middle = mid(layer, x, first, weights)
+            second = scale(middle)
+            gate = torch.nn.functional.silu(
+                layer.mlp.gate_proj(middle * second * layer.post_attention_layernorm.weight)
+            )
+            constants.append((first, weights, second, gate, x))
+            x = middle + layer.mlp.down_proj(
+                gate * layer.mlp.up_proj(middle * second * layer.post_attention_layernorm.weight)
+            )
+        last = scale(x)
+        logits = module.lm_head(x * last * module.model.norm.weight)[-1]
+        chosen = int(logits.argmax())
+        others = logits.clone()
+        others[chosen] = -torch.inf
+        slope = -torch.softmax(others, -1)
+        slope[chosen] = 1
+
+    def after(number: int, middle: torch.Tensor) -> torch.Tensor:
+        """The frozen network from the state after the attention of a layer on."""
+        x_above = middle
+        for l in range(number, len(layers)):
+            first, weights, second, gate, _ = constants[l]
+            if l > number:
+                middle = mid(layers[l], x_above, first, weights)
+            inner = middle * second * layers[l].post_attention_layernorm.weight
+            x_above = middle + layers[l].mlp.down_proj(gate * layers[l].mlp.up_proj(inner))
+        return (module.lm_head(x_above * last * module.model.norm.weight)[-1] * slope).sum()
+
+    edges = []
+    for number, layer in enumerate(layers):
+        first, weights, _, _, x = constants[number]
+        middle = mid(layer, x, first, weights).detach().requires_grad_()
+        (g,) = torch.autograd.grad(after(number, middle), middle)
+        value = layer.self_attn.v_proj(x * first * layer.input_layernorm.weight).detach()
+        value = value.reshape(len(x), heads // groups, size).repeat_interleave(groups, 1)
+        projection = layer.self_attn.o_proj.weight.detach().T.reshape(heads, size, -1)
+        edges.append(torch.einsum("hqk,khs,hsw,qw->qk", weights, value, projection, g).numpy())
+    return np.stack(edges)
+
+
+def test_edges_are_their_definition() -> None:
+    expected = slow_edges("LlamaForCausalLM")
+    trace = model("LlamaForCausalLM", True).trace({"input_ids": IDS}, edges="answer")
+    edges = signed_edges(trace).numpy()
+    assert np.abs(expected).max() > 1e-2 and (expected < 0).any()
+    np.testing.assert_allclose(edges, expected, rtol=0, atol=1e-6 * np.abs(expected).max())  # softmax is in single
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_pass_over_the_answer_gives_what_a_pass_over_everything_gives(name: str) -> None:
+    wrapped = model(name, True)
+    prompt = IDS[0].tolist()
+    tokens = torch.tensor([[*prompt, *ANSWER[:-1]]])
+    n = len(prompt)
+    short = run_answer(wrapped, prompt, Written(ANSWER)).frozen
+    assert short.prefix == n - 1
+    whole = frozen(name, True, tokens)
+    for local in (False, True):
+        alone = short.evidence(log_odds(slice(0, 3), ANSWER, [1, 1, 1]), local=local)
+        both = whole.evidence(log_odds(slice(n - 1, n + 2), ANSWER, [1, 1, 1]), local=local)
+        assert alone.y == pytest.approx(both.y, abs=1e-5)
+        size = float(both.read.abs().max())
+        torch.testing.assert_close(alone.read, both.read[n - 1 :], rtol=0, atol=3e-5 * size)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_rows_are_computed_again_where_they_are_too_large_to_keep(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = frozen(name).evidence(likeliest, every=True)
+    monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+    again = frozen(name).evidence(likeliest, every=True)
+    torch.testing.assert_close(again.read, kept.read, rtol=1e-5, atol=1e-6)
+
+
+def test_the_row_of_a_sum_is_the_sum_of_rows() -> None:
+    answer = frozen("LlamaForCausalLM", True)
+    rows = slice(IDS.shape[1] - 3, IDS.shape[1])
+    single = [answer.evidence(log_odds(rows, ANSWER, [float(i == k) for i in range(3)])) for k in range(3)]
+    summed = answer.evidence(log_odds(rows, ANSWER, [1.0, 1.0, 1.0]))
+    torch.testing.assert_close(sum(one.read for one in single), summed.read, rtol=0, atol=1e-10)
+    assert sum(one.y for one in single) == pytest.approx(summed.y)
+
+
+class Squared(torch.nn.Module):
+    """Two factors that both depend on the states, and neither is a gate."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.inner(x)
+        return out * (x + 1)
+
+
+def test_a_model_that_is_not_linear_is_refused() -> None:
+    torch.manual_seed(0)
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**GROUPED, "initializer_range": 0.5}))
+    module.model.layers[1].mlp = Squared(module.model.layers[1].mlp)
+    with pytest.raises(
+        ModelError, match="LlamaForCausalLM is not linear when attention, norms and gates are held constant"
+    ):
+        af.wrap(module).trace({"input_ids": IDS}, edges="answer").answer_rows()
+
+
+def test_a_model_that_is_seen_another_way_is_refused() -> None:
+    torch.manual_seed(0)
+    module = transformers.BloomForCausalLM(
+        transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=120)
+    )
+    with pytest.raises(ModelError, match="answer edges need the attention interface of transformers"):
+        af.wrap(module).trace({"input_ids": IDS}, edges="answer").answer_rows()
+
+
+def test_the_model_stays_as_it_was() -> None:
+    wrapped = model("LlamaForCausalLM")
+    before = wrapped.forward({"input_ids": IDS})["logits"]
+    frozen("LlamaForCausalLM").evidence(likeliest)
+    assert torch.equal(wrapped.forward({"input_ids": IDS})["logits"], before)
+    assert all(p.grad is None for p in wrapped.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "LlamaForCausalLM"])
+def test_answer_rows_of_a_trace(name: str) -> None:
+    trace = model(name).trace({"input_ids": IDS}, edges="answer")
+    place = trace.default_query
+    edges = signed_edges(trace).numpy()
+    signed = trace.answer_rows(signed=True)
+    # an encoder without a class token: every position
+    expected = edges.sum((0, 1)) if place is None else edges[:, place].sum(0)
+    if name == "LlamaForCausalLM":  # what the last position holds at the bottom stays with it
+        expected[place] = float(trace.inside.evidence.own[place])
+        total = signed.values.sum() + trace.inside.evidence.constants
+        assert total == pytest.approx(trace.inside.evidence.y, rel=1e-4)
+    np.testing.assert_allclose(signed.row(), expected, rtol=1e-6, atol=1e-7)
+    shares = trace.answer_rows()
+    clipped = np.clip(expected, 0, None)
+    if name == "LlamaForCausalLM":
+        clipped[0] = 0
+    np.testing.assert_allclose(shares.row(), clipped / clipped.sum(), rtol=1e-6, atol=1e-7)
+    assert shares.method == "answer_rows" and shares.provenance["edges"] == "answer"
+
+
+def test_other_edges_are_not_in_a_trace_of_answer_edges() -> None:
+    trace = model("LlamaForCausalLM").trace({"input_ids": IDS}, edges="answer")
+    with pytest.raises(af.InputError, match="this trace kept answer edges alone"):
+        trace.with_edges("alti")
+    whole = model("LlamaForCausalLM").trace({"input_ids": IDS}, edges="attention-gradient")
+    both = whole.with_edges("answer")
+    np.testing.assert_allclose(both.answer_rows().values, trace.answer_rows().values, rtol=1e-5, atol=1e-7)

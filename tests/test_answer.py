@@ -1,0 +1,355 @@
+"""Where an answer came from: spans, units, rows, hops, paths and leave-one-out of small models against slow definitions."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers.cache_utils import DynamicCache, StaticCache
+
+import attnflow as af
+from attnflow.answer_rows import by_units, passed_on, shares
+from attnflow.errors import InputError, ModelError
+from helpers.small_models import bert, gpt2
+from helpers.small_tokenizers import byte_level, unigram, wordpiece
+
+PROMPT = "the key to the old cabinet is here. the books are there.\n\nwho has the key?"
+ANSWER = "the cabinet has the key"
+
+
+@cache
+def llama(tokenizer: str = "byte_level", window: int | None = None) -> Any:
+    pieces = {"byte_level": byte_level, "unigram": unigram, "wordpiece": wordpiece}[tokenizer]()
+    torch.manual_seed(0)
+    kind, more = ("Mistral", {"sliding_window": window}) if window else ("Llama", {})
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(pieces), hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.4, bos_token_id=None, eos_token_id=None,
+        pad_token_id=0, **more,
+    )  # fmt: skip
+    return af.wrap(getattr(transformers, f"{kind}ForCausalLM")(config).double(), pieces)
+
+
+@cache
+def t5() -> Any:
+    torch.manual_seed(0)
+    tokenizer = unigram()
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer), d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0,
+        pad_token_id=0, eos_token_id=1, initializer_factor=3.0,
+    )  # fmt: skip
+    return af.wrap(transformers.T5ForConditionalGeneration(config), tokenizer)
+
+
+@cache
+def bart() -> Any:
+    torch.manual_seed(0)
+    tokenizer = byte_level()
+    config = transformers.BartConfig(
+        vocab_size=len(tokenizer), d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.3,
+        decoder_start_token_id=0, pad_token_id=0, bos_token_id=0, eos_token_id=1, forced_eos_token_id=None,
+    )  # fmt: skip
+    return af.wrap(transformers.BartForConditionalGeneration(config).double(), tokenizer)
+
+
+@cache
+def answer() -> Any:
+    return llama().answer(PROMPT, answer=ANSWER)
+
+
+def test_the_log_probability_is_the_models_own() -> None:
+    a = answer()
+    tokens = torch.tensor([[*a.prompt.ids, *a.ids]])
+    with torch.no_grad():
+        logits = llama().model(tokens)["logits"][0].log_softmax(-1)
+    expected = [float(logits[len(a.prompt.ids) + k - 1, i]) for k, i in enumerate(a.ids)]
+    np.testing.assert_allclose(a.log_probabilities, expected, atol=1e-6)
+    assert a.probability == pytest.approx(np.exp(sum(expected)))
+    assert not a.written and a.text.strip() == ANSWER
+
+
+def test_rows_are_parts_of_the_log_odds_of_each_token() -> None:
+    a = answer()
+    signed = a.matrix(signed=True)
+    about = signed.provenance["evidence"]
+    assert signed.values.shape == (1, len(a.ids), len(a.prompt.ids) + len(a.ids))
+    assert signed.values.sum() + about["constants"] == pytest.approx(about["log_odds"], rel=1e-9)
+    p = np.exp(a.log_probabilities)
+    assert about["log_odds"] == pytest.approx(np.log(p / (1 - p)).sum(), rel=1e-6)
+    assert signed.query_tokens == a.tokens and set(signed.parts) == {"prompt", "answer"}
+    n = len(a.prompt.ids)
+    for row in range(len(a.ids)):  # token k is decided before it stands there
+        assert not signed.values[0, row, n + row :].any()
+    assert (signed.values[0] < 0).any()
+    np.testing.assert_allclose(a.matrix().values.sum(-1), 1)
+
+
+def test_the_row_of_a_span_is_made_of_the_rows_of_its_tokens() -> None:
+    a = answer()
+    for unit in ("token", "word", "sentence", "paragraph"):
+        single = [a.sources(span=k, unit=unit).values for k in range(len(a.ids))]
+        for tokens, span in (((0, len(a.ids)), None), ((1, 3), (1, 3))):
+            rows = [one for one in single[slice(*tokens)] if one.any()]  # one that nothing speaks for does not count
+            np.testing.assert_allclose(a.sources(span=span, unit=unit).values, np.mean(rows, 0), atol=1e-12)
+        signed = [a.sources(span=k, unit=unit, signed=True).values for k in range(len(a.ids))]
+        np.testing.assert_allclose(a.sources(unit=unit, signed=True).values, np.sum(signed, 0), atol=1e-12)
+    rows = a.matrix(signed=True).values[0, :, : len(a.prompt.ids)]
+    np.testing.assert_allclose(a.sources(signed=True).values[0, 0], rows.sum(0), atol=1e-12)
+
+
+def test_units_are_sums_of_their_tokens() -> None:
+    a = answer()
+    tokens = a.sources(signed=True).values[0, 0]
+    units = a.prompt.units("sentence")
+    sentences = a.sources(unit="sentence", signed=True)
+    np.testing.assert_allclose(
+        sentences.values[0, 0], [tokens[list(group)].sum() for group in units.groups], atol=1e-12
+    )
+    assert sentences.tokens == units.texts and sentences.provenance["unit"] == "sentence"
+    shown = a.sources(unit="sentence")
+    assert shown.values.sum() + shown.provenance["outside"] == pytest.approx(1)
+    assert shown.query_tokens == (ANSWER,)
+
+
+def test_the_first_token_is_left_out_and_reported() -> None:
+    a = answer()
+    result = a.sources()
+    assert result.values[0, 0, 0] == 0 and result.values.sum() == pytest.approx(1)
+    assert result.provenance["evidence"]["first_token"] == pytest.approx(a.sources(signed=True).values[0, 0, 0])
+
+
+def test_what_the_model_writes_is_explained_on_its_own_cache() -> None:
+    model = llama()
+    written = model.answer(PROMPT, max_new_tokens=6)
+    again = model.answer(PROMPT, answer=list(written.ids))
+    assert written.written and len(written.ids) == 6 and written.writing.cache is not None
+    np.testing.assert_allclose(written.matrix(signed=True).values, again.matrix(signed=True).values, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_several_prompts_give_what_each_gives(window: int | None) -> None:
+    model = llama(window=window)
+    prompts = [PROMPT, "the key", "the books are in the old cabinet, and"]
+    together = model.answer(prompts, max_new_tokens=5)
+    for one, prompt in zip(together, prompts, strict=True):
+        alone = model.answer(prompt, max_new_tokens=5)
+        assert one.ids == alone.ids
+        np.testing.assert_allclose(one.matrix(signed=True).values, alone.matrix(signed=True).values, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static", "tuples"])
+def test_a_cache_of_somebody_elses_loop(kind: str) -> None:
+    model = llama()
+    ids = model.tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    cache: Any = DynamicCache() if kind != "static" else StaticCache(model.model.config, max_cache_len=128)
+    tokens, step = [], ids
+    with torch.no_grad():
+        for _ in range(5):
+            out = model.model(step, past_key_values=cache, use_cache=True)
+            tokens.append(int(out["logits"][0, -1].argmax()))
+            step = torch.tensor([tokens[-1:]])
+    given = cache if kind != "tuples" else tuple((layer.keys, layer.values) for layer in cache.layers)
+    before = cache.layers[0].keys.clone()
+    a = model.answer(ids, answer=tokens, cache=given)
+    expected = model.answer(PROMPT, max_new_tokens=5)
+    assert a.ids == expected.ids
+    np.testing.assert_allclose(a.matrix(signed=True).values, expected.matrix(signed=True).values, atol=1e-6)
+    assert torch.equal(cache.layers[0].keys, before)  # it is read only
+
+
+def test_hops_pass_on_what_stands_on_the_answer() -> None:
+    a = answer()
+    n = len(a.prompt.ids)
+    rows = a.matrix().values[0]
+    mass = rows.mean(0)
+    for hops in range(len(a.ids) + 1):
+        result = a.hops(hops)
+        np.testing.assert_allclose(result.values[0, 0], mass, atol=1e-12)
+        assert result.values.sum() == pytest.approx(1)
+        passed = mass.copy()
+        passed[n:] = 0
+        for k in range(len(a.ids)):
+            passed += mass[n + k] * rows[k]
+        mass = passed
+    whole = a.hops("all")
+    np.testing.assert_allclose(whole.values[0, 0], mass, atol=1e-12)
+    assert not whole.values[0, 0, n:].any()
+    assert whole.parts == ("prompt",) * n + ("answer",) * len(a.ids)
+    sentences = a.hops("all", unit="sentence")
+    assert sentences.values.sum() == pytest.approx(1, abs=0.2) and "sentence" in str(sentences.provenance["unit"])
+
+
+def test_hops_of_arrays() -> None:
+    rng = np.random.default_rng(0)
+    rows = shares(np.concatenate([rng.random((5, 3)), np.tril(rng.random((5, 5)), -1)], 1))
+    prompt, left = passed_on(rows[4], rows, 3, "all")
+    mass = rows[4].copy()
+    for _ in range(9):
+        mass = np.concatenate([mass[:3] + mass[3:] @ rows[:, :3], mass[3:] @ rows[:, 3:]])
+    np.testing.assert_allclose(prompt, mass[:3], atol=1e-12)
+    assert not left.any() and prompt.sum() == pytest.approx(1)
+    assert by_units(np.arange(4.0), [(0, 1), (3,)]).tolist() == [1, 3]
+
+
+def test_paths_are_parts_of_the_rows() -> None:
+    a = answer()
+    n = len(a.prompt.ids)
+    paths = a.paths(limit=10_000)
+    rows = np.zeros((len(a.ids), n + len(a.ids)))
+    for path in paths:
+        column = path.position + (n if path.part == "answer" else 0)
+        assert (
+            path.token == (*a.prompt.tokens, *a.tokens)[column] and path.answer_token == a.tokens[path.answer_position]
+        )
+        rows[path.answer_position, column] += path.value
+    signed = a.matrix(signed=True).values[0].copy()
+    own = [(k, n - 1 + k) for k in range(len(a.ids))]  # what a position holds itself is no edge
+    for row, column in own:
+        signed[row, column] = 0
+    np.testing.assert_allclose(rows, signed, atol=1e-9)
+    sizes = [abs(path.value) for path in a.paths(limit=7)]
+    assert sizes == sorted(sizes, reverse=True) and len(sizes) == 7
+    assert {path.answer_position for path in a.paths(limit=5, span=2)} == {2}
+
+
+def test_leave_out_is_the_models_own_without_the_sentence() -> None:
+    a = answer()
+    result = a.leave_out(unit="sentence")
+    units = a.prompt.units("sentence")
+    for number, group in enumerate(units.groups):
+        rest = [i for k, i in enumerate(a.prompt.ids) if k not in group]
+        without = llama().answer(rest, answer=list(a.ids))
+        fall = a.log_probabilities.sum() - without.log_probabilities.sum()
+        assert result.values[0, 0, number] == pytest.approx(fall, abs=1e-5)
+    assert set(result.parts) == {"verified"}
+
+
+def test_verified_values_are_told_from_estimated_ones() -> None:
+    a = answer()
+    estimates = a.sources(unit="sentence").values[0, 0]
+    exact = a.leave_out(unit="sentence").values[0, 0]
+    result = a.sources(unit="sentence", verify=2)
+    first = set(np.argsort(-estimates, kind="stable")[:2].tolist())
+    for number, part in enumerate(result.parts):
+        assert part == ("verified" if number in first else "estimated")
+        if number in first:
+            assert result.values[0, 0, number] == pytest.approx(exact[number], abs=1e-6)
+    everything = a.sources(unit="sentence", verify=99)
+    np.testing.assert_allclose(everything.values[0, 0], exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["raw", "rollout", "flow"])
+def test_methods_of_the_graph_are_means_over_the_span(method: str) -> None:
+    a = answer()
+    n = len(a.prompt.ids)
+    trace = llama().trace({"input_ids": torch.tensor([[*a.prompt.ids, *a.ids[:-1]]])})
+    queries = list(range(n - 1, n - 1 + len(a.ids)))
+    expected = getattr(trace, method)(query=queries, layer=-1).values[0, :, :n].mean(0)
+    np.testing.assert_allclose(a.sources(method=method).values[0, 0], expected, atol=1e-9)
+
+
+def test_the_bottleneck_is_a_maximum_flow_with_its_cut() -> None:
+    a = answer()
+    by_evidence = a.bottleneck("old cabinet")
+    assert by_evidence.value > 0 and abs(by_evidence.gap) <= 1e-9 * by_evidence.value
+    assert sum(edge.capacity for edge in by_evidence.cut) == pytest.approx(by_evidence.value)
+    assert 0 < a.bottleneck(0, edges="attention").value <= 1 + 1e-6
+    with pytest.raises(InputError, match="stands in 2 units"):
+        a.bottleneck("the key")
+
+
+@pytest.mark.parametrize("build", [t5, bart])
+def test_an_encoder_decoder_answers_through_the_same_call(build: Any) -> None:
+    model = build()
+    a = model.answer("the key to the cabinet", answer="the books")
+    signed = a.matrix(signed=True)
+    about = signed.provenance["evidence"]
+    assert signed.values.sum() + about["constants"] == pytest.approx(about["log_odds"], rel=1e-4)
+    assert a.sources().values.sum() == pytest.approx(1) and len(a.sources().tokens) == len(a.prompt.ids)
+    assert a.paths(3)
+    target = torch.tensor([[0, *a.ids[:-1]]])
+    with torch.no_grad():
+        out = model.model(input_ids=torch.tensor([a.prompt.ids]), decoder_input_ids=target)["logits"][0].log_softmax(-1)
+    expected = [float(out[k, i]) for k, i in enumerate(a.ids)]
+    np.testing.assert_allclose(a.log_probabilities, expected, atol=1e-4)
+    written = model.answer("the key to the cabinet", max_new_tokens=4)
+    again = model.answer("the key to the cabinet", answer=list(written.ids))
+    np.testing.assert_allclose(written.matrix().values, again.matrix().values, atol=1e-4)
+
+
+def test_labels_are_those_of_the_tokenizer() -> None:
+    text = "the naïve café \U0001f642 שלום key"
+    for name in ("byte_level", "unigram"):
+        a = llama(name).answer(text, answer="the key \U0001f642")
+        for token, (start, end) in zip(a.sources().tokens, a.prompt.offsets, strict=True):
+            assert a.prompt.text[start:end].strip() in (token.strip(), "") or "\ufffd" in token or token in ("▁", "Ġ")
+        words = a.sources(unit="word")
+        assert {"naïve", "café", "שלום", "key"} <= set(words.tokens) or name == "unigram"
+
+
+def test_long_prompts_need_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = answer()
+    expected = a.matrix(signed=True).values
+    monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+    linear = llama().answer(PROMPT, answer=ANSWER)
+    np.testing.assert_allclose(linear.matrix(signed=True).values, expected, atol=1e-9)
+
+
+def test_several_spans_of_one_text() -> None:
+    a = answer()
+    assert a.sources(span="cabinet").query_tokens == ("cabinet",)
+    with pytest.raises(InputError, match=r"stands 2 times in the answer: choose one of \('the', 1\)"):
+        a.sources(span="the")
+    with pytest.raises(InputError, match="does not stand in the answer"):
+        a.sources(span="horse")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.answer(""), "is empty: expected at least one word"),
+        (lambda m: m.answer(PROMPT, answer=""), "the answer '' is empty"),
+        (lambda m: m.answer(PROMPT, answer=7), "answer=7: expected a text, or token numbers"),
+        (lambda m: m.answer(PROMPT, answer=[10**6]), "the answer has the token 1000000: expected numbers from 0 to"),
+        (lambda m: m.answer([10**6]), "the prompt has the token 1000000: expected numbers from 0 to"),
+        (lambda m: m.answer(PROMPT, max_new_tokens=0), "max_new_tokens=0: expected an int of at least 1"),
+        (lambda m: m.answer(PROMPT, cache=object()), "cache goes with answer="),
+        (lambda m: m.answer(PROMPT, answer="key", cache=object()), "give answer= as token numbers"),
+        (lambda m: m.answer([PROMPT, PROMPT], answer=["key"]), "for 2 prompts: expected a list with one for each"),
+        (lambda m: m.answer("the key " * 200), "tokens and the model takes 256"),
+        (lambda m: m.answer([1, 2], documents={"a": "b"}), "this prompt is made of tokens"),
+        (lambda m: m.answer([{"role": "user", "content": "hi"}]), "chat template"),
+        (lambda m: answer().sources(method="alti"), "method='alti': expected one of 'answer_rows', 'raw'"),
+        (lambda m: answer().sources(method="raw", signed=True), "attention has no sign"),
+        (lambda m: answer().sources(unit="line"), "expected one of token, word, sentence"),
+        (lambda m: answer().sources(unit="document"), "the prompt has no documents"),
+        (lambda m: answer().sources(verify=-1), "verify=-1: expected an int of at least 0"),
+        (lambda m: answer().hops(-1), "hops=-1: expected an int of at least 0"),
+        (lambda m: answer().paths(0), "limit=0: expected an int of at least 1"),
+        (lambda m: answer().bottleneck(99), "none has the number 99"),
+        (lambda m: answer().bottleneck("horse"), "no unit of the prompt has 'horse' in it"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call(llama())
+
+
+def test_a_model_that_writes_nothing_says_so() -> None:
+    model = gpt2()
+    model.model.lm_head.weight = torch.nn.Parameter(
+        torch.zeros_like(model.model.lm_head.weight)
+    )  # its first token: the end
+    with pytest.raises(InputError, match="the model writes nothing: its first token ends the text"):
+        model.answer("the key")
+
+
+def test_models_that_write_no_text_are_refused() -> None:
+    with pytest.raises(InputError, match="BertForSequenceClassification writes no text"):
+        bert("BertForSequenceClassification").answer("the key")
+    assert issubclass(ModelError, InputError)
