@@ -204,7 +204,7 @@ def test_ways_to_normalise(name: str, edges: str) -> None:
     default = traced(name).with_edges(edges)
     assert default.provenance["edges_normalized"] == ("none" if edges in BY_GRADIENT else "rows")
     assert np.array_equal(default.graph(0), graphs[default.provenance["edges_normalized"]])
-    whole = edges in ("alti", "block-norm")
+    whole = edges in ("alti", "answer", "block-norm")
     with_residual = graphs["rows"] if whole else (graphs["rows"] + np.eye(12)) / 2
     assert np.allclose(traced(name).with_edges(edges, "rows").graph(), with_residual)
 
@@ -609,7 +609,7 @@ def test_one_score_has_no_other_answer() -> None:
 NOTHING = 'this trace kept nothing but weights: trace the text with edges="mean", or with the edges that you want; words() comes last'
 NO_ANSWER = (
     "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
-    'edges="attention-gradient" or edges="gradient"'
+    'edges="answer", "attention-gradient" or "gradient"'
 )
 
 

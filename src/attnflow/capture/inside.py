@@ -53,7 +53,8 @@ class Layer:
 class Inside:
     """layers: from the input up; none where only answer edges were asked for. answer: what the gradients are of; None where
     there are none, ``unanswered`` says why. find_evidence: how the answer's score splits over the edges of all layers.
-    causal: whether positions look back only. place: the position that answers; None where the whole text does."""
+    causal: whether positions look back only. place: the position that answers; None where the whole text does.
+    attention: [layer, query, key], heads reduced, where there are no layers."""
 
     layers: tuple[Layer, ...]
     answer: Mapping[str, Any] | None
@@ -61,6 +62,7 @@ class Inside:
     find_evidence: Callable[[], Evidence] | None = None
     causal: bool = False
     place: int | None = None
+    attention: Tensor | None = None
 
     @cached_property
     def evidence(self) -> Evidence:

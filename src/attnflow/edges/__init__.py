@@ -114,7 +114,8 @@ def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
     if inside.answer is None:
         raise InputError(f"answer edges are about an answer, and {inside.unanswered}")
     passed = batch.passed(0)
-    return replace(passed, inside=inside, provenance={**passed.provenance, "answer": dict(inside.answer)})
+    inside = replace(inside, attention=torch.stack([step.weights for step in passed.steps]))
+    return replace(passed, inside=inside, provenance={**passed.provenance, "answer": dict(inside.answer or {})})
 
 
 def look_inside(

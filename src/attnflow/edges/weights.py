@@ -178,21 +178,27 @@ def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tenso
         raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
     if trace.inside is None and trace.provenance.get("unit") == "word":
         raise InputError("gather is about tokens: call it before words(), which keeps the graph alone")
-    layers = _layers(trace)
-    if inside(trace).answer is None or "gradient" not in str(trace.provenance.get("edges")):
+    seen, name = inside(trace), str(trace.provenance.get("edges"))
+    if seen.answer is None or not EDGES[name].gradient:
         raise InputError(
             "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
-            'edges="attention-gradient" or edges="gradient"'
+            'edges="answer", "attention-gradient" or "gradient"'
         )
-    carried = torch.stack([step.weights.double().sum(0) for step in trace.steps])  # [layer, key]
-    attention = torch.stack([layer.weights.mean(0).double() for layer in layers])  # [layer, query, key]
+    if name == "answer":
+        carried = signed_edges(trace).sum(1)
+    else:
+        carried = torch.stack([step.weights.double().sum(0) for step in trace.steps])  # [layer, key]
+    if seen.attention is None:
+        attention = torch.stack([layer.weights.mean(0).double() for layer in _layers(trace)])  # [layer, query, key]
+    else:
+        attention = seen.attention.double()
     if receptive_field == "layer":
-        carried = carried / torch.stack([_visible(layer).sum(0) for layer in layers]).clamp(min=1)
+        carried = carried / (attention > 0).sum(1).clamp(min=1)
         attention = layerwise(attention)
-    if len(layers) == 1:
-        return carried[0]
+    if len(attention) == 1:
+        return carried[0].clamp(min=0)
     origin = rollout(with_residual(attention[:-1], residual))  # [layer, key, input], of the keys of the layer above
-    return carried[0] + torch.einsum("lk,lkt->t", carried[1:], origin)
+    return (carried[0] + torch.einsum("lk,lkt->t", carried[1:], origin)).clamp(min=0)
 
 
 def rows(weights: Tensor) -> Tensor:

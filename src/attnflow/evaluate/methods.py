@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from attnflow.edges import EDGES, edges_of, look_inside, reweighed
-from attnflow.errors import InputError
+from attnflow.errors import InputError, ModelError
 from attnflow.evaluate.arguments import some_of
 from attnflow.evaluate.deletion import content
 from attnflow.evaluate.importances import query_of
@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 PROPAGATIONS = ("raw", "rollout", "flow")
 GATHERS: dict[str, float | None] = {"gather": None, "columns": 1.0}
 """Two ways of `Trace.gather`, by the residual connection that it takes: its own, and every position for its own token."""
+ANSWER_ROWS = "answer_rows"
+"""What the position that answers reads, of answer edges: `Trace.answer_rows`."""
 FIELDS = ("ratio", "difference", "layer")
 IMPORTANCES = ("blank-out", "gradient", "gradient-input", "integrated-gradients")
 BASELINES = ("random", "first", "last")
@@ -93,6 +95,12 @@ def lacking(model: Model) -> dict[str, str]:
                 reweighed(trace, name)
             except InputError as e:
                 reasons[name] = str(e)
+    try:  # and this one a model that is linear when attention, norms and gates are held constant
+        reweighed(look_inside(model, _probe(model), gradient=True, truncate=True), "answer")
+    except ModelError as e:
+        reasons["answer"] = str(e)
+    except InputError:  # the probe has no answer
+        pass
     return reasons
 
 
@@ -110,9 +118,10 @@ def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) 
         kind = edges_of(name)
         if name == "mean":
             continue
-        for propagation in (*PROPAGATIONS, *(GATHERS if kind.gradient else ())):
+        rows = (ANSWER_ROWS,) if name == "answer" else ()
+        for propagation in (*PROPAGATIONS, *(GATHERS if kind.gradient else ()), *rows):
             yield Method(f"{name} · {propagation}", "edges", name, kind.normalize, propagation)
-        for normalize in ("rows", "graph") if kind.gradient else ():
+        for normalize in ("rows", "graph") if kind.normalize == "none" else ():
             for propagation in ("rollout", "flow"):
                 yield Method(f"{name} ({normalize}) · {propagation}", "edges", name, normalize, propagation)
     for propagation in ("rollout", "flow") if causal else ():
@@ -204,6 +213,8 @@ class _Scorer:
     def _propagate(self, trace: Trace, method: Method) -> Floats:
         if method.propagation in GATHERS:
             return np.asarray(trace.gather(GATHERS[method.propagation]).row(), np.float64)
+        if method.propagation == ANSWER_ROWS:
+            return np.asarray(trace.answer_rows().row(), np.float64)
         query = query_of(trace, self.question.kind, self.question.place)
         field = {} if method.receptive_field is None else {"receptive_field": method.receptive_field}
         values: Floats = getattr(trace, str(method.propagation))(query=query, layer=-1, **field).values[0, 0]

@@ -5,12 +5,16 @@ gradient               the gradient of the answer with respect to the token's em
 integrated_gradients   the same along the way from a blank text to this one (captum)
 shapley                the mean change over random orders of adding tokens (captum)
 
-And, of an answer of many tokens, without groups of the prompt's tokens: `attnflow.importance.leave_out`.
+leave_out              the log-probabilities of an answer's tokens without groups of the prompt's tokens
+fit                    estimates for the groups that nobody left out, from those that somebody did
 """
 
 from attnflow.importance.baselines import integrated_gradients as integrated_gradients
 from attnflow.importance.baselines import shapley as shapley
 from attnflow.importance.blank import blank_out as blank_out
 from attnflow.importance.gradients import gradient as gradient
+from attnflow.importance.leave_out import LeaveOneOut as LeaveOneOut
+from attnflow.importance.leave_out import leave_out as leave_out
+from attnflow.importance.verified import fit as fit
 
-__all__ = ["blank_out", "gradient", "integrated_gradients", "shapley"]
+__all__ = ["LeaveOneOut", "blank_out", "fit", "gradient", "integrated_gradients", "leave_out", "shapley"]
