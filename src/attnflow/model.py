@@ -272,7 +272,7 @@ class Model(Runner):
 
     def explain(
         self, text: Any, *, target: str | None = None, query: Query = None,
-        importance: Sequence[str] = ("gradient", "blank-out"), truncate: bool = False, residual: float = 0.5,
+        importance: Sequence[str] | None = None, truncate: bool = False, residual: float = 0.5,
     ) -> Page:  # fmt: skip
         """The interactive page of a text: in a notebook it shows itself, ``.save("page.html")`` makes a file that opens
         offline. See `attnflow.view.explain`."""

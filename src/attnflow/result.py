@@ -148,8 +148,8 @@ class TokenAttention:
         """The same over words instead of subwords, computed on the graph with merged subwords.
 
         ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]`` comes before rollout and flow, so that their values
-        cannot be merged afterwards; raw attention can, and is where the trace is gone. `without_special` and
-        `normalized` are repeated where they were applied.
+        cannot be merged afterwards; raw attention can, and is where the trace is gone. So can answer rows, which are sums.
+        `without_special` and `normalized` are repeated where they were applied.
         """
         if self.patches is not None:
             raise InputError(
@@ -330,7 +330,8 @@ def _merged(result: TokenAttention) -> TokenAttention:
         query < len(result.tokens) and result.tokens[query] == token
         for query, token in zip(result.queries, result.query_tokens, strict=True)
     )
-    exact = result.method == "raw" or all(len(group) == 1 for group in groups)
+    about_answer = result.method == "answer_rows"  # parts of one number, which add up, whatever position answers
+    exact = result.method == "raw" or about_answer or all(len(group) == 1 for group in groups)
     if not (exact and own) or result.provenance.get("steps"):
         raise InputError(
             f"this {result.method} result does not hold the graph it was computed from (what is read from a file, is one "
@@ -341,7 +342,7 @@ def _merged(result: TokenAttention) -> TokenAttention:
     rows = list(dict.fromkeys(of[query] for query in result.queries))
     for g in rows:
         present = [i for i in groups[g] if i in at]
-        if len(present) < len(groups[g]):
+        if len(present) < len(groups[g]) and not about_answer:
             raise InputError(
                 f"the word {result.word_texts[result.word_ids[present[0]] or 0]!r} is at positions {groups[g]}, and only "
                 f"{present} are queries of this result: expected all, because the row of a word is the mean of theirs"
@@ -351,7 +352,7 @@ def _merged(result: TokenAttention) -> TokenAttention:
     columns = np.stack([result.values[:, :, group].sum(axis=2) for group in groups], axis=2)
     return replace(
         result,
-        values=np.stack([columns[:, [at[i] for i in groups[g]]].mean(axis=1) for g in rows], axis=1),
+        values=np.stack([columns[:, [at[i] for i in groups[g] if i in at]].mean(axis=1) for g in rows], axis=1),
         queries=tuple(rows),
         query_tokens=tuple(tokens[g] for g in rows),
         tokens=tuple(tokens),

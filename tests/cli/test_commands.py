@@ -19,8 +19,9 @@ import attnflow as af
 torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
 
+from helpers.architectures import POSITIONS, hf  # noqa: E402
 from helpers.small_models import classifier, model_folder  # noqa: E402
-from helpers.small_tokenizers import wordpiece  # noqa: E402
+from helpers.small_tokenizers import byte_level, wordpiece  # noqa: E402
 
 Command = Callable[..., Any]
 
@@ -65,7 +66,7 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--query", "--5"], "query '--5' is not a token of this text"),
         (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
         (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
-        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"),
+        (["--method", "blow"], "method 'blow': expected answer_rows, raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"),
         (["--method", "gather"], "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"),
         (["--normalize", "rows"], "--normalize goes with --edges: give that too, or leave it out"),
         (["--edges", "alti", "--answer", "0"], "--answer goes with edges by gradients, and alti are about no answer: leave it out"),
@@ -73,7 +74,11 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--edges", "alti", "-o", "x.html"], "the page shows attention itself: --edges go with the terminal, with --json and with other files"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
-        (["--answer", "0"], "--answer goes with importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
+        (["--method", "flow", "--answer", "0"], "--answer goes with answer edges, importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
+        (["--of", "logit"], "--of goes with importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
+        (["--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
+        (["--method", "answer_rows", "--query", "key"], "method answer_rows is about the model's answer: --query, --layer, --target, --residual and --receptive-field do not go with it"),
+        (["--method", "answer_rows", "--edges", "alti"], "method answer_rows takes answer edges, and alti are others: leave --edges out"),
         (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
         (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
         (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page is about the model's own answer"),
@@ -137,6 +142,55 @@ def test_show_importance_of_an_answer(attnflow: Command, model: str) -> None:
             assert np.allclose(json.loads(printed.out)["values"], expected)
     printed = attnflow("show", "the key", "-m", model, "--method", "gradient", "--of", "logit", "--json")
     assert np.allclose(json.loads(printed.out)["values"], loaded.gradient("the key", of="logit").values)
+
+
+def test_show_begins_with_answer_edges(attnflow: Command, model: str, tmp_path: Path) -> None:
+    """Of the class that the model says, or that a user names; rollout where an option is about a hidden state."""
+    loaded = af.load(model)
+    text = "the unbelievable key"
+    result = json.loads(attnflow("show", text, "-m", model, "--json").out)
+    expected = loaded.trace(text, edges="answer").answer_rows()
+    assert result["method"] == "answer_rows" and np.allclose(result["values"], expected.values, atol=1e-6)
+    for answer in ("bad", "good"):
+        printed = json.loads(attnflow("show", text, "-m", model, "--answer", answer, "--json").out)
+        own = loaded.trace(text, edges="answer", answer=answer).answer_rows()
+        assert (
+            np.allclose(printed["values"], own.values, atol=1e-6) and printed["provenance"]["answer"]["name"] == answer
+        )
+    words = json.loads(attnflow("show", text, "-m", model, "--words", "--json").out)
+    assert words["tokens"] == ["[CLS]", "the", "unbelievable", "key", "[SEP]"]
+    pieces = [i for i, word in enumerate(expected.word_ids) if word == 1]
+    assert len(pieces) > 1 and np.allclose(words["values"][0][0][2], expected.row()[pieces].sum(), atol=1e-6)
+    assert "answer_rows · query [CLS]\n" in attnflow("show", text, "-m", model).out
+    for option in (["--query", "key"], ["--layer", "L2"], ["--residual", "0.3"], ["--edges", "alti"]):
+        assert json.loads(attnflow("show", text, "-m", model, *option, "--json").out)["method"] == "rollout"
+    for name in ("r.svg", "r.csv", "r.json"):
+        attnflow("show", text, "-m", model, "-o", str(tmp_path / name))
+        assert (tmp_path / name).stat().st_size
+
+
+def test_show_says_where_there_are_no_answer_edges(attnflow: Command, tmp_path: Path) -> None:
+    bare = hf("BertModel", **POSITIONS)()
+    folder = str(model_folder(tmp_path / "bare", bare, wordpiece()))
+    printed = attnflow("show", "the key", "-m", folder, "--json")
+    assert json.loads(printed.out)["method"] == "rollout"
+    assert printed.err == (
+        "attnflow: this is rollout, because there are no answer edges: answer edges are about an answer, and Model('bare', "
+        "BertModel) has no head, or reads no text, so it answers nothing: expected a classifier or a language model of text\n"
+    )
+    refused = attnflow("show", "the key", "-m", folder, "--method", "answer_rows", status=2)
+    assert refused.out == "" and refused.err.startswith("attnflow: answer edges are about an answer, and ")
+    assert attnflow("show", " ", "-m", folder, status=2).err.count("\n") == 1  # no note in front of the mistake
+
+
+def test_a_decoder_shows_its_next_token(attnflow: Command, tmp_path: Path) -> None:
+    """And no sink: the first token is left out."""
+    tokenizer = byte_level()
+    decoder = hf("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer))()
+    folder = str(model_folder(tmp_path / "decoder", decoder, tokenizer))
+    result = json.loads(attnflow("show", "the key to", "-m", folder, "--json").out)
+    assert result["method"] == "answer_rows" and result["provenance"]["answer"]["kind"] == "next token"
+    assert result["values"][0][0][0] == 0 and sum(result["values"][0][0]) == pytest.approx(1)
 
 
 def test_show_takes_words_as_queries(attnflow: Command, model: str) -> None:

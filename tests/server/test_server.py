@@ -255,10 +255,11 @@ def test_explain_gives_the_document_of_the_page(server: Server, embedded: Served
     assert found.status == 200 and found.headers["content-type"] == "application/json"
     assert found.json == plain(explain(embedded.model, TEXT, query=2).document)
     less = ask(server, "POST", "/api/explain", {"model": "verb-number", "text": TEXT, "importance": ["gradient"]})
-    assert [each["name"] for each in less.json["importance"]] == ["gradient"]
+    assert [each["name"] for each in less.json["importance"]] == ["answer_rows", "gradient"]
     none = ask(server, "POST", "/api/explain", {"model": "verb-number", "text": TEXT, "importance": []})
     assert none.status == 200
-    assert none.json == plain(explain(embedded.model, TEXT, importance=()).document) and none.json["importance"] == []
+    assert none.json == plain(explain(embedded.model, TEXT, importance=()).document)
+    assert [each["name"] for each in none.json["importance"]] == ["answer_rows"]
 
 
 def test_a_text_with_its_target(server: Server, translator: Served) -> None:
@@ -295,9 +296,12 @@ def test_rows_and_paths_of_the_same_text_take_one_forward_pass(
     trace = embedded.model.trace(TEXT, keep_heads=True)
     passes: list[Any] = []
 
-    def counted(text: Any, **options: Any) -> Any:
-        passes.append(text)
-        return trace
+    answered = embedded.model.trace(TEXT, edges="answer")
+
+    def counted(text: Any, *, edges: str | None = None, **options: Any) -> Any:
+        if edges is None:
+            passes.append(text)
+        return trace if edges is None else answered
 
     monkeypatch.setattr(embedded.model, "trace", counted)
     with serving([embedded]) as server:

@@ -21,8 +21,9 @@ import attnflow as af
 from attnflow.capture.passes import Step
 from attnflow.view import document, page
 from attnflow.view.explain import explain, traced
+from helpers.architectures import hf
 from helpers.small_models import sinking
-from helpers.small_tokenizers import wordpiece
+from helpers.small_tokenizers import byte_level, wordpiece
 
 TEXT = "the key to the cabinets"
 
@@ -113,8 +114,10 @@ def test_the_document_holds_what_the_library_computes(model: Any, trace: Any) ->
     assert np.array_equal(unpacked(flows["values"]), trace.flow(query="all").values)
     heads = unpacked(found["heads"]["weights"]).reshape(6, 8, 7, 7)
     assert np.array_equal(heads, np.stack([trace.weights[l].numpy() for l in range(6)]))
-    assert [one["name"] for one in found["importance"]] == ["gradient", "blank-out"]
-    assert found["importance"][1]["values"] == model.blank_out(TEXT).row().tolist()
+    assert [one["name"] for one in found["importance"]] == ["answer_rows", "gradient", "blank-out"]
+    assert found["importance"][0]["values"] == model.trace(TEXT, edges="answer").answer_rows().row().tolist()
+    assert found["importance"][0]["answer"]["name"] == "singular"
+    assert found["importance"][2]["values"] == model.blank_out(TEXT).row().tolist()
     assert found["prediction"]["top"][0] == ["singular", pytest.approx(0.9588, abs=1e-3)]
     assert found["state"] == {"unit": "subwords", "query": 0}
 
@@ -126,7 +129,7 @@ def test_words_have_flows_of_their_own(pieces: Any) -> None:
     assert found["units"]["words"]["tokens"] == list(words.tokens)
     assert [list(group) for group in words.word_groups] == [list(g) for g in found["units"]["words"]["groups"]]
     assert np.allclose(unpacked(found["methods"]["words"]["flow"]["values"]), words.flow(query="all").values)
-    assert found["state"]["unit"] == "words" and found["importance"] == []
+    assert found["state"]["unit"] == "words" and found["importance"] == []  # without a mask it answers nothing
 
 
 def test_heads_are_not_even_kept_where_the_page_would_not_hold_them(
@@ -232,17 +235,43 @@ def test_importance_that_is_not_there_says_why(pieces: Any) -> None:
     found = explain(bare, TEXT).document
     assert found["importance"] == []
     assert found["missing"] == (
-        "No gradient and no blank-out: Model('bare', BertModel) has no head, so it answers nothing: expected a classifier or "
-        "a language model, for example one loaded from a folder whose configuration names such a class."
+        "No answer edges and no gradient and no blank-out: Model('bare', BertModel) has no head, so it answers nothing: "
+        "expected a classifier or a language model, for example one loaded from a folder whose configuration names such a class."
     )
     with pytest.raises(af.InputError, match="importance 'magic': expected some of 'blank-out', 'gradient'"):
         explain(bare, TEXT, importance=("magic",))
 
 
+def test_the_page_of_a_long_text_of_a_decoder_blanks_nothing_out() -> None:
+    tokenizer = byte_level()
+    decoder = af.wrap(hf("GPT2LMHeadModel", n_embd=16, n_layer=2, n_head=2, vocab_size=len(tokenizer))(), tokenizer)
+    found = explain(decoder, "a" * 65).document
+    assert len(found["units"]["subwords"]["tokens"]) == 65
+    assert [one["name"] for one in found["importance"]] == ["answer_rows", "gradient"]
+    assert found["missing"].startswith("No blank-out: it runs the model once for each of the ")
+
+
+def test_messages_of_a_chat_are_for_answer(decoder: Any) -> None:
+    messages = [{"role": "user", "content": "the key"}]
+    for call in (decoder.trace, decoder.explain, decoder.blank_out):
+        with pytest.raises(af.InputError) as caught:
+            call(messages)
+        assert str(caught.value) == (
+            "this is a message of a chat, with a role and a content: expected a text; Model.answer takes messages, and "
+            "explains what the model answers to them"
+        )
+
+
 def test_progress_tells_and_can_stop(model: Any) -> None:
     seen: list[tuple[str, int, int]] = []
     explain(model, TEXT, progress=lambda *told: seen.append(told))
-    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["model", "gradient", "blank-out", "flow"]
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == [
+        "model",
+        "answer edges",
+        "gradient",
+        "blank-out",
+        "flow",
+    ]
     assert ("blank-out", 7, 7) in seen
 
     def stop(stage: str, done: int, total: int) -> None:
@@ -251,7 +280,7 @@ def test_progress_tells_and_can_stop(model: Any) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         explain(model, TEXT, progress=stop)
-    assert len(explain(model, TEXT).document["importance"]) == 2  # nothing was left behind
+    assert len(explain(model, TEXT).document["importance"]) == 3  # nothing was left behind
 
 
 def test_the_file_stands_by_itself_and_holds_no_markup_of_the_text(tmp_path: Path) -> None:
@@ -361,4 +390,4 @@ def test_show_writes_the_page(attnflow: Any, tmp_path: Path) -> None:
     assert printed.err == f"wrote {path}\n"
     found = held(path.read_text(encoding="utf-8"))
     assert found["state"] == {"layer": 2, "special": False, "unit": "subwords", "query": 2}
-    assert len(found["importance"]) == 2 and found["heads"] is not None
+    assert len(found["importance"]) == 3 and found["heads"] is not None

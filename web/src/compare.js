@@ -13,13 +13,17 @@ import {
   tokenNodes,
 } from "./draw.js";
 import { shadeStyle, shares, extent, cellCanvas } from "./colour.js";
+import { ANSWER_ROWS } from "./data.js";
 import { spearman } from "./maths.js";
 import { exportMenu, compareFigure } from "./keep.js";
 import { touched } from "./state.js";
 import { paintPatches, patchesOf, patchFigure } from "./patches.js";
 import { readerNotes } from "./notes.js";
 
-/** @import { Cells, Changed, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
+/** @import { Cells, Changed, Method, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
+
+/** What the others are compared with. @param {Method} method */
+const isMeasure = ({ name, importance }) => importance && name !== ANSWER_ROWS;
 
 const LONG = 96;
 const TABLE = 100;
@@ -88,9 +92,9 @@ export function comparePanel(page) {
       const values = cut(own.row);
       return { ...method, values, shares: shares(values, low, high), exact: own.exact };
     });
-    const worth = valued().filter((method) => method.importance);
+    const worth = valued().filter(isMeasure);
     for (const method of valued()) {
-      if (!method.importance)
+      if (!isMeasure(method))
         method.correlations = worth.map((w) => ({ name: w.name, value: spearman(method.values, w.values) }));
     }
   }
@@ -98,9 +102,9 @@ export function comparePanel(page) {
   function build() {
     const at = page.now();
     rowsBox.classList.toggle("long", at.inputs.length > LONG && !data.patches);
-    const against = page.methods.filter((method) => method.importance).map((method) => method.name);
+    const against = page.methods.filter(isMeasure).map((method) => method.name);
     rowsBox.replaceChildren(
-      against.length && page.methods.some((method) => !method.importance)
+      against.length && page.methods.some((method) => !isMeasure(method))
         ? el(
             "div",
             { class: "row heads" },

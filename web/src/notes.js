@@ -1,3 +1,4 @@
+import { ANSWER_ROWS } from "./data.js";
 import { plainToken } from "./draw.js";
 
 /** @import { Data, MethodRow, Now, Page } from "./types" */
@@ -18,8 +19,13 @@ export function readerNotes(page, table) {
   const { data } = page,
     at = page.now();
   const lines = [],
-    worth = data.importance,
+    edges = data.importance.find(({ name }) => name === ANSWER_ROWS),
+    worth = data.importance.filter((one) => one !== edges),
     [first] = worth;
+  if (edges?.answer)
+    lines.push(
+      `answer edges: what the answer (${plainToken(edges.answer.name, 30)}) takes from each token, as a share of all that speaks for it${data.causal ? "; the first token, where attention goes that has nowhere to go, is left out" : ""}.`,
+    );
   if (first?.answer) {
     const by = worth
       .map(({ name, settings }) =>

@@ -2,7 +2,7 @@ import { el, between, button, messageOf, number, plainToken, makeTip, choice, pr
 import { shortName, topOf } from "./frame.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
-import { queryNames } from "./data.js";
+import { ANSWER_ROWS, queryNames } from "./data.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
 import { imageCanvas } from "./patches.js";
@@ -16,6 +16,11 @@ import { headsPanel } from "./heads.js";
 
 /** @type {Record<string, { title: string, short: string, what: string }>} */
 const WHAT = {
+  [ANSWER_ROWS]: {
+    title: "answer edges",
+    short: "answer edges",
+    what: "what the answer takes from each token through all layers: its log-odds, split over the edges of attention",
+  },
   raw: { title: "raw attention", short: "raw", what: "the weights of this layer alone, heads averaged" },
   rollout: { title: "rollout", short: "rollout", what: "weights multiplied along all paths down to the input" },
   flow: { title: "flow", short: "flow", what: "the most that could come through, weights as the widths of pipes" },
@@ -69,10 +74,12 @@ export function mount(root, data, prefix = "", server = null) {
     ...(WHAT[name] ?? { title: name, short: name, what: "" }),
     importance,
   });
-  const order = ["raw", "rollout", "flow"];
+  const order = ["raw", "rollout", "flow"],
+    importances = data.importance.map(({ name }) => name);
   const methods = [
+    ...importances.filter((name) => name === ANSWER_ROWS).map(described(true)),
     ...[...methodNames].sort((a, b) => order.indexOf(a) - order.indexOf(b)).map(described(false)),
-    ...data.importance.map(({ name }) => name).map(described(true)),
+    ...importances.filter((name) => name !== ANSWER_ROWS).map(described(true)),
   ];
   const ended = new AbortController(),
     { signal } = ended;

@@ -86,6 +86,11 @@ def encode_texts(
 
 
 def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
+    if {"role", "content"} <= set(inputs_by_name):
+        raise InputError(
+            "this is a message of a chat, with a role and a content: expected a text; Model.answer takes messages, and "
+            "explains what the model answers to them"
+        )
     tensors = {}
     for name, x in inputs_by_name.items():
         if x is None:

@@ -16,9 +16,9 @@ from attnflow.cli.messages import in_options
 from attnflow.errors import AttentionWarning, InputError, JobError
 
 COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
-    "show": (show.show, "Which input tokens a hidden state comes from."),
+    "show": (show.show, "Which input tokens the answer, or a hidden state, comes from."),
     "answer": (answer_command.answer, "Which parts of a prompt a language model's answer came from."),
-    "compare": (compare.compare, "Attention, gradient and blank-out of one text, side by side."),
+    "compare": (compare.compare, "Answer edges, attention, gradient and blank-out of one text, side by side."),
     "evaluate": (evaluate.evaluate, "Which method to believe, measured on your own texts."),
     "corpus": (corpus.app, "Explain every text of a file or folder; a page of the results."),
     "serve": (serve.serve, "The interactive page as a local web app."),

@@ -35,7 +35,7 @@ from attnflow.errors import InputError
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
 
-METHODS = ("raw", "rollout", "flow", "gradient", "blank-out")
+METHODS = ("answer_rows", "raw", "rollout", "flow", "gradient", "blank-out")
 
 
 def compare(
@@ -51,6 +51,13 @@ def compare(
     sinks: Sinks = "keep",
     target: Target = None,
     of: Of = None,
+    blank_out: Annotated[
+        bool,
+        typer.Option(
+            "--blank-out",
+            help="Blank-out also of a decoder's text of more than 64 tokens: it runs the model once for each of them.",
+        ),
+    ] = False,
     truncate: Truncate = False,
     revision: Revision = None,
     gguf: Gguf = None,
@@ -59,7 +66,10 @@ def compare(
     trust_remote_code: TrustRemoteCode = False,
     safetensors: Safetensors = True,
     sort: Annotated[
-        str | None, typer.Option(help="raw, rollout, flow, gradient or blank-out: its highest at the top of the table.")
+        str | None,
+        typer.Option(
+            help="answer_rows, raw, rollout, flow, gradient or blank-out: its highest at the top of the table."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -67,7 +77,8 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Raw attention, rollout, flow, gradient and blank-out of one text, side by side, and how much they agree."""
+    """Answer edges, raw attention, rollout, flow, gradient and blank-out of one text, side by side, and how much they
+    agree."""
     from attnflow.files import of_extension
     from attnflow.view import comparison
 
@@ -90,7 +101,7 @@ def compare(
     result = comparison.compare(
         loaded, text, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
         words=words, special=special, residual=0.5 if share is None else share, sinks=sinks, truncate=truncate, trace=trace,
-        importance=dict.fromkeys(METHODS[3:], {} if of is None else {"of": of}),
+        importance=("gradient", "blank-out") if blank_out else None, of=of,
     )  # fmt: skip
     if output is not None:
         result.save(output)

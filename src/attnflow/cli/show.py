@@ -37,8 +37,10 @@ from attnflow.sinks import check_sinks
 if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.result import TokenAttention
+    from attnflow.trace import Trace
 
-PROPAGATIONS = ("raw", "rollout", "flow", "gather")
+ANSWER_ROWS = "answer_rows"
+PROPAGATIONS = (ANSWER_ROWS, "raw", "rollout", "flow", "gather")
 IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
 
 
@@ -46,12 +48,15 @@ def show(
     text: TextArgument = "the key to the cabinets",
     model: ModelName = None,
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="raw, rollout, flow; gather, with edges by gradients; or importance: blank-out, gradient, "
-            "integrated-gradients, shapley."
+            help="answer_rows: what the model's answer takes from each token (answer edges); raw, rollout, flow: where a "
+            "hidden state comes from; gather, with edges by gradients; or importance: blank-out, gradient, "
+            "integrated-gradients, shapley. By default answer_rows; rollout with options that are about a hidden state, "
+            "such as --query, and where a model has no answer edges.",
+            show_default=False,
         ),
-    ] = "rollout",
+    ] = None,
     edges: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +88,8 @@ def show(
     answer: Annotated[
         str | None,
         typer.Option(
-            help="The class or token that importance and edges by gradients are about; the model's own, by default."
+            help="The class or token that answer edges, importance and edges by gradients are about; the model's own, by "
+            "default."
         ),
     ] = None,
     of: Of = None,
@@ -109,9 +115,14 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which input tokens a hidden state comes from: one forward pass, shown as a table."""
+    """Which input tokens the model's answer, or a hidden state, comes from: shown as a table."""
     as_page = output is not None and output.suffix.lower() == ".html"
-    placed = bool(words or query or layer != "last" or receptive_field is not None)
+    at_state = bool(query or layer != "last" or receptive_field is not None)
+    placed = bool(words or at_state)
+    by_default = method is None
+    if method is None:
+        about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
+        method = "rollout" if about_state or edges not in (None, "answer") else ANSWER_ROWS
     _check(method, edges, normalize, answer, of, as_page)
     share = read_share(residual)
     check_sinks(sinks)
@@ -123,6 +134,11 @@ def show(
             )
         if chosen and method not in ("rollout", "flow") and (method, option) != ("raw", "--sinks residual"):
             raise InputError(f"{option} goes with rollout and flow, and not with method {method}: leave it out")
+    if method == ANSWER_ROWS and (at_state or target is not None or residual is not None):
+        raise InputError(
+            "method answer_rows is about the model's answer: --query, --layer, --target, --residual and --receptive-field "
+            "do not go with it"
+        )
     if method == "gather" and placed:
         raise InputError(
             "method gather is about tokens and the model's answer: --words, --query, --layer and --receptive-field do not "
@@ -154,10 +170,11 @@ def show(
         position = read_query(query, len(trace.tokens))
         number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
         state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
-        names = dict.fromkeys(["gradient", "blank-out", *([method] if method in IMPORTANCE else [])])
+        names = dict.fromkeys(("gradient", "blank-out", method)) if method in IMPORTANCE else None
         page = explain(
             loaded, text, query=None if position == "all" else position, truncate=truncate, trace=trace,
-            residual=share if isinstance(share, float) else 0.5, importance=dict.fromkeys(names, measured),
+            residual=share if isinstance(share, float) else 0.5, 
+            importance=None if names is None else dict.fromkeys(names, measured),
             state={name: value for name, value in state.items() if value is not None},
         )  # fmt: skip
         page.save(output)
@@ -166,9 +183,17 @@ def show(
             print(json.dumps(page.document))
         return
     choice = int(answer) if answer is not None and answer.isdecimal() else answer
+    reason = ""
+    if method == ANSWER_ROWS:
+        try:
+            result, headline = _answer_rows(loaded, text, choice, truncate, words)
+        except InputError as e:
+            if not by_default or answer is not None or edges is not None:
+                raise
+            method, reason = "rollout", str(e)
     if method in IMPORTANCE:
         result, headline = _importance(loaded, text, method, answer=choice, truncate=truncate, **measured)
-    else:
+    elif method != ANSWER_ROWS:
         trace = loaded.trace(
             text, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=choice, **measured
         )
@@ -187,10 +212,9 @@ def show(
         else:
             options = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
             result = getattr(trace, method)(position, number, **options)
-        headline = None
-        if trace.prediction is not None:
-            answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
-            headline = f"{trace.prediction.kind}: {answers}"
+        headline = _headline(trace)
+    if reason:
+        progress(f"attnflow: this is rollout, because there are no answer edges: {reason.split('. ')[0]}")
     if not special:
         result = result.without_special()
     if output is not None:
@@ -220,15 +244,19 @@ def _check(
     if normalize is not None and edges is None:
         raise InputError("--normalize goes with --edges: give that too, or leave it out")
     for option, value in (("--answer", answer), ("--of", of)):
-        if value is None or method in IMPORTANCE:
+        answered = option == "--answer" and (method == ANSWER_ROWS or edges == "answer")
+        if value is None or method in IMPORTANCE or answered:
             continue
-        if edges is None:
+        others = "answer edges, " if option == "--answer" else ""
+        if edges is None or edges == "answer":
             raise InputError(
-                f"{option} goes with importance ({', '.join(IMPORTANCE)}) and with edges by gradients: give such a "
+                f"{option} goes with {others}importance ({', '.join(IMPORTANCE)}) and with edges by gradients: give such a "
                 "--method or --edges, or leave it out"
             )
         if "gradient" not in edges:
             raise InputError(f"{option} goes with edges by gradients, and {edges} are about no answer: leave it out")
+    if method == ANSWER_ROWS and edges not in (None, "answer"):
+        raise InputError(f"method answer_rows takes answer edges, and {edges} are others: leave --edges out")
     if edges is not None and method in IMPORTANCE:
         raise InputError(f"method {method} looks at no edges: leave --edges out")
     if method == "gather" and edges is None:
@@ -243,6 +271,26 @@ def _check(
         raise InputError(
             "the page is about the model's own answer: --answer goes with the terminal, with --json and with other files"
         )
+
+
+def _answer_rows(
+    model: Model, text: str, answer: int | str | None, truncate: bool, words: bool
+) -> tuple[TokenAttention, str | None]:
+    """What the position that answers reads from each token, and what the model says."""
+    trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
+    result = trace.answer_rows()
+    about = result.provenance["answer"]
+    headline = (
+        f"{about['kind']}: {about['name']!r} {about['probability']:.3f}" if answer is not None else _headline(trace)
+    )
+    return result.words() if words else result, headline
+
+
+def _headline(trace: Trace) -> str | None:
+    if trace.prediction is None:
+        return None
+    answers = ", ".join(f"{label!r} {chance:.3f}" for label, chance in trace.prediction.top[:3])
+    return f"{trace.prediction.kind}: {answers}"
 
 
 def _importance(model: Model, text: str, method: str, **options: Any) -> tuple[TokenAttention, str]:

@@ -110,12 +110,16 @@ def _evidence_of(batch: Batch, score_of: Callable[[Tensor], Tensor]) -> Callable
 def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
     """One pass for the graph and one for answer edges; the heads of neither are kept."""
     batch = model.run_batch([encoded])
-    inside = _with_evidence(batch, Inside((), None, _no_answer(model), causal=batch.checked.causal), answer)
-    if inside.answer is None:
-        raise InputError(f"answer edges are about an answer, and {inside.unanswered}")
+    answered = _question(batch, answer)
+    if answered is None:
+        raise InputError(f"answer edges are about an answer, and {_no_answer(model)}")
+    question, _ = answered
+    inside = _with_evidence(batch, Inside((), None, "", causal=batch.checked.causal), question)
     passed = batch.passed(0)
     inside = replace(inside, attention=torch.stack([step.weights for step in passed.steps]))
-    return replace(passed, inside=inside, provenance={**passed.provenance, "answer": dict(inside.answer or {})})
+    place = question.place if question.kind == "masked token" else passed.default_query
+    about = {**passed.provenance, "answer": dict(inside.answer or {})}
+    return replace(passed, inside=inside, default_query=place, provenance=about)
 
 
 def look_inside(
@@ -143,12 +147,9 @@ def _question(batch: Batch, answer: Any) -> tuple[Question, Tensor] | None:
     return question_of(batch.runner, batch.encoded[0], logits[0].detach(), answer), logits
 
 
-def _with_evidence(batch: Batch, inside: Inside, answer: Any) -> Inside:
+def _with_evidence(batch: Batch, inside: Inside, question: Question) -> Inside:
     """How the log-odds of the answer split over the edges, once somebody wants to know."""
-    answered = _question(batch, answer)
-    if answered is None:
-        return replace(inside, unanswered=_no_answer(batch.runner))
-    question, model = answered[0], batch.runner
+    model = batch.runner
 
     def score_of(logits: Tensor) -> Tensor:
         row = logits_at(logits[0], question.place)[None]
@@ -176,4 +177,4 @@ def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Insid
         for layer, g in zip(inside.layers, gradients, strict=True)
     ]
     about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
-    return replace(_with_evidence(batch, inside, answer), layers=tuple(layers), answer=about, unanswered="")
+    return replace(_with_evidence(batch, inside, question), layers=tuple(layers), answer=about, unanswered="")

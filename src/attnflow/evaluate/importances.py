@@ -18,6 +18,16 @@ IMPORTANCES = ("blank-out", "gradient", "integrated-gradients", "shapley")
 
 Options = dict[str, dict[str, Any]]
 
+Importance = Sequence[str] | Mapping[str, Mapping[str, Any]]
+"""Some of `IMPORTANCES`, or a dict from names to their options."""
+
+USUAL = ("gradient", "blank-out")
+
+BLANKED = 64
+"""Blank-out runs a decoder once a token: texts of more tokens have it only where somebody names it."""
+
+ANSWER_ROWS = "answer_rows"
+
 
 def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> Options:
     """From each importance to its options, of which "method" says what it is."""
@@ -27,6 +37,17 @@ def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> O
     options = {name: {"method": name, **own} for name, own in options.items()}
     some_of([own["method"] for own in options.values()], IMPORTANCES, "importance")
     return options
+
+
+def usual_importances(trace: Trace) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The importances of a text of which nobody said which, and why others are missing."""
+    count, answer = len(trace.tokens), trace.prediction
+    if answer is None or answer.kind != "next token" or count <= BLANKED:
+        return USUAL, {}
+    return USUAL[:1], {
+        "blank-out": f"it runs the model once for each of the {count} tokens, so a text of more than {BLANKED} has it only "
+        "where it is named among the importances"
+    }
 
 
 def importances_of_texts(
@@ -48,9 +69,7 @@ def importances_of(
 ) -> tuple[dict[str, TokenAttention], dict[str, str]]:
     """Every importance of one traced text, and why there is none of some. options: from `options_of`."""
     if trace.parts:  # the model would write its answer once more for each
-        return {}, dict.fromkeys(
-            options, f"{model!r} reads a text and writes another, and importance is about models that read one text"
-        )
+        return {}, dict.fromkeys(options, _two_texts(model))
     scores: dict[str, TokenAttention] = {}
     missing: dict[str, str] = {}
     for name, own in options.items():
@@ -61,6 +80,51 @@ def importances_of(
         except InputError as e:
             missing[name] = str(e)
     return scores, missing
+
+
+def worth_of(
+    model: Model,
+    text: Any,
+    trace: Trace,
+    options: Options | None,
+    of: str | None = None,
+    truncate: bool = False,
+    progress: Callable[[str, int, int], None] = lambda stage, count, total: None,
+) -> tuple[dict[str, TokenAttention], dict[str, str]]:
+    """What each token of a traced text is worth to the answer: answer_rows, then importances; and why some are missing.
+
+    options: from `options_of`; None for the usual importances. of: what they are of, where their options do not say it.
+    """
+    missing: dict[str, str] = {}
+    if options is None:
+        names, missing = usual_importances(trace)
+        options = options_of(names)
+    measured = {} if of is None else {"of": of}
+    progress("answer edges", 0, 1)
+    rows = _answer_rows(model, text, trace, truncate)
+    own = {name: {**measured, **more} for name, more in options.items()}
+    worth, absent = importances_of(model, text, trace, own, truncate, progress)
+    missing |= absent
+    if not isinstance(rows, str):
+        return {ANSWER_ROWS: rows, **worth}, missing
+    if absent and not worth and len(set(absent.values())) == 1:  # one reason for all of them
+        rows = next(iter(absent.values()))
+    return worth, {ANSWER_ROWS: rows, **missing}
+
+
+def _answer_rows(model: Model, text: Any, trace: Trace, truncate: bool) -> TokenAttention | str:
+    """What the position that answers reads from each token, by answer edges; or why there are none."""
+    if trace.parts:
+        return _two_texts(model)
+    try:
+        answered: Trace = model.trace(text, edges="answer", truncate=truncate)
+        return answered.answer_rows()
+    except InputError as e:
+        return str(e)
+
+
+def _two_texts(model: Model) -> str:
+    return f"{model!r} reads a text and writes another, and importance is about models that read one text"
 
 
 def answering_position(trace: Trace, importance: TokenAttention) -> int:

@@ -41,10 +41,11 @@ class ExplainRequest(Input):
     )
 
     query: Position | None = Field(None, description="The position to explain first; the one that answers by default.")
-    importance: list[Literal["gradient", "blank-out"]] = Field(
-        ["gradient", "blank-out"],
+    importance: list[Literal["gradient", "blank-out"]] | None = Field(
+        None,
         max_length=2,
-        description="What tokens are worth to the answer, and by which measures.",
+        description="What tokens are worth to the answer, and by which measures: both by default, but no blank-out of long "
+        "texts to a decoder.",
     )
 
 

@@ -1,4 +1,4 @@
-"""One text by raw attention, rollout, flow, gradient and blank-out side by side, and how much they agree.
+"""One text by answer edges, raw attention, rollout, flow, gradient and blank-out side by side, and how much they agree.
 
 compare(af.load(), "the key to the cabinets").save("comparison.pdf")
 """
@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 
 from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
-from attnflow.evaluate.importances import answering_position, importances_of, options_of
+from attnflow.evaluate.importances import ANSWER_ROWS, Importance, answering_position, options_of, worth_of
 from attnflow.evaluate.statistics import rank_correlations
 from attnflow.files import PICTURES, of_extension, table_text, write_whole
 from attnflow.view.comparison_figure import shaded_lines
@@ -36,21 +36,22 @@ if TYPE_CHECKING:
     from attnflow.trace import Trace
 
 FORMAT = "attnflow.Comparison"
-VERSION = 2  # 1 called patches grid
+VERSION = 3  # 1 called patches grid; 2 had no answer_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """What each input is to one query at one layer, and to the model's answer: ``values[method, input]``.
 
-    methods: raw, rollout and flow, then the importances there are. Importance counts by its size, and over words it is the
-        sum over their subwords; it is about the model's answer, whatever query and layer are.
+    methods: answer_rows (what the answer takes from each input, by answer edges), raw, rollout and flow, then the
+        importances there are. Importance counts by its size. Over words it and answer_rows are the sum over their
+        subwords; both are about the model's answer, whatever query and layer are.
     correlations: Spearman's, ``[method, method]``; NaN where a row ranks nothing.
     layer: counted from 0; query: the position among the queries; place: where it stands among the inputs, None where it
         does not.
     tokens, special, parts, patches, text: the inputs, as in `TokenAttention`; words where provenance says so.
     prediction: what the model said; None where it answers nothing.
-    missing: for each importance that there is not, why.
+    missing: for answer_rows and each importance, if there is none, why.
     """
 
     methods: tuple[str, ...]
@@ -87,12 +88,17 @@ class Comparison:
 
     @property
     def importances(self) -> tuple[str, ...]:
-        return self.methods[len(VIEWS) :]
+        return tuple(method for method in self.methods if method not in (ANSWER_ROWS, *VIEWS))
 
     @property
     def measure(self) -> str | None:
         """The importance that the others are compared with: blank-out, or the last one."""
         return "blank-out" if "blank-out" in self.importances else next(reversed(self.importances), None)
+
+    @property
+    def leading(self) -> str:
+        """The method whose highest inputs are listed where not all can be: answer_rows, or the measure."""
+        return ANSWER_ROWS if ANSWER_ROWS in self.methods else self.measure or self.methods[-1]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -179,59 +185,64 @@ def compare(
     sinks: str = "keep",
     target: str | None = None,
     truncate: bool = False,
-    importance: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("gradient", "blank-out"),
+    importance: Importance | None = None,
+    of: str | None = None,
     trace: Trace | None = None,
 ) -> Comparison:
-    """Compare raw attention, rollout and flow of one query at one layer with the importance of each token.
+    """Compare what the answer takes from each token with raw attention, rollout and flow of one query at one layer, and
+    with the importance of each token.
 
     text, target, truncate: as in `Model.trace`.
     query: its position or token; by default the position that answers ([MASK], [CLS], the last token of a decoder).
     layer: one, counted from 0; negative ones count from the last.
     words: words instead of subwords; special: whether special tokens are among the inputs.
     residual, sinks: of rollout and flow, and of raw attention, as in `Trace.rollout`.
-    importance: some of gradient, blank-out, integrated-gradients, shapley; or a dict from these to their options. A model
-        that answers nothing has none: the comparison then has raw, rollout and flow alone, and `missing` says why.
+    importance: some of gradient, blank-out, integrated-gradients, shapley; or a dict from these to their options. Gradient
+        and blank-out by default, but no blank-out of a decoder's text of more than 64 tokens, for each of which the model
+        would run once. A model that answers nothing has none. `missing` says what there is not, and why.
+    of: what importance is of, where its own options do not say it, as in `Model.gradient`.
     trace: of the same text, where there is one already.
 
     >>> import attnflow as af
     >>> by_all = compare(af.load(), "the key to the cabinets", special=False)
     >>> by_all
-    Comparison(raw, rollout, flow, gradient, blank-out; query '[CLS]', L6; 'the key to the cabinets')
+    Comparison(answer_rows, raw, rollout, flow, gradient, blank-out; query '[CLS]', L6; 'the key to the cabinets')
     >>> by_all.tokens[by_all.row("blank-out").argmax()]
     'key'
     """
-    options = options_of(importance)
+    options = None if importance is None else options_of(importance)
     _check_one(query, layer)
     if trace is None:
         trace = model.trace(text, target=target, truncate=truncate)
-    worth, missing = importances_of(model, text, trace, options, truncate)
+    worth, missing = worth_of(model, text, trace, options, of, truncate)
     groups: Sequence[Sequence[int]] = [(i,) for i in range(len(trace.tokens))]
     position = answering_position(trace, next(iter(worth.values()))) if worth else trace.default_query or 0
     if words:
         whole, trace = trace, trace.words()
         groups = trace.word_groups or groups
-        of = {position: number for number, group in enumerate(groups) for position in group}
-        position = of[position + whole.first_query] - trace.first_query
+        word_of = {position: number for number, group in enumerate(groups) for position in group}
+        position = word_of[position + whole.first_query] - trace.first_query
     query = position if query is None else query
     results = {
         "raw": trace.raw(query, layer, sinks),
         "rollout": trace.rollout(query, layer, residual, sinks=sinks),
         "flow": trace.flow(query, layer, residual, sinks=sinks),
     }
-    rows = [result.values[0, 0] for result in results.values()]
-    rows += [np.array([sum(np.abs(r.row())[list(group)]) for group in groups]) for r in worth.values()]
+    rows = {name: result.values[0, 0] for name, result in results.items()}
+    rows |= {name: np.array([np.abs(r.row())[list(group)].sum() for group in groups]) for name, r in worth.items()}
+    methods = sorted(rows, key=lambda name: name != ANSWER_ROWS)
     first = results["rollout"]
     keep = [i for i in range(len(first.tokens)) if special or not first.special[i]]
     if not keep:
         raise InputError(f"all {len(first.tokens)} inputs are special tokens: expected at least one that is not")
-    values = np.stack(rows).astype(np.float64)[:, keep]
+    values = np.stack([rows[name] for name in methods]).astype(np.float64)[:, keep]
     values.flags.writeable = False
     stands = first.queries[0] + trace.first_query
     own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token of its own
     notes = [note for result in results.values() for note in result.provenance.get("notes", ())]
     importances = {"importance": {name: _origin(result) for name, result in worth.items()}} if worth else {}
     return Comparison(
-        methods=(*results, *worth),
+        methods=tuple(methods),
         values=values,
         correlations=rank_correlations(values, values),
         layer=first.layers[0],

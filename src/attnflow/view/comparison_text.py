@@ -102,7 +102,7 @@ def _maps(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
 
 def _table(comparison: Comparison, sort: str | None, screen: terminal.Screen) -> Iterator[Text]:
     n, limit = len(comparison.tokens), terminal.most_listed(comparison)
-    by = sort or comparison.measure or comparison.methods[-1]
+    by = sort or comparison.leading
     listed = np.argsort(-comparison.row(by), kind="stable").tolist()[:limit]
     if sort is None:
         listed.sort()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnflow._arrays import FloatArray
-from attnflow.evaluate.importances import answering_position, importances_of, options_of
+from attnflow.evaluate.importances import Importance, answering_position, options_of, worth_of
 from attnflow.view import document
 from attnflow.view.page import Page
 
@@ -24,30 +24,32 @@ def explain(
     *,
     target: str | None = None,
     query: Query = None,
-    importance: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("gradient", "blank-out"),
+    importance: Importance | None = None,
     truncate: bool = False,
     residual: float = 0.5,
     state: Mapping[str, Any] | None = None,
     progress: document.Progress | None = None,
     trace: Trace | None = None,
 ) -> Page:
-    """Make the interactive page of one text: raw attention, rollout and flow beside the importance of each token.
+    """Make the interactive page of one text: what its answer takes from each token by answer edges, raw attention, rollout
+    and flow, and the importance of each token.
 
     text, target, truncate: as in `Model.trace`.
     query: the position, token, or several of them, to explain first; by default the one that answers.
-    importance: some of gradient, blank-out, integrated-gradients and shapley, or a mapping from these to their options. A
-        model without an answer has none, and the page says why.
+    importance: some of gradient, blank-out, integrated-gradients and shapley, or a mapping from these to their options.
+        Gradient and blank-out by default, but no blank-out of a decoder's text of more than 64 tokens, for each of which
+        the model would run once. A model without an answer has none. The page says what is missing, and why.
     residual: the weight of the residual connection.
     state: what else is selected at first, as the page's fragment has it: {"layer": 2, "method": "flow"}.
     progress: called with a stage, how much of it is done and how much there is; what it raises stops the work.
     trace: of the same text, from `traced`, where there is one already.
     """
-    options = options_of(importance) if importance else {}
+    options = None if importance is None else options_of(importance) if importance else {}
     say: document.Progress = progress or (lambda stage, part, whole: None)
     say("model", 0, 1)
     if trace is None:
         trace = traced(model, text, target, truncate)
-    worth, missing = importances_of(model, text, trace, options, truncate, say)
+    worth, missing = worth_of(model, text, trace, options, None, truncate, say)
     if query is None and worth:
         query = answering_position(trace, next(iter(worth.values())))
     return Page(
@@ -56,7 +58,9 @@ def explain(
             query=query,
             residual=residual,
             importance=list(worth.values()),
-            missing=" ".join(f"No {names}: {why}." for names, why in by_reason(missing)),
+            missing=" ".join(f"No {names}: {why}." for names, why in by_reason(missing)).replace(
+                "answer_rows", "answer edges"
+            ),
             image=None if trace.patches is None else seen(model, text),
             state=state,
             progress=say,

@@ -165,14 +165,15 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
 
 
 def _of_no_layer(result: TokenAttention) -> bool:
-    """Whether a result is about the model's answer and no layer: importance, and what gather() gives."""
-    return "answer" in result.provenance and ("edges" not in result.provenance or result.method == "gather")
+    """Whether a result is about the model's answer and no layer: importance, gather() and answer rows."""
+    whole = result.method in ("gather", "answer_rows")
+    return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
 def _method(result: TokenAttention) -> str:
     """The method with what changes its meaning: edges, receptive field, a start above the input, residual, sinks, words."""
     how = result.provenance
-    more = [f"edges {how['edges']}"] if how.get("edges") else []
+    more = [f"edges {how['edges']}"] if how.get("edges") and result.method != "answer_rows" else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
     more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
     more += ["residual measured"] if how.get("residual") == "measured" else []
