@@ -118,6 +118,12 @@ export async function readAnswer(doc) {
     return logs.reduce((sum, log) => sum + log - Math.log(-Math.expm1(log)), 0);
   }
 
+  /** The last ones asked for: every part of the page asks, and so does every move of the pointer.
+   *
+   * @type {{ key: string, sources: Sources } | null}
+   */
+  let last = null;
+
   /** What a span came from. hops: whether shares on earlier tokens of the answer are passed on.
    *
    * @param {Span} span
@@ -125,6 +131,13 @@ export async function readAnswer(doc) {
    * @returns {Sources}
    */
   function sources(span, hops) {
+    const key = `${span.from} ${span.to} ${hops}`;
+    if (last?.key !== key) last = { key, sources: computed(span, hops) };
+    return last.sources;
+  }
+
+  /** @param {Span} span @param {boolean} hops @returns {Sources} */
+  function computed(span, hops) {
     const both = isOpening(span) ? null : added(span);
     const parts = both ? both.subarray(0, prompt) : doc.sources;
     const positive = Array.from(parts, (x) => Math.max(0, x)),
