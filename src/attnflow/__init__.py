@@ -7,6 +7,7 @@ single_head       token attention of one head
 merge             the graph over words, spans or regions
 load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction, and blank_out(text) and
                   gradient(text) what each token is worth; load() without a name is a model of the paper's kind
+                  answer(prompt) is what a language model writes, and where it came from: an Answer
 evaluate          how well views rank tokens as importance does: evaluate.evaluate(model, texts, labels)
 TokenAttention    what comes out: values with their labels; shows and saves itself
 """
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from attnflow import evaluate as evaluate
     from attnflow import importance as importance
     from attnflow import view as view
+    from attnflow.answer import Answer
     from attnflow.capture.passes import Prediction
     from attnflow.long import LinearTrace
     from attnflow.model import Model, load, wrap
     from attnflow.trace import Trace
 
 __all__ = [
+    "Answer",
     "AttentionWarning",
     "CutEdge",
     "FlowPath",
@@ -63,7 +66,7 @@ if not TYPE_CHECKING:  # a checker sees the names themselves, and none besides
         """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
         if name in ("corpus", "evaluate", "importance", "view"):
             return importlib.import_module(f"attnflow.{name}")
-        if name not in ("LinearTrace", "Model", "Prediction", "Trace", "load", "wrap"):
+        if name not in ("Answer", "LinearTrace", "Model", "Prediction", "Trace", "load", "wrap"):
             raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
         try:
             import torch  # noqa: F401

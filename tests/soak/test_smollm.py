@@ -10,6 +10,7 @@ pytest.importorskip("gguf", reason="gguf is not installed")
 
 import attnflow as af
 from attnflow.capture.prompt import read_prompt
+from benchmarks.answer_cases import cases, measures
 from helpers.small_models import package
 
 
@@ -66,3 +67,26 @@ def test_sinks_of_a_real_decoder(smollm: af.Model) -> None:
     )
     elsewhere = {long.tokens[k] for step in long.steps for k in step.sinks if k}
     assert "the" in {token.strip("Ġ ") for token in elsewhere}
+
+
+def test_answer_edges_add_up_on_a_real_decoder(smollm: af.Model) -> None:
+    a = smollm.answer("The capital of France is", max_new_tokens=6)
+    assert a.text.startswith(" Paris") and a.written
+    signed = a.matrix(signed=True)
+    about = signed.provenance["evidence"]
+    assert signed.values.sum() + about["constants"] == pytest.approx(about["log_odds"], rel=1e-4)
+    assert about["gap"] < 1e-4
+    first = smollm.trace("The capital of France is", edges="answer").answer_rows(signed=True)
+    np.testing.assert_allclose(first.row(), a.sources(span=0, signed=True).row(), atol=1e-3)
+    assert a.sources().row().max() < 0.9  # never a picture in which one token has everything
+
+
+@pytest.mark.parametrize("kind", ["needle", "attributes"])
+def test_the_source_of_an_answer_is_where_it_stands(smollm: af.Model, kind: str) -> None:
+    kept = cases(kind, seed=101, count=8, model=smollm)
+    found = [measures(smollm.answer(case.ids, answer=case.answer).sources().row(), case.truth) for case in kept.cases]
+    precision, top, mass = np.mean(found, 0)
+    assert top == 1 and precision >= 0.9 and mass >= 0.45
+    case = kept.cases[0]
+    sentence = smollm.answer(case.prompt, answer=case.expected).sources(unit="sentence", verify=1)
+    assert sentence.parts.count("verified") == 1
