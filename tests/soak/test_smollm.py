@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -90,3 +93,10 @@ def test_the_source_of_an_answer_is_where_it_stands(smollm: af.Model, kind: str)
     case = kept.cases[0]
     sentence = smollm.answer(case.prompt, answer=case.expected).sources(unit="sentence", verify=1)
     assert sentence.parts.count("verified") == 1
+
+
+def test_the_examples_of_answers(smollm: af.Model) -> None:
+    page = Path(__file__).parents[2] / "docs" / "answers.md"
+    names = {"m": smollm, "af": af}
+    failed, tried = doctest.testfile(str(page), False, globs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert failed == 0 and tried > 12
