@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
 
+import attnflow as af  # noqa: E402
 from attnflow.jobs import progress  # noqa: E402
 from helpers.chat_templates import PLAIN  # noqa: E402
 from helpers.small_models import classifier, model_folder  # noqa: E402
@@ -70,6 +73,12 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["a", "--document", "minutes=long.txt"], "and the model takes 192: 'minutes' has "),
         (["a", "--system", "be short"], "--system needs a chat template, and the tokenizer of this model has none: write what it says into the prompt"),
         (["a", "--system", "be short", "--no-chat"], "--system needs the chat template, which --no-chat turns off: leave one of them out"),
+        (["a", "-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .html, .json, .csv, .parquet"),
+        (["a", "--unit", "document"], "the prompt has no documents: choose another unit, or give it with --document NAME=FILE"),
+        (["a", "--unit", "message"], "the prompt has no messages: choose another unit, or give --chat, which needs a chat template"),
+        (["a", "--answer", "the key", "--span", "zebra"], "the span 'zebra' does not stand in the answer ' the key': give a part of it, as written"),
+        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' stands 2 times in the answer: choose one of --span 'the' --occurrence 1, in ' the key, the book'; --span 'the' --occurrence 2, in ' the key, the book'\n"),
+        (["a", "--answer", "the key", "--span", "key", "--occurrence", "2"], "the span 'key' stands 1 times in the answer, and number 2 was asked for: expected a number from 1 to 1"),
         (["a", "--chat"], "the tokenizer of this model has no chat template, which --chat needs: leave it out"),
     ],
 )  # fmt: skip
@@ -96,6 +105,62 @@ def test_models_that_do_not_write(attnflow: Command, tmp_path: Path) -> None:
         "attnflow: BertForSequenceClassification writes no text: expected a language model that generates, such as a "
         "decoder; attnflow show and attnflow compare explain classifiers and masked language models\n"
     )
+
+
+def test_what_is_handed_to_the_model(
+    attnflow: Command, plain: str, chatty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same from the command line, a file and standard input; as a message where there is a template."""
+    (tmp_path / "prompt.txt").write_text(PROMPT + "\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT + "\n"))
+    ways = ([PROMPT], ["--prompt-file", str(tmp_path / "prompt.txt")], ["-"])
+    results = [json.loads(attnflow("answer", *way, "-m", plain, "--tokens", "4", "--json").out) for way in ways]
+    assert results[0] == results[1] == results[2]
+    expected = af.load(plain).answer(PROMPT, max_new_tokens=4)
+    assert results[0] == json.loads(json.dumps(expected.to_dict()))
+    assert results[0]["prompt"]["text"] == PROMPT and len(results[0]["answer"]["ids"]) == 4
+    message = [{"role": "user", "content": PROMPT}]
+    asked = json.loads(attnflow("answer", PROMPT, "-m", chatty, "--answer", "the key", "--json").out)
+    assert asked == json.loads(json.dumps(af.load(chatty).answer(message, answer="the key").to_dict()))
+    assert asked["prompt"]["text"] == f"<|start|>user\n{PROMPT}<|stop|>\n<|start|>assistant\n"
+    bare = json.loads(attnflow("answer", PROMPT, "-m", chatty, "--no-chat", "--answer", "the key", "--json").out)
+    assert bare["prompt"]["text"] == PROMPT and not bare["answer"]["written"]
+
+
+def test_documents_units_spans_and_verification(attnflow: Command, chatty: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The key is rusty.\n")
+    (tmp_path / "b.txt").write_text("The cabinet is not.\n")
+    documents = ["--document", f"one={tmp_path / 'a.txt'}", "--document", f"two={tmp_path / 'b.txt'}"]
+    words = [
+        "Which?",
+        "-m",
+        chatty,
+        "--answer",
+        "the key, the book",
+        "--system",
+        "Say it.",
+        *documents,
+        "--unit",
+        "document",
+    ]
+    span = ["--span", "the", "--occurrence", "2", "--verify", "1"]
+    result = json.loads(attnflow("answer", *words, *span, "--json").out)
+    answer = af.load(chatty).answer(
+        [{"role": "user", "content": "Which?"}], answer="the key, the book", system="Say it.",
+        documents={"one": "The key is rusty.", "two": "The cabinet is not."},
+    )  # fmt: skip
+    assert result == json.loads(json.dumps(answer.to_dict("document", 1, ("the", 2))))
+    assert [unit["text"] for unit in result["sources"]["units"]] == ["one", "two"]
+    assert attnflow("answer", *words, *span, "-o", str(tmp_path / "x.csv")).out == ""
+    expected = answer.sources(("the", 2), "document", verify=1)
+    saved = af.TokenAttention.load(tmp_path / "x.csv")
+    assert saved.tokens == ("one", "two") and np.allclose(saved.values, expected.values)
+    printed = attnflow("answer", *words, *span, "-o", str(tmp_path / "x.html"))
+    assert printed.out == "" and printed.err == f"wrote {tmp_path / 'x.html'}\n"
+    answer.save(tmp_path / "y.html", "document", 1, ("the", 2))
+    assert (tmp_path / "x.html").read_bytes() == (tmp_path / "y.html").read_bytes()
+    shown = attnflow("answer", *words).out
+    assert "the key, the book" in shown and "one" in shown and "two" in shown
 
 
 @pytest.mark.parametrize("number", ["-1", "few"])

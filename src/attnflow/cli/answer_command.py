@@ -22,10 +22,13 @@ from attnflow.cli.options import (
     read_text,
 )
 from attnflow.errors import InputError
+from attnflow.files import of_extension
 from attnflow.jobs.progress import Stages
 from attnflow.texts.spans import Span
 from attnflow.texts.strict import read_whole
 from attnflow.texts.units import UNITS
+
+FILES = (".html", ".json", ".csv", ".parquet")
 
 STAGES = {"writing": "writing: {} of {} tokens", "leave-one-out": "leaving parts out: {} of {} runs"}
 
@@ -112,6 +115,8 @@ def answer(
         raise InputError("--occurrence goes with --span: give that too, or leave it out")
     if unit not in UNITS:
         raise InputError(f"unit {unit!r}: expected one of {', '.join(UNITS)}")
+    if output is not None:
+        of_extension(dict.fromkeys(FILES), output)  # before a model is loaded and run in vain
     text = _prompt(prompt, prompt_file)
     documents = _documents(document or ())
     place: Span | None = span if span is None or occurrence is None else (span, occurrence)
