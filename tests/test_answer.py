@@ -157,7 +157,7 @@ def test_a_cache_of_somebody_elses_loop(kind: str) -> None:
     before = cache.layers[0].keys.clone()
     a = model.answer(ids, answer=tokens, cache=given)
     expected = model.answer(PROMPT, max_new_tokens=5)
-    assert a.ids == expected.ids
+    assert a.ids == expected.ids == model.answer(PROMPT, answer=np.array(tokens)).ids
     np.testing.assert_allclose(a.matrix(signed=True).values, expected.matrix(signed=True).values, atol=1e-6)
     assert torch.equal(cache.layers[0].keys, before)  # it is read only
 
@@ -277,6 +277,11 @@ def test_an_encoder_decoder_answers_through_the_same_call(build: Any) -> None:
         out = model.model(input_ids=torch.tensor([a.prompt.ids]), decoder_input_ids=target)["logits"][0].log_softmax(-1)
     expected = [float(out[k, i]) for k, i in enumerate(a.ids)]
     np.testing.assert_allclose(a.log_probabilities, expected, atol=1e-4)
+    with pytest.raises(InputError, match="an encoder-decoder has two"):
+        a.bottleneck(0)
+    with pytest.raises(InputError, match="for models with one stack"):
+        a.sources(method="rollout", edges="answer")
+    assert a.sources(method="rollout").values.shape == (1, 1, len(a.prompt.ids))
     written = model.answer("the key to the cabinet", max_new_tokens=4)
     again = model.answer("the key to the cabinet", answer=list(written.ids))
     np.testing.assert_allclose(written.matrix().values, again.matrix().values, atol=1e-4)
@@ -320,6 +325,8 @@ def test_several_spans_of_one_text() -> None:
         (lambda m: m.answer(PROMPT, max_new_tokens=0), "max_new_tokens=0: expected an int of at least 1"),
         (lambda m: m.answer(PROMPT, cache=object()), "cache goes with answer="),
         (lambda m: m.answer(PROMPT, answer="key", cache=object()), "give answer= as token numbers"),
+        (lambda m: m.answer(PROMPT, max_new_tokens="x"), "max_new_tokens='x': expected an int of at least 1"),
+        (lambda m: m.answer(b"key"), "prompt is a bytes: expected a text"),
         (lambda m: m.answer([PROMPT, PROMPT], answer=["key"]), "for 2 prompts: expected a list with one for each"),
         (lambda m: m.answer("the key " * 200), "tokens and the model takes 256"),
         (lambda m: m.answer([1, 2], documents={"a": "b"}), "this prompt is made of tokens"),

@@ -239,11 +239,9 @@ class Answer:
         number = units.number(to)
         if edges not in ("answer", "attention"):
             raise InputError(f'edges={edges!r}: expected "answer" or "attention"')
+        if self._pass.two_stacks:
+            raise InputError("the bottleneck is found in one stack of layers, and an encoder-decoder has two")
         trace = self._trace("answer" if edges == "answer" else None, tokens)
-        if trace.parts:
-            raise InputError(
-                "the bottleneck of an encoder-decoder is not known: its source and its target are two graphs"
-            )
         deciding = [len(self.prompt.ids) - 1 + t for t in tokens]
         groups = [[i for i in group if i not in deciding] for group in units.groups]
         if not groups[number]:

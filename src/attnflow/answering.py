@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from attnflow.answer import Answer
-from attnflow.capture.generate import Progress, Written, check_writer, write
+from attnflow.capture.generate import Progress, Written, check_count, check_writer, write
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.runner import Runner
 from attnflow.errors import InputError
@@ -88,14 +90,15 @@ def is_several(prompt: Any) -> bool:
 
 
 def _is_ids(prompt: Any) -> bool:
-    if isinstance(prompt, Tensor):
+    if isinstance(prompt, Tensor | np.ndarray):
         return True
-    listed = isinstance(prompt, Sequence) and not isinstance(prompt, str) and bool(prompt)
+    listed = isinstance(prompt, list | tuple) and bool(prompt)
     return listed and all(isinstance(i, int) and not isinstance(i, bool) for i in prompt)
 
 
 def _numbers(ids: Any) -> list[int]:
-    if isinstance(ids, Tensor):
+    if isinstance(ids, Tensor | np.ndarray):
+        ids = torch.as_tensor(ids)
         if ids.is_floating_point() or ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
             raise InputError(
                 f"the tokens are a tensor of shape {tuple(ids.shape)}, {ids.dtype}: expected whole numbers, one row"
@@ -105,6 +108,7 @@ def _numbers(ids: Any) -> list[int]:
 
 
 def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, progress: Progress | None) -> list[Answer]:
+    check_count(max_new_tokens)
     limit = model.limit()
     two_stacks = getattr(model.config, "is_encoder_decoder", False)
     for prompt in prompts:

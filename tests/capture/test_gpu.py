@@ -92,3 +92,16 @@ def test_a_grid_on_the_gpu_goes_on_from_scores_of_the_cpu(tmp_path: Path) -> Non
     assert both.provenance["devices"] == {"scores": ["cpu"], "curves": ["cuda"], "sanity": ["cuda"]}
     for level, table in alone.sanity.items():
         np.testing.assert_allclose(both.sanity[level], table, atol=0.3)  # ranks of near ties
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 2", "gpt-oss"])
+def test_answers_are_the_same_as_on_the_cpu(name: str, dtype: torch.dtype) -> None:
+    prompt, answer = ids(500)[0].tolist(), ids(6, seed=1)[0].tolist()
+    expected = af.wrap(MODELS[name]()).answer(prompt, answer=answer).matrix(signed=True).values
+    model = af.wrap(MODELS[name]().to("cuda", dtype))
+    slack = (1e-4 if dtype == torch.float32 else 0.15) * np.abs(expected).max()
+    np.testing.assert_allclose(model.answer(prompt, answer=answer).matrix(signed=True).values, expected, atol=slack)
+    written = model.answer(prompt, max_new_tokens=5)
+    again = model.answer(prompt, answer=list(written.ids))
+    np.testing.assert_allclose(written.sources().values, again.sources().values, atol=1e-3 if slack < 1e-3 else 0.1)

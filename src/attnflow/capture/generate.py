@@ -43,8 +43,6 @@ def write(
 ) -> list[Written]:
     """The model's greedy answers to prompts of one batch, each at most ``max_new_tokens`` long."""
     check_writer(model)
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise InputError(f"max_new_tokens={max_new_tokens!r}: expected an int of at least 1")
     two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
     longest = max(map(len, prompts))
     starts = [0 if two_stacks else longest - len(ids) for ids in prompts]  # decoders write on the right
@@ -71,6 +69,11 @@ def write(
         )
         for number in range(len(prompts))
     ]
+
+
+def check_count(max_new_tokens: int) -> None:
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise InputError(f"max_new_tokens={max_new_tokens!r}: expected an int of at least 1")
 
 
 def check_writer(model: Runner) -> None:

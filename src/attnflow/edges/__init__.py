@@ -87,6 +87,8 @@ def traced_encoding(
     if name is None:
         return model.run_batch([encoded]).passed(0)
     kind = edges_of(name)
+    if model.verify(encoded).stack.cross:
+        raise InputError(f"edges={name!r} are for models with one stack of layers: leave edges out")
     if name == "answer":
         batch = model.run_batch([encoded])
         inside = Inside((), about, "", _evidence_of(batch, score_of), batch.checked.causal)
