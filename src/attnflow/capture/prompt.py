@@ -165,7 +165,7 @@ def read_prompt(
             raise InputError(
                 "system needs a chat template, and the tokenizer of this model has none: write what it says into the prompt"
             )
-    elif isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
+    elif isinstance(prompt, Mapping | bytes | bytearray) or not isinstance(prompt, Sequence):
         raise InputError(
             f"prompt is {inputs.kind(prompt)}: expected a text, or a list of messages such as {chat.EXAMPLE}"
         )
