@@ -1,0 +1,195 @@
+"""What explaining an answer costs beside writing it: ``python -m benchmarks.answer_speed``.
+
+On a decoder from a folder, or with ``--shape 8b`` on random weights of Llama-3-8B's shape on a GPU. The tasks run in turns,
+so that a machine that slows down slows all of them, and medians are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from attnflow.capture.silence import silence
+from attnflow.cli.options import AsJson, Gguf, progress
+from attnflow.errors import InputError
+from benchmarks.command import run_command
+from benchmarks.graphs import PASSAGE
+from benchmarks.long_gpu import llama_8b
+from benchmarks.memory import peak_of
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+
+FORWARD, GENERATION = "forward over prompt + answer", "generation"
+ON_CACHE, ALONE, BOTH = "explanation on its cache", "explanation without a cache", "generation + explanation"
+
+LIMITS = {(ON_CACHE, FORWARD): 0.5, (BOTH, GENERATION): 1.02}
+"""How many times the second the first may take: the one of small models on a CPU, the other of large ones on a GPU."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Medians in seconds and peaks of memory above what the model holds in MB, by task.
+
+    first: seconds of the first explanation, which checks the model.
+    """
+
+    model: str
+    device: str
+    threads: int
+    prompt: int
+    answer: int
+    rounds: int
+    first: float
+    seconds: dict[str, float]
+    peaks: dict[str, float]
+
+    def ratio(self, task: str, of: str) -> float:
+        """How many times the seconds of one task another takes; writing and explaining by what explaining adds.
+
+        That is the same ratio with less noise: the two runs of generation that it compares otherwise differ by more.
+        """
+        seconds = self.seconds[of] + self.seconds[ON_CACHE] if (task, of) == (BOTH, GENERATION) else self.seconds[task]
+        return seconds / self.seconds[of]
+
+
+def measure(model: Model, prompt: list[int], tokens: int, rounds: int, say: Callable[[str], None]) -> Speed:
+    """Times the tasks on one prompt, to which the model writes `tokens` tokens, whatever ends a text."""
+    config = model.model.generation_config
+    shortest, config.min_new_tokens = config.min_new_tokens, tokens  # or the answer may end before
+    try:
+        written = model.answer(prompt, max_new_tokens=tokens)
+        if len(written.ids) != tokens:
+            raise InputError(f"{model!r} wrote {len(written.ids)} tokens: expected {tokens}, for a fair comparison")
+        began = time.perf_counter()
+        written.sources()
+        first = time.perf_counter() - began
+        tasks = tasks_of(model, prompt, written.ids, written.writing.cache)
+        for task in tasks.values():  # warm
+            task()
+        times: dict[str, list[float]] = {name: [] for name in tasks}
+        for number in range(rounds):
+            for name, task in tasks.items():
+                times[name].append(timed(model, task))
+            say(f"round {number + 1} of {rounds}")
+        peaks = {name: peak(model, task) for name, task in tasks.items()}
+    finally:
+        config.min_new_tokens = shortest
+    return Speed(
+        model.name, str(model.device), torch.get_num_threads(), len(prompt), tokens, rounds, first,
+        {name: statistics.median(values) for name, values in times.items()}, peaks,
+    )  # fmt: skip
+
+
+def tasks_of(model: Model, prompt: list[int], answer: tuple[int, ...], cache: Any) -> dict[str, Callable[[], Any]]:
+    """What is timed. Each makes its answer anew, so that nothing is kept from one run to the next."""
+    ids = torch.tensor([[*prompt, *answer]], device=model.device)
+    tokens = list(answer)
+
+    def forward() -> Any:
+        with torch.no_grad():  # the fair one: logits where the answer is decided, and no cache
+            return model.model(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1)
+
+    return {
+        FORWARD: forward,
+        ON_CACHE: lambda: model.answer(prompt, answer=tokens, cache=cache).sources(),
+        ALONE: lambda: model.answer(prompt, answer=tokens).sources(),
+        GENERATION: lambda: model.answer(prompt, max_new_tokens=len(tokens)),
+        BOTH: lambda: model.answer(prompt, max_new_tokens=len(tokens)).sources(),
+    }
+
+
+def timed(model: Model, task: Callable[[], Any]) -> float:
+    """Seconds, until the GPU is done."""
+    wait(model)
+    began = time.perf_counter()
+    task()
+    wait(model)
+    return time.perf_counter() - began
+
+
+def wait(model: Model) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+
+
+def peak(model: Model, task: Callable[[], Any]) -> float:
+    """Memory of the device in MB above what was taken before the task."""
+    if model.device.type != "cuda":
+        return peak_of(task)[1]
+    wait(model)
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    task()
+    wait(model)
+    return float(torch.cuda.max_memory_allocated(model.device) - before) / 2**20
+
+
+def model_and_prompt(name: str | None, gguf: str | None, shape: str | None, device: str | None, n: int) -> Any:
+    """A model from a folder with a prompt of real text, or random weights of a shape with a prompt of random tokens."""
+    from attnflow import load, wrap
+
+    if (name is None) == (shape is None):
+        raise InputError("give either a model (-m) or a shape (--shape 8b)")
+    if name is not None:
+        model = load(name, gguf_file=gguf, device=device)
+        tokenizer: Any = model.tokenizer
+        ids = tokenizer(PASSAGE.replace("\n", " "))["input_ids"]
+        return model, (ids * (n // len(ids) + 1))[:n]
+    if shape != "8b":
+        raise InputError(f"shape={shape!r}: expected 8b")
+    if not torch.cuda.is_available():
+        raise InputError("shape 8b needs a CUDA GPU, and torch sees none")
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 128000, (n,), generator=draw).tolist()
+    return wrap(llama_8b(), name="Llama-3-8B's shape, random weights"), ids
+
+
+def table_of(speed: Speed) -> Table:
+    title = f"{speed.model}, {speed.device}: {speed.prompt} tokens of prompt, {speed.answer} of answer"
+    table = Table("task", "seconds", "× forward", "× generation", "peak, MB", title=title)
+    for name, seconds in speed.seconds.items():
+        table.add_row(
+            name, f"{seconds:.3f}", f"{seconds / speed.seconds[FORWARD]:.2f}",
+            f"{seconds / speed.seconds[GENERATION]:.3f}", f"{speed.peaks[name]:,.0f}",
+        )  # fmt: skip
+    return table
+
+
+def main(
+    model: Annotated[str | None, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")] = None,
+    gguf: Gguf = None,
+    shape: Annotated[str | None, typer.Option(help="8b: random weights of that shape, in bfloat16 on a GPU.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    prompt: Annotated[int | None, typer.Option(min=2, help="Its tokens; 400, or 1,000 of a shape.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Of the answer; 40, or 500 of a shape.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of the CPU.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """What explaining an answer costs beside a forward pass over it and beside writing it: medians, ratios, memory."""
+    silence()
+    torch.set_num_threads(threads)
+    loaded, ids = model_and_prompt(model, gguf, shape, device, prompt or (400 if shape is None else 1000))
+    speed = measure(loaded, ids, tokens or (40 if shape is None else 500), rounds, progress)
+    ratios = {f"{task} / {of}": speed.ratio(task, of) for task, of in LIMITS}
+    if as_json:
+        print(json.dumps({**asdict(speed), "ratios": ratios}, indent=1))
+        return
+    Console().print(table_of(speed))
+    print(f"first explanation, which checks the model: {speed.first:.2f} s")
+    for (task, of), limit in LIMITS.items():
+        print(f"{task} / {of}: {speed.ratio(task, of):.3f} (goal: at most {limit})")
+
+
+if __name__ == "__main__":
+    run_command(main)
