@@ -64,6 +64,9 @@ class Speed:
 
 def measure(model: Model, prompt: list[int], tokens: int, rounds: int, say: Callable[[str], None]) -> Speed:
     """Times the tasks on one prompt, to which the model writes `tokens` tokens, whatever ends a text."""
+    limit = model.limit()
+    if limit is not None and len(prompt) + tokens > limit:
+        raise InputError(f"the prompt has {len(prompt)} tokens, the answer {tokens}, and the model takes {limit}")
     config = model.model.generation_config
     shortest, config.min_new_tokens = config.min_new_tokens, tokens  # or the answer may end before
     try:

@@ -47,7 +47,7 @@ def sources(**options: Any) -> Method:
 def attention_gradient(model: Model, case: Case) -> Floats:
     """Attention times its gradient, mean of layers, at the positions that decide the answer.
 
-    Its gradient is that of one token's probability, so that every token of the answer ends a text of its own here: each is
+    Its gradient is that of one token's logit, so that every token of the answer ends a text of its own here: each is
     the likeliest one, or the case would not have been kept.
     """
     rows = []
