@@ -35,3 +35,14 @@ def chatted(model: Any) -> Any:
     """An answer after messages and documents, some of them hostile."""
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
     return model.answer(chat, documents={"minutes.txt": MINUTES, "notes.txt": NOTES}, answer=ANSWER)
+
+
+def shared(place: int, row: Any, offsets: Any) -> float:
+    """The share of the tokens that a character belongs to, and of all that share a character with those."""
+    places, tokens = {place}, set[int]()
+    while True:
+        more = {i for i, (a, b) in enumerate(offsets) if any(a <= p < b for p in places)}
+        if more == tokens:
+            return float(sum(row[i] for i in tokens))
+        tokens = more
+        places |= {p for i in tokens for p in range(*offsets[i])}

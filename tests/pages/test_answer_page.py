@@ -13,10 +13,10 @@ pytest.importorskip("torch", reason="answers need torch")
 pytest.importorskip("transformers", reason="answers need transformers")
 
 import attnflow as af
-from attnflow.answer_rows import by_units, shares
+from attnflow.answer_rows import shares
 from attnflow.view import answer_page
 from attnflow.view.answer_page import html_of
-from helpers.answers import ANSWER, chatted, decoder
+from helpers.answers import ANSWER, chatted, decoder, shared
 from helpers.browser import opened, settle
 
 UNITS = ("token", "word", "sentence", "paragraph", "message", "document")
@@ -60,24 +60,22 @@ def option(page: Any, token: int) -> Any:
     return page.locator(".said .tok").nth(token)
 
 
-def parts_of(answer: Any, tokens: list[int]) -> Any:
-    """What the positions that decide these tokens read from the prompt, by the definition."""
-    return answer.matrix(signed=True).values[0][tokens].sum(0)[: len(answer.prompt.ids)]
-
-
-def check_table(page: Any, answer: Any, unit: str, row: Any, signed: Any = None) -> None:
-    """The strongest units with their shares; row: the share of each token of the prompt."""
-    wanted = by_units(row, answer.prompt.units(unit).groups)
+def check_table(page: Any, wanted: Any, signed: Any = None) -> None:
+    """The strongest units with their shares, then those that are most against. wanted, signed: values of all units."""
     values = rows(page, "share")
     top = np.argsort(-wanted, kind="stable")[:SHOWN].tolist()
     listed = list(values)[: len(top)]
     assert [values[i] for i in listed] == pytest.approx(wanted[top].tolist(), abs=6e-4)
-    assert {i: values[i] for i in values} == pytest.approx({i: wanted[i] for i in values}, abs=6e-4)
+    assert values == pytest.approx({i: wanted[i] for i in values}, abs=6e-4)
     if signed is not None:
-        sums = by_units(signed, answer.prompt.units(unit).groups)
-        assert rows(page, "log-odds") == pytest.approx({i: sums[i] for i in rows(page, "log-odds")}, abs=6e-3)
-        hidden = [i for i in np.argsort(sums).tolist() if sums[i] < 0 and i not in listed][:3]
+        parts = rows(page, "log-odds")
+        assert parts == pytest.approx({i: signed[i] for i in parts}, abs=6e-3)
+        hidden = [i for i in np.argsort(signed).tolist() if signed[i] < 0 and i not in listed][:3]
         assert list(values)[len(listed) :] == hidden
+
+
+def check_span(page: Any, answer: Any, unit: str, span: Any = None) -> None:
+    check_table(page, answer.sources(span, unit).row(), answer.sources(span, unit, signed=True).row())
 
 
 def test_the_first_screen(browser: Any, path: Path, answer: Any) -> None:
@@ -98,12 +96,11 @@ def test_the_first_screen(browser: Any, path: Path, answer: Any) -> None:
 
 
 def test_the_table_is_the_library(browser: Any, path: Path, answer: Any) -> None:
-    whole = answer.sources(signed=True).row()
     with opened(browser, path) as page:
         for unit in UNITS:
             page.get_by_role("group", name="units").get_by_role("button", name=f"{unit}s", exact=True).click()
             settle(page)
-            check_table(page, answer, unit, answer.sources().row(), whole)
+            check_span(page, answer, unit)
             texts = answer.prompt.units(unit).texts
             for line in page.locator(".sources [data-row]").all():
                 name = " ".join(line.locator(".name").inner_text().split())
@@ -125,7 +122,9 @@ def test_shades_follow_shares(browser: Any, path: Path, answer: Any) -> None:
     for place, character in enumerate(answer.prompt.text):
         tokens = [i for i, (a, b) in enumerate(answer.prompt.offsets) if a <= place < b]
         if not character.isspace():
-            wanted.append((character, -1.0 if any(marks[i] for i in tokens) else row[tokens].sum()))
+            wanted.append(
+                (character, -1.0 if any(marks[i] for i in tokens) else shared(place, row, answer.prompt.offsets))
+            )
     assert [character for character, _ in characters] == [character for character, _ in wanted]
     order = sorted(range(len(wanted)), key=lambda i: -wanted[i][1])
     lightness = [characters[i][1] for i in order]
@@ -136,20 +135,18 @@ def test_clicks_drags_and_keys_choose_a_part(browser: Any, path: Path, answer: A
     with opened(browser, path) as page:
         option(page, 0).click()
         settle(page)
-        parts = parts_of(answer, [0])
-        check_table(page, answer, "sentence", shares(parts, [0]), parts)
+        check_span(page, answer, "sentence", 0)
         assert page.locator(".said [aria-selected=true]").all_inner_texts() == [answer.tokens[0]]
         page.keyboard.press("Shift+ArrowRight")
         page.keyboard.press("Shift+ArrowRight")
         settle(page)
-        parts = parts_of(answer, [0, 1, 2])
-        check_table(page, answer, "sentence", shares(parts, [0]), parts)
+        check_span(page, answer, "sentence", (0, 3))
         facts = page.locator(".odds").inner_text()
         odds = sum(p - np.log(-np.expm1(p)) for p in answer.log_probabilities[:3])
         assert number(re.search(r"Log-odds (\S+):", facts)[1]) == pytest.approx(odds, abs=0.06)  # type: ignore[index]
         page.keyboard.press("Escape")
         settle(page)
-        check_table(page, answer, "sentence", answer.sources().row())
+        check_span(page, answer, "sentence")
         tokens = page.locator(".said .tok")
         boxes = [tokens.nth(i).bounding_box() for i in (4, 7)]
         page.mouse.move(boxes[0]["x"] + 2, boxes[0]["y"] + 8)
@@ -158,22 +155,19 @@ def test_clicks_drags_and_keys_choose_a_part(browser: Any, path: Path, answer: A
         page.mouse.up()
         settle(page)
         assert page.locator(".said [aria-selected=true]").count() == 4
-        parts = parts_of(answer, [4, 5, 6, 7])
-        check_table(page, answer, "sentence", shares(parts, [0]), parts)
+        check_span(page, answer, "sentence", (4, 8))
         page.wait_for_function("location.hash === '#s=4-7'")
 
 
 def test_through_the_answer(browser: Any, path: Path, answer: Any) -> None:
-    count = len(answer.prompt.ids)
     with opened(browser, path, "#s=5-9&u=word") as page:
         page.get_by_role("button", name="through the answer").click()
         settle(page)
-        wanted = answer.hops("all", (5, 10)).row()[:count]
-        assert abs(wanted - answer.hops(0, (5, 10)).row()[:count]).max() > 1e-3
-        check_table(page, answer, "word", wanted)
-        page.keyboard.press("Escape")
+        wanted = answer.hops("all", (5, 10), "word").row()[: -len(answer.ids)]
+        assert abs(wanted - answer.hops(0, (5, 10), "word").row()[: -len(answer.ids)]).max() > 1e-3
+        check_table(page, wanted)
     with opened(browser, path, "#h=all&u=sentence") as page:
-        check_table(page, answer, "sentence", answer.hops("all").row()[:count])
+        check_table(page, answer.hops("all", None, "sentence").row()[: -len(answer.ids)])
 
 
 def test_what_speaks_against_is_told(browser: Any, path: Path, answer: Any) -> None:
@@ -181,14 +175,17 @@ def test_what_speaks_against_is_told(browser: Any, path: Path, answer: Any) -> N
     with opened(browser, path, "#u=token") as page:
         assert page.locator(".apart").inner_text() == "most against"
         worst = int(np.argmin(parts))
-        last = page.locator(".sources tr.against").first
+        last = page.locator(".apart + tr")
         assert last.get_attribute("data-row") == str(worst)
         line = page.locator(f'.sources [data-row="{worst}"]')
         assert number(line.locator('[data-of="log-odds"]').inner_text()) == pytest.approx(parts[worst], abs=6e-3)
         token = page.locator(f'.prompt [data-unit="{worst}"] .tok')
         token.hover()
         tip = page.locator(".tip").inner_text()
-        assert "share 0.000" in tip and f"against: −{abs(parts[worst]):.2f} of the log-odds" in tip
+        assert (
+            f"share {answer.sources().row()[worst]:.3f}" in tip
+            and f"against: −{abs(parts[worst]):.2f} of the log-odds" in tip
+        )
         page.locator(".more").click()
         settle(page)
         assert page.locator(".sources [data-row]").count() == len(parts)
@@ -202,9 +199,9 @@ def test_facts(browser: Any, path: Path, answer: Any) -> None:
         first = sums["first_token"]
         wanted = [sums["log_odds"], sums["prompt"] - first, first, sums["answer"], sums["constants"]]
         assert numbers == pytest.approx(wanted, abs=0.06)
-        positive = np.clip(answer.sources(signed=True).row(), 0, None)
-        share = round(100 * positive[0] / positive.sum())
-        assert f"first token {share} %" in page.locator(".unshaded").inner_text()
+        parts = np.clip(answer.matrix(signed=True).values[0][:, : len(answer.prompt.ids)], 0, None)
+        counted = sum(row / row.sum() for row in parts if row.sum()) / sum(bool(row.sum()) for row in parts)
+        assert f"first token {round(100 * counted[0])} %" in page.locator(".unshaded").inner_text()
 
 
 def test_verified_values(browser: Any, verified: Path, answer: Any) -> None:
@@ -220,7 +217,7 @@ def test_verified_values(browser: Any, verified: Path, answer: Any) -> None:
         assert states == [falls.parts[i] for i in values] and set(states) == {"verified", "estimated"}
         button.click()
         settle(page)
-        check_table(page, answer, "sentence", answer.sources().row())
+        check_span(page, answer, "sentence")
         assert page.locator('[data-of="how"]').count() == 0
         button.click()
         option(page, 0).click()  # of a part of the answer nothing was measured
@@ -238,15 +235,12 @@ def test_a_page_opens_with_a_span(browser: Any, answer: Any, tmp_path: Path) -> 
         assert values == pytest.approx({i: falls.row()[i] for i in values}, abs=6e-3)
         page.get_by_role("button", name="verified (3 left out)").click()
         settle(page)
-        check_table(
-            page, answer, "word", answer.sources("rusty key").row(), answer.sources("rusty key", signed=True).row()
-        )
+        check_span(page, answer, "word", "rusty key")
         option(page, 0).focus()
         page.keyboard.press("Escape")
         settle(page)
         assert page.locator(".said [aria-selected=true]").count() == 0
-        parts = parts_of(answer, list(range(len(answer.ids))))
-        check_table(page, answer, "word", shares(parts, [0]), parts)
+        check_span(page, answer, "word")
         page.wait_for_function("location.hash.includes('s=')")
     with pytest.raises(
         af.InputError, match="a page opens with neighbouring tokens, and these have others between them"
@@ -276,7 +270,7 @@ def test_a_row_leads_to_its_place(browser: Any, path: Path) -> None:
 def test_addresses_from_anywhere(browser: Any, path: Path, answer: Any) -> None:
     with opened(browser, path, "#s=999&u=verse&h=x&v=7") as page:
         assert page.locator(".said [aria-selected=true]").count() == 0
-        check_table(page, answer, "sentence", answer.sources().row())
+        check_span(page, answer, "sentence")
 
 
 def test_long_texts_keep_the_largest_parts(
@@ -289,8 +283,10 @@ def test_long_texts_keep_the_largest_parts(
     covered = (np.abs(kept).sum(1) / np.abs(values).sum(1)).min()
     path = tmp_path / "long.html"
     path.write_text(html_of(answer, "sentence", 0, None), encoding="utf-8")
+    with opened(browser, path, "#u=token") as page:
+        check_span(page, answer, "token")  # what it opens with is exact
     with opened(browser, path, "#s=6&u=token") as page:
-        check_table(page, answer, "token", shares(kept[6][: len(answer.prompt.ids)], [0]))
+        check_table(page, shares(kept[6][: len(answer.prompt.ids)], [0]))
         text = page.locator(".how").evaluate("node => node.textContent")
         assert f"at least {int(100 * covered)} % of their size" in text
 

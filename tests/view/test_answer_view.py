@@ -20,7 +20,7 @@ from rich.console import Console
 import attnflow as af
 from attnflow.view import answer_terminal, answer_view
 from attnflow.view.colour import colours
-from helpers.answers import ANSWER, MINUTES, chatted, decoder
+from helpers.answers import ANSWER, MINUTES, chatted, decoder, shared
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -92,21 +92,31 @@ def test_the_table_has_the_strongest_units(answer: Any) -> None:
 def test_shades_are_shares(model: Any) -> None:
     """Each character has the shade of its tokens; what is weak or speaks against has none."""
     answer = model.answer(MINUTES, answer=ANSWER)
-    shares, parts, offsets = answer.sources().row(), answer.sources(signed=True).row(), answer.prompt.offsets
+    shares, offsets = answer.sources().row(), answer.prompt.offsets
     wanted = []
     for place, character in enumerate(MINUTES):
-        share = sum(share for share, (a, b) in zip(shares, offsets, strict=True) if a <= place < b) / shares.max()
+        share = shared(place, shares, offsets) / shares.max()
         shade = tuple(colours(np.array(min(share, 1))).round().astype(int).tolist())
         wanted.append((character, shade if share >= answer_terminal.PLAIN else None))
     text = printed(answer, colour=True, width=1000).split("→")[0].split("\n\n", 1)[1]
     assert shades(text) == [pair for pair in wanted if not pair[0].isspace()]
-    assert (parts < 0).any() and shares[parts < 0].max() == 0
     assert len({shade for _, shade in wanted}) > 5
+
+
+def test_what_speaks_against_is_not_shaded(model: Any) -> None:
+    answer = model.answer(MINUTES, answer=[40])
+    parts = answer.sources(signed=True).row()
+    against = {place for i, (a, b) in enumerate(answer.prompt.offsets) if parts[i] < 0 for place in range(a, b)}
+    alone = {place for place in against if not shared(place, np.clip(parts, 0, None), answer.prompt.offsets)}
+    text = printed(answer, colour=True, width=1000).split("→")[0].split("\n\n", 1)[1]
+    places = [place for place, character in enumerate(MINUTES) if not character.isspace()]
+    assert len(alone) > 5
+    assert {shade for place, (_, shade) in zip(places, shades(text), strict=True) if place in alone} == {None}
 
 
 def test_marks_of_the_chat_are_dim(answer: Any) -> None:
     text = printed(answer, colour=True)
-    mark = text.split("\n\n", 1)[1].split("Be")[0]
+    mark = text.split("\n\n", 1)[1].split("\n")[0]
     assert "\x1b[2m<|start|>\x1b[0m" in mark and {shade for _, shade in shades(mark)} == {None}
 
 
@@ -150,11 +160,11 @@ def test_the_facts_add_up(model: Any, answer: Any) -> None:
     sums = answer.sources().provenance["evidence"]
     assert numbers[0] == pytest.approx(sums["log_odds"], abs=0.06) == pytest.approx(sum(numbers[1:]), abs=0.3)
     assert numbers[2] == pytest.approx(sums["first_token"], abs=0.06) and len(numbers) == 5
-    positive = np.clip(answer.sources(signed=True).row(), 0, None)
-    marks = [
-        i for i, (a, b) in enumerate(zip(answer.prompt.template, answer.prompt.special, strict=True)) if i and (a or b)
-    ]
-    first, others = positive[0] / positive.sum(), positive[marks].sum() / positive.sum()
+    rows = np.clip(answer.matrix(signed=True).values[0][:, : len(answer.prompt.ids)], 0, None)
+    counted = sum(row / row.sum() for row in rows if row.sum()) / sum(bool(row.sum()) for row in rows)
+    both = zip(answer.prompt.template, answer.prompt.special, strict=True)
+    marks = [i for i, (a, b) in enumerate(both) if i and (a or b)]
+    first, others = counted[0], counted[marks].sum()
     unshaded = f"the first token {first:.0%}, special tokens and chat marks {others:.0%}."
     assert text.endswith(f"Not shaded, of all that speaks for it: {unshaded}")
     own = model.answer("the key to the cabinet", max_new_tokens=3)
@@ -197,12 +207,12 @@ def test_json_has_everything(answer: Any, tmp_path: Path) -> None:
     assert own["written"] is False and own["probability"] == answer.probability
     assert sources["shares"] == answer.sources().row().tolist() and sources["verify"] == 2
     assert sources["parts"] == answer.sources(signed=True).row().tolist()
+    assert [one["share"] for one in sources["units"]] == answer.sources(unit="sentence").row().tolist()
     falls = answer.sources(unit="sentence", verify=2)
     assert [one["how"] for one in sources["units"]] == list(falls.parts)
     assert [one["fall"] for one in sources["units"]] == falls.row().tolist()
     for one in sources["units"]:
         assert prompt["text"][one["start"] : one["end"]].strip() == one["text"]
-        assert one["share"] == pytest.approx(sum(sources["shares"][i] for i in one["tokens"]))
         assert one["part"] == pytest.approx(sum(sources["parts"][i] for i in one["tokens"]))
     assert document["matrix"]["values"] == answer.matrix(signed=True).values[0].tolist()
     total = np.sum(document["matrix"]["values"]) + document["matrix"]["evidence"]["constants"]

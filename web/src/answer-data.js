@@ -80,7 +80,7 @@ export async function readAnswer(doc) {
   const units = Object.fromEntries(
     Object.entries(doc.units).map(([name, unit]) => {
       const texts = unit.names ?? textsOf(doc.prompt.pieces, unit.of, unit.count);
-      return [name, { of: unit.of, texts: name === "token" ? tokenNames(doc.prompt) : texts }];
+      return [name, { ...unit, texts: name === "token" ? tokenNames(doc.prompt) : texts }];
     }),
   );
 
@@ -99,7 +99,7 @@ export async function readAnswer(doc) {
   }
 
   const whole = { from: 0, to: count - 1 };
-  /** Whether the document has the sources of this span, which follow its reading of the answer, too. @param {Span} span */
+  /** Whether the document has the sources of this span, exactly. @param {Span} span */
   const isOpening = ({ from, to }) => from === doc.span[0] && to === doc.span[1];
 
   /** The rows of a span, added up.
@@ -118,6 +118,38 @@ export async function readAnswer(doc) {
     return logs.reduce((sum, log) => sum + log - Math.log(-Math.expm1(log)), 0);
   }
 
+  /** Rows of a span as shares of units, each row alike; with the first token, if it is to count.
+   *
+   * @param {Span} span
+   * @param {number[]} of the unit of each token, -1 for none
+   * @param {number} size how many units there are
+   * @param {boolean} counted
+   */
+  function rowShares({ from, to }, of, size, counted) {
+    const sum = new Float64Array(size + 1); // the last is what stands in no unit
+    for (let token = from; token <= to; token++) {
+      const merged = new Float64Array(size + 1),
+        parts = row(token);
+      for (let i = counted || !first ? 0 : 1; i < prompt; i++) merged[of[i] < 0 ? size : of[i]] += parts[i];
+      sharesOf(merged, false).forEach((x, i) => (sum[i] += x));
+    }
+    return sharesOf(sum, false).subarray(0, size);
+  }
+
+  /** The sum over the tokens of each unit.
+   *
+   * @param {string} unit
+   * @param {ArrayLike<number>} tokens
+   */
+  function byUnits(unit, tokens) {
+    const { of, count: size } = units[unit],
+      sums = new Float64Array(size);
+    of.forEach((number, token) => {
+      if (number >= 0) sums[number] += tokens[token];
+    });
+    return sums;
+  }
+
   /** The last ones asked for: every part of the page asks, and so does every move of the pointer.
    *
    * @type {{ key: string, sources: Sources } | null}
@@ -127,29 +159,35 @@ export async function readAnswer(doc) {
   /** What a span came from. hops: whether shares on earlier tokens of the answer are passed on.
    *
    * @param {Span} span
+   * @param {string} unit
    * @param {boolean} hops
    * @returns {Sources}
    */
-  function sources(span, hops) {
-    const key = `${span.from} ${span.to} ${hops}`;
-    if (last?.key !== key) last = { key, sources: computed(span, hops) };
+  function sources(span, unit, hops) {
+    const key = `${span.from} ${span.to} ${unit} ${hops}`;
+    if (last?.key !== key) last = { key, sources: computed(span, unit, hops) };
     return last.sources;
   }
 
-  /** @param {Span} span @param {boolean} hops @returns {Sources} */
-  function computed(span, hops) {
-    const both = isOpening(span) ? null : added(span);
-    const parts = both ? both.subarray(0, prompt) : doc.sources;
-    const positive = Array.from(parts, (x) => Math.max(0, x)),
-      total = positive.reduce((sum, x) => sum + x, 0) || 1;
-    const marks = positive.reduce((sum, x, i) => sum + (doc.prompt.marks[i] && (i || !first) ? x : 0), 0);
-    const itself = both ? both.subarray(prompt).reduce((sum, x) => sum + x, 0) : doc.evidence.answer;
+  /** @param {Span} span @param {string} unit @param {boolean} hops @returns {Sources} */
+  function computed(span, unit, hops) {
+    const { of, count: size } = units[unit],
+      each = units.token.of,
+      opening = isOpening(span);
+    const both = opening ? null : added(span);
+    const parts = both ? both.subarray(0, prompt) : units.token.parts;
+    const direct = opening ? units.token.shares : rowShares(span, each, prompt, false);
+    const shares = hops ? throughAnswer(span) : direct;
+    const inUnits = hops ? byUnits(unit, shares) : opening ? units[unit].shares : rowShares(span, of, size, false);
+    const counted = rowShares(span, each, prompt, true);
     return {
-      shares: hops ? throughAnswer(span) : sharesOf(parts, first),
+      shares,
       parts,
-      first: first ? positive[0] / total : NaN,
-      marks: marks / total,
-      itself,
+      units: inUnits,
+      signed: byUnits(unit, parts),
+      first: first ? counted[0] : NaN,
+      marks: counted.reduce((sum, x, i) => sum + (doc.prompt.marks[i] && (i || !first) ? x : 0), 0),
+      itself: both ? both.subarray(prompt).reduce((sum, x) => sum + x, 0) : doc.evidence.answer,
       logOdds: both ? logOddsOf(span) : doc.evidence.log_odds,
     };
   }
@@ -162,19 +200,5 @@ export async function readAnswer(doc) {
     return passedOn(sharesOf(start, false), (token) => rows[token], prompt);
   }
 
-  /** The sum over the tokens of each unit.
-   *
-   * @param {string} unit
-   * @param {ArrayLike<number>} tokens
-   */
-  function byUnits(unit, tokens) {
-    const { of, texts } = units[unit],
-      sums = new Float64Array(texts.length);
-    of.forEach((number, token) => {
-      if (number >= 0) sums[number] += tokens[token];
-    });
-    return sums;
-  }
-
-  return { ...doc, units, first, whole, isOpening, sources, byUnits };
+  return { ...doc, units, first, whole, isOpening, sources };
 }

@@ -80,7 +80,7 @@ export function promptText(page) {
     const { s, u, h } = state.get(),
       colours = page.colours();
     if (built !== u) build(u);
-    const { shares } = data.sources(spanFrom(s, data), Boolean(h));
+    const { shares, units } = data.sources(spanFrom(s, data), u, Boolean(h));
     const sums = shown.map(({ tokens }) => tokens.reduce((sum, token) => sum + shares[token], 0));
     const most = Math.max(...sums.filter((_, i) => !shown[i].node.classList.contains("mark")), 0) || 1;
     const parts = sums.map((x, i) => (shown[i].node.classList.contains("mark") ? 0 : x / most));
@@ -88,8 +88,7 @@ export function promptText(page) {
       if (parts[i] >= PLAIN) one.setAttribute("style", shadeStyle(colours, parts[i]));
       else one.removeAttribute("style");
     });
-    const units = data.byUnits(u, shares),
-      top = Math.max(...units, 0) || 1;
+    const top = Math.max(...Array.from(units), 0) || 1;
     for (const one of underlined) {
       const part = u === "token" ? 0 : units[Number(one.dataset.unit)] / top;
       one.style.borderBottomColor = part >= PLAIN ? shade(colours, part) : "transparent";
@@ -127,11 +126,11 @@ export function promptText(page) {
       unit = closest(event, "[data-unit]")?.getAttribute("data-unit");
     if (at === null || at === undefined) return tip.hide();
     const { s, u, h } = state.get(),
-      { shares, parts } = data.sources(spanFrom(s, data), Boolean(h));
+      { shares, parts, units } = data.sources(spanFrom(s, data), u, Boolean(h));
     const { tokens } = shown[Number(at)];
     const share = tokens.reduce((sum, token) => sum + shares[token], 0),
       part = tokens.reduce((sum, token) => sum + parts[token], 0);
-    const whole = unit && u !== "token" && data.byUnits(u, shares)[Number(unit)];
+    const whole = unit && u !== "token" && units[Number(unit)];
     tip.show(event, [
       tokens.map((token) => plainToken(data.units.token.texts[token])).join(" "),
       data.first && tokens[0] === 0 ? "first token: it has no share" : `share ${number(share)}`,

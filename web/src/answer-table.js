@@ -21,9 +21,9 @@ export function sourceTable(page, point, isVerified) {
   function draw() {
     const { s, u, h, n } = state.get();
     const measured = isVerified() ? data.verified : null;
-    const { shares, parts } = data.sources(spanFrom(s, data), Boolean(h));
-    const sums = Array.from(data.byUnits(u, shares)),
-      signed = Array.from(data.byUnits(u, parts)),
+    const sources = data.sources(spanFrom(s, data), u, Boolean(h)),
+      sums = Array.from(sources.units),
+      signed = Array.from(sources.signed),
       ranked = measured ? measured.falls : sums;
     const order = ranked.map((_, i) => i).sort((a, b) => ranked[b] - ranked[a] || signed[b] - signed[a] || a - b);
     const shown = n ? order.slice(0, 500) : order.slice(0, FIRST);

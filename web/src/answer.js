@@ -52,7 +52,7 @@ function likely({ answer }) {
 function factsOf(page) {
   const { data, state } = page,
     span = spanOf(page);
-  const { parts, first, marks, itself, logOdds } = data.sources(span, Boolean(state.get().h));
+  const { parts, first, marks, itself, logOdds } = data.sources(span, state.get().u, Boolean(state.get().h));
   const all = Array.from(parts).reduce((a, b) => a + b, 0),
     sink = data.first ? parts[0] : 0;
   const addends = [
@@ -79,7 +79,7 @@ function factsOf(page) {
 /** @param {AnswerPage} page */
 function factsSection(page) {
   const node = el("section", { class: "facts" });
-  return { node, needs: ["s", "h"], draw: () => node.replaceChildren(...factsOf(page)) };
+  return { node, needs: ["s", "h", "u"], draw: () => node.replaceChildren(...factsOf(page)) };
 }
 
 /** Shows the values of units that were left out, or says how they are made: a saved file cannot run the model.
@@ -133,8 +133,8 @@ function controlsOf(page) {
  */
 function howToRead({ matrix }) {
   const lines = [
-    "A share is a part of all that the prompt gave for the chosen part of the answer: what the positions that decide it read, in log-odds, cut off at zero. What speaks against it has a negative part and no share.",
-    "What the page opens with is shaded by its sources, which follow what it reads from the answer's own tokens down to the prompt. Another part is shaded by its rows: what its positions read from the prompt directly. “Through the answer” passes what they read from earlier answer tokens on to the prompt, to the end.",
+    "A share is a part of all that the prompt gave: what the position that decides an answer token reads from a unit, in log-odds, cut off at zero; each chosen token counts alike. What speaks against it has a negative part.",
+    "Direct: what these positions read from the prompt themselves. Through the answer: what they read from earlier answer tokens is passed on by those tokens' rows, until all of it stands in the prompt.",
     "Verified: the unit was really left out, and the answer's log-probability fell by so much. Estimated: a share, scaled to those that were.",
     matrix.places &&
       `The text is long: of each answer token the page holds the largest parts, at least ${Math.floor(100 * matrix.covered)} % of their size.`,

@@ -356,15 +356,22 @@ export type CorpusPage = PanelsPage & { corpus: Corpus };
 
 /** A text and the numbers of its tokens. */
 export type Piece = [string, ...number[]];
+/** The unit of each token, -1 for none; shares and parts are those of the span that a page opens with. */
+export interface AnswerUnit {
+  of: number[];
+  count: number;
+  names: string[] | null;
+  shares: number[];
+  parts: number[];
+}
 export interface AnswerDocument {
   format: string;
   version: number;
   prompt: { pieces: Piece[]; tokens: string[]; marks: number[] };
   answer: { pieces: Piece[]; tokens: string[]; logProbabilities: number[]; written: boolean };
-  sources: number[];
   evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number };
   matrix: { values: Packed; places: Packed | null; covered: number };
-  units: Record<string, { of: number[]; count: number; names: string[] | null }>;
+  units: Record<string, AnswerUnit>;
   unit: string;
   span: [number, number];
   verified: { unit: string; count: number; falls: number[]; measured: number[] } | null;
@@ -375,10 +382,12 @@ export interface Span {
   from: number;
   to: number;
 }
-/** What a span came from. shares and parts are of tokens of the prompt; first and marks are parts of all that speaks for it. */
+/** What a span came from: shares and signed parts of the prompt's tokens, the same of units, and shares with the first token. */
 export interface Sources {
-  shares: Float64Array;
+  shares: ArrayLike<number>;
   parts: ArrayLike<number>;
+  units: ArrayLike<number>;
+  signed: Float64Array;
   first: number;
   marks: number;
   itself: number;

@@ -48,10 +48,9 @@ def document_of(answer: Answer, unit: str, verify: int, span: Span | None) -> di
             "logProbabilities": answer.log_probabilities.tolist(),
             "written": answer.written,
         },
-        "sources": opening.row().tolist(),
         "evidence": dict(opening.provenance["evidence"]),
         "matrix": _matrix(answer.matrix(signed=True)),
-        "units": {name: entry for name in UNITS if (entry := _unit(answer, name)) is not None},
+        "units": {name: entry for name in UNITS if (entry := _unit(answer, name, span)) is not None},
         "unit": unit,
         "span": [chosen[0], chosen[-1]],
         "verified": _verified(answer.sources(span, unit, verify=verify), unit, verify) if verify else None,
@@ -64,8 +63,8 @@ def _texts(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[Any]]:
     return [[text[piece.start : piece.end], *piece.tokens] for piece in pieces(len(text), offsets)]
 
 
-def _unit(answer: Answer, name: str) -> dict[str, Any] | None:
-    """The number of each token's unit, -1 where it is in none; names of messages and documents."""
+def _unit(answer: Answer, name: str, span: Span | None) -> dict[str, Any] | None:
+    """The number of each token's unit, -1 where it is in none; names of messages and documents; what the span came from."""
     try:
         units = answer.prompt.units(name)
     except InputError:  # no messages, or no documents
@@ -74,7 +73,13 @@ def _unit(answer: Answer, name: str) -> dict[str, Any] | None:
     for number, group in enumerate(units.groups):
         for token in group:
             numbers[token] = number
-    return {"of": numbers, "count": len(units.groups), "names": list(units.texts) if name in NAMED else None}
+    return {
+        "of": numbers,
+        "count": len(units.groups),
+        "names": list(units.texts) if name in NAMED else None,
+        "shares": answer.sources(span, name).row().tolist(),
+        "parts": answer.sources(span, name, signed=True).row().tolist(),
+    }
 
 
 def _verified(falls: TokenAttention, unit: str, verify: int) -> dict[str, Any]:

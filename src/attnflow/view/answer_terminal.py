@@ -15,6 +15,7 @@ from rich.text import Text
 
 from attnflow._arrays import FloatArray
 from attnflow.answer import Answer
+from attnflow.answer_rows import shares
 from attnflow.capture.prompt import Units
 from attnflow.result import TokenAttention
 from attnflow.view.running_text import pieces
@@ -45,7 +46,7 @@ BAR_CELLS = 12
 class AnswerSheet:
     """All that is printed of an answer.
 
-    chosen: the answer tokens that are explained. tokens: the share of each token of the prompt. parts: the same, signed.
+    chosen: the answer tokens that are explained. tokens: the share of each token of the prompt.
     units, values: the units of the prompt and their shares. falls: where units were left out, by how much the answer's
     log-probability falls.
     """
@@ -55,7 +56,6 @@ class AnswerSheet:
     unit: str
     units: Units
     tokens: TokenAttention
-    parts: TokenAttention
     values: TokenAttention
     falls: TokenAttention | None
 
@@ -172,14 +172,14 @@ class AnswerSheet:
 
     def _unshaded(self) -> list[str]:
         """The share of the first token and of marks, which readers did not write, in all that speaks for the answer."""
-        positive = np.clip(self.parts.row(), 0, None)
-        positive = positive / (positive.sum() or 1.0)
+        rows = self.answer.matrix(signed=True).values[0][list(self.chosen), : len(self.answer.prompt)]
+        counted = shares(shares(rows).sum(0))
         sink = "first_token" in self.tokens.provenance["evidence"]
         marks = self._marks.copy()
         marks[:1] &= not sink
         return [
-            *([f"the first token {positive[0]:.0%}"] if sink else []),
-            *([f"special tokens and chat marks {positive[marks].sum():.0%}"] if marks.any() else []),
+            *([f"the first token {counted[0]:.0%}"] if sink else []),
+            *([f"special tokens and chat marks {counted[marks].sum():.0%}"] if marks.any() else []),
         ]
 
     @property

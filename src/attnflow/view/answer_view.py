@@ -132,7 +132,6 @@ class AnswerView:
             unit=unit,
             units=answer.prompt.units(unit),
             tokens=answer.sources(span),
-            parts=answer.sources(span, signed=True),
             values=answer.sources(span, unit),
             falls=answer.sources(span, unit, verify=verify) if verify else None,
         )
