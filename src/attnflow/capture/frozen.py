@@ -37,8 +37,11 @@ KEEP_BYTES = 32 << 20
 BLOCK_BYTES = {"cuda": 256 << 20}
 """How large the weights of some queries may be when they are computed again: a GPU wants few large steps."""
 
-SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.1}
-"""How much the parts may differ from the whole, relative to the sum of their sizes."""
+SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
+"""How much the parts may differ from the whole, relative to the sum of their sizes.
+
+Rounding alone makes 1.6e-4 of it in float32 for an answer of SmolLM2 whose parts are 3e-15 off in float64.
+"""
 
 
 @dataclass
