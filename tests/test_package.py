@@ -71,5 +71,5 @@ def test_help_lists_what_a_user_does_in_order() -> None:
     shown = command("--help").stdout
     places = [shown.index(f"\n│ {name} ") for name in COMMANDS]
     assert places == sorted(places) and list(COMMANDS) == [
-        "show", "compare", "evaluate", "corpus", "serve", "reproduce", "train", "env",
+        "show", "answer", "compare", "evaluate", "corpus", "serve", "reproduce", "train", "env",
     ]  # fmt: skip
