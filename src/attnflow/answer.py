@@ -141,7 +141,7 @@ class Answer:
         if method == METHOD:
             parts = self._rows.prompt[tokens].copy()
             parts[:, [] if signed else self._left_out] = 0
-            by_unit = np.stack([by_units(row, [*units.groups, units.rest(parts.shape[1])]) for row in parts])
+            by_unit = by_units(parts, [*units.groups, units.rest(parts.shape[1])])
             merged = by_unit.sum(0) if signed else shares(shares(by_unit).sum(0))
             about = {**self._evidence(tokens), "outside": float(merged[-1])}
             merged = merged[:-1]

@@ -56,12 +56,16 @@ def shares(parts: Floats, left_out: Sequence[int] = ()) -> Floats:
 
 
 def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
-    """The sum over the tokens of each unit.
+    """The sum over the tokens of each unit: ``[..., token]`` to ``[..., unit]``.
 
     >>> by_units(np.array([0.1, 0.2, 0.7]), [(0,), (1, 2)])
     array([0.1, 0.9])
     """
-    return np.array([values[list(group)].sum() for group in groups], np.float64)
+    tokens = [token for group in groups for token in group]
+    unit = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    sums = np.zeros((*values.shape[:-1], len(groups)))
+    np.add.at(sums, (..., unit), values[..., tokens])
+    return sums
 
 
 def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tuple[Floats, Floats]:
