@@ -63,9 +63,9 @@ def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
     """
     tokens = [token for group in groups for token in group]
     unit = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    sums = np.zeros((*values.shape[:-1], len(groups)))
-    np.add.at(sums, (..., unit), values[..., tokens])
-    return sums
+    sums = np.zeros((len(groups), *values.shape[:-1]))  # [unit, ...], because `at` takes places on the first axis
+    np.add.at(sums, unit, np.moveaxis(values, -1, 0)[tokens])
+    return np.ascontiguousarray(np.moveaxis(sums, 0, -1))
 
 
 def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tuple[Floats, Floats]:
