@@ -25,17 +25,24 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def save(folder: Path, name: str, page: Page, trace: Any = None, worth: Sequence[TokenAttention] = ()) -> Case:
+def save(
+    folder: Path,
+    name: str,
+    page: Page,
+    trace: Any = None,
+    worth: Sequence[TokenAttention] = (),
+    edges: TokenAttention | None = None,
+) -> Case:
     page.save(folder / f"{name}.html")
-    return Case(folder / f"{name}.html", page, trace, worth)
+    return Case(folder / f"{name}.html", page, trace, worth, edges)
 
 
 def sentence(folder: Path) -> Case:
     model = af.load()
     trace = model.trace(SENTENCE, keep_heads=True)
-    return save(
-        folder, "sentence", model.explain(SENTENCE), trace, [model.gradient(SENTENCE), model.blank_out(SENTENCE)]
-    )
+    worth = [model.gradient(SENTENCE), model.blank_out(SENTENCE)]
+    edges = model.trace(SENTENCE, edges="answer").answer_rows()
+    return save(folder, "sentence", model.explain(SENTENCE), trace, worth, edges)
 
 
 def pieces(folder: Path) -> Case:
@@ -45,7 +52,8 @@ def pieces(folder: Path) -> Case:
     model = af.wrap(hf("BertForSequenceClassification", **shape)(), tokenizer)
     text = "the unbelievable cabinets"
     trace = model.trace(text, keep_heads=True)
-    return save(folder, "pieces", model.explain(text), trace, [model.gradient(text), model.blank_out(text)])
+    edges = model.trace(text, edges="answer").answer_rows()
+    return save(folder, "pieces", model.explain(text), trace, [model.gradient(text), model.blank_out(text)], edges)
 
 
 def decoder(folder: Path) -> Case:

@@ -23,12 +23,13 @@ METHODS = ("raw", "rollout", "flow")
 
 @dataclass(frozen=True)
 class Case:
-    """A page on disk and the trace that it was made of."""
+    """A page on disk and the trace that it was made of; worth: by which importances; edges: answer rows."""
 
     path: Path
     page: Page
     trace: Any
     worth: Sequence[TokenAttention] = ()
+    edges: TokenAttention | None = None
 
 
 def shown_number(text: str) -> float:

@@ -42,7 +42,8 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
         for query, layer in ((0, 6), (3, 4), (3, 1)):
             choose(page, q=query, l=layer)
             rows = as_json(page, "compare")
-            wanted = {m: view_of(trace, m, query)[layer - 1] for m in METHODS}
+            wanted = {"answer_rows": sentence.edges.row()}
+            wanted |= {m: view_of(trace, m, query)[layer - 1] for m in METHODS}
             wanted |= {result.method: result.row() for result in sentence.worth}
             assert list(rows[0])[5:] == list(wanted)
             assert [row["token"] for row in rows] == list(trace.tokens)
@@ -53,7 +54,7 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
             check_numbers([row[2:] for row in table[1:]], np.stack(list(wanted.values()), 1))
             shown = rows_of(page)
             assert list(shown) == list(wanted)
-            for method in METHODS:
+            for method in ("answer_rows", *METHODS):
                 found = [float(title.split(": ")[1]) for title, _ in shown[method]["rho"]]
                 rho = [spearman(wanted[method], wanted[w.method]) for w in sentence.worth]
                 np.testing.assert_allclose(found, rho, rtol=1e-12)
@@ -88,8 +89,8 @@ def test_shades_follow_the_values(browser: Any, sentence: Case) -> None:
 
 
 def test_sorting(browser: Any, sentence: Case) -> None:
-    trace, names = sentence.trace, [*METHODS, "gradient", "blank-out"]
-    values = [view_of(trace, m)[-1] for m in METHODS] + [w.row() for w in sentence.worth]
+    trace, names = sentence.trace, ["answer_rows", *METHODS, "gradient", "blank-out"]
+    values = [sentence.edges.row(), *(view_of(trace, m)[-1] for m in METHODS), *(w.row() for w in sentence.worth)]
 
     def order() -> list[int]:
         return page.locator(".numbers tbody tr").evaluate_all("rows => rows.map(row => Number(row.dataset.i))")
@@ -103,7 +104,7 @@ def test_sorting(browser: Any, sentence: Case) -> None:
     with opened(browser, sentence.path) as page:
         assert sorted_by() == {"token": "ascending"}
         for name, row in zip(names, values, strict=True):
-            title = {"raw": "raw attention"}.get(name, name)
+            title = {"raw": "raw attention", "answer_rows": "answer edges"}.get(name, name)
             head = page.get_by_role("columnheader", name=title).get_by_role("button")
             head.click()
             assert order() == sorted(range(len(row)), key=lambda i: (-row[i], i))
@@ -120,15 +121,15 @@ def test_sorting(browser: Any, sentence: Case) -> None:
 
 
 def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) -> None:
-    trace, names = sentence.trace, [*METHODS, "gradient", "blank-out"]
-    values = [view_of(trace, m)[-1] for m in METHODS] + [w.row() for w in sentence.worth]
+    trace, names = sentence.trace, ["answer_rows", *METHODS, "gradient", "blank-out"]
+    values = [sentence.edges.row(), *(view_of(trace, m)[-1] for m in METHODS), *(w.row() for w in sentence.worth)]
     with opened(browser, sentence.path) as page:
         page.locator('.row[data-method="flow"] .tok[data-i="3"]').hover()
         tip = page.locator(".tip")
         lines = tip.locator("div").all_inner_texts()
         assert lines[0] == "key · position 3"
         for name, row, line in zip(names, values, lines[1:], strict=True):
-            own = {"raw": "raw attention"}.get(name, name)
+            own = {"raw": "raw attention", "answer_rows": "answer edges"}.get(name, name)
             mark, number, rank = re.fullmatch(rf"(▸ )?{own} (\S+) · rank (\d+) of {len(row)}", line).groups()
             assert (mark is not None) == (name == "flow")
             assert float(number) == pytest.approx(row[3], rel=1e-12)
@@ -361,7 +362,8 @@ def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
             kept = [i for i, flag in enumerate(words.special) if special or not flag]
             assert [row["token"] for row in rows] == [words.tokens[i] for i in kept]
             wanted = {m: view_of(words, m, 2)[-1, kept] for m in METHODS}
-            wanted |= {name: np.array([row[groups[i]].sum() for i in kept]) for name, row in worth.items()}
+            sums = {"answer_rows": pieces.edges.row(), **worth}
+            wanted |= {name: np.array([row[groups[i]].sum() for i in kept]) for name, row in sums.items()}
             for name, values in wanted.items():
                 np.testing.assert_allclose(column(rows, name), values, rtol=1e-12, atol=1e-15)
             for m in METHODS:
@@ -431,6 +433,9 @@ def test_what_a_reader_must_know_stands_with_the_numbers(
             reached = int((view_of(trace, "flow")[layer - 1] >= bound * (1 - 1e-9)).sum())
             notes = page.locator(".notes li").all_inner_texts()
             assert notes[0] == (
+                f"answer edges: what the answer ({answer}) takes from each token, as a share of all that speaks for it."
+            )
+            assert notes[1] == (
                 f"gradient and blank-out: how much the answer ({answer}) moves with a token, up or down; gradient is the length "
                 "of the derivative; blank-out puts the unk token in its place."
             )
