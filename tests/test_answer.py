@@ -253,6 +253,17 @@ def test_methods_of_the_graph_are_means_over_the_span(method: str) -> None:
     np.testing.assert_allclose(a.sources(method=method).values[0, 0], expected, atol=1e-9)
 
 
+def test_edges_of_every_kind_go_with_a_span() -> None:
+    """Gradients are of the sum over the span's tokens, so that a span is the sum of its tokens before signs are cut off."""
+    a = answer()
+    for method, edges in (("gather", "attention-gradient"), ("columns", None), ("rollout", "alti"), ("flow", "answer")):
+        values = a.sources(method=method, edges=edges, span=(1, 4)).values
+        assert values.shape == (1, 1, len(a.prompt.ids)) and values.min() >= 0 and values.max() > 0
+    one = a.sources(method="columns", span=0).values[0, 0]
+    trace = llama().trace({"input_ids": torch.tensor([list(a.prompt.ids)])}, edges="answer", answer=a.ids[0])
+    np.testing.assert_allclose(one, trace.gather(1.0).row(), atol=1e-6)
+
+
 def test_the_bottleneck_is_a_maximum_flow_with_its_cut() -> None:
     a = answer()
     by_evidence = a.bottleneck("old cabinet")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 METHOD = "answer_rows"
-METHODS = (METHOD, "raw", "rollout", "flow")
+METHODS = (METHOD, "raw", "rollout", "flow", "gather", "columns")
 
 GRAPH_TOKENS = 4096
 """Methods that need the whole attention graph, a matrix a layer, take texts up to this length."""
@@ -130,8 +130,9 @@ class Answer:
         unit: "token", "word", "sentence", "paragraph", "message" or "document".
         verify: so many of the units that come first are really left out, and the others are fitted to them. The values are
             then falls of the answer's log-probability, and ``parts`` says which are "verified" and which "estimated".
-        method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds), or "raw",
-            "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`.
+        method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds); or "raw",
+            "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`; or "gather" or
+            "columns" of edges that are about the answer (`Trace.gather`; columns takes every position for its own token).
         signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them.
         """
         tokens = self._span(span)
@@ -339,8 +340,12 @@ class Answer:
         self, method: str, tokens: Sequence[int], layer: int, residual: float | str, sinks: str, edges: str | None
     ) -> tuple[Floats, dict[str, Any]]:
         """The mean over the positions that decide the span, of what the graph gives each token of the prompt."""
-        trace = self._trace(edges, tokens)
         n = len(self.prompt.ids)
+        if method in ("gather", "columns"):
+            gathered = self._trace(edges or "answer", tokens).gather(1.0 if method == "columns" else None)
+            whole: Floats = gathered.row()[:n].astype(np.float64)
+            return whole, {k: v for k, v in gathered.provenance.items() if k in ("residual", "edges")}
+        trace = self._trace(edges, tokens)
         queries = tokens if self._pass.two_stacks else [n - 1 + t for t in tokens]
         options: dict[str, Any] = {"query": queries, "layer": layer, "sinks": sinks}
         result = getattr(trace, method)(**options, **({} if method == "raw" else {"residual": residual}))

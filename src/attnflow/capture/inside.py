@@ -80,17 +80,17 @@ class Seen:
     outputs: list[Tensor] = field(default_factory=list)
 
 
-def run_inside(model: Runner, encoded: Encoded, gradient: bool) -> tuple[Batch, Inside]:
+def run_inside(model: Runner, encoded: Encoded, gradient: bool, every_logit: bool = False) -> tuple[Batch, Inside]:
     """One forward pass of one input, with what happened inside its layers.
 
-    gradient: keep the graph of autograd, in which the weights are ``batch.calls[i].heads``.
+    gradient: keep the graph of autograd, in which the weights are ``batch.calls[i].heads``. every_logit: as in `run_batch`.
     """
     checked = model.verify(encoded)
     _check(model, checked)
     collector = Collector("inside")
     paths = [checked.paths[i] for i in checked.stack.main]
     with _watching(model.model, paths, collector, gradient) as seen:
-        batch = model.run_batch([encoded], checked, collector=collector, grad=gradient)
+        batch = model.run_batch([encoded], checked, collector=collector, grad=gradient, every_logit=every_logit)
     calls = main_calls(batch)
     if is_windowed(model.model, calls[0]):
         raise ModelError(

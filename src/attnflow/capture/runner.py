@@ -152,12 +152,14 @@ class Runner:
         collector: Collector | None = None,
         grad: bool = False,
         measure: bool = True,
+        every_logit: bool = False,
     ) -> Batch:
         """One forward pass of inputs that may run together, padded to the longest of them.
 
         reduce: how heads are reduced. keep: layers whose heads stay. whole_bytes: up to this size of a layer, all heads are
         computed at once. collector: what listens instead of one that reduces heads. grad: keep the graph of autograd.
         measure: see how long the values are and, where the form of the layers is known, how much of a state is its own.
+        every_logit: the logits of all positions, where a language model could do with the last.
         """
         checked = self.verify(encoded[0]) if checked is None else checked
         tensors = (
@@ -175,7 +177,7 @@ class Runner:
             )
             kept = keep if isinstance(keep, bool) else checked.stack.calls_of(keep)
             collector = Collector(mode, reduce, kept, measure=measure)
-        last = [] if checked.stack.cross else lengths
+        last = [] if checked.stack.cross or every_logit else lengths
         if measure:
             with measuring(self.forms(checked), checked, collector) as write:
                 out = self.run(tensors, collector, checked, last=last, grad=grad)

@@ -91,14 +91,28 @@ def traced_encoding(
         raise InputError(f"edges={name!r} are for models with one stack of layers: leave edges out")
     if name == "answer":
         batch = model.run_batch([encoded])
-        inside = Inside((), about, "", _evidence_of(batch, score_of), batch.checked.causal)
-        return reweighed(replace(batch.passed(0), inside=inside), name)
+        passed = batch.passed(0)
+        attention = torch.stack([step.weights for step in passed.steps])
+        inside = Inside((), about, "", _evidence_of(batch, score_of), batch.checked.causal, attention=attention)
+        return reweighed(replace(passed, inside=inside), name)
+    batch, inside = run_inside(model, encoded, kind.gradient, every_logit=True)
     if kind.gradient:
-        raise InputError(
-            f'edges={name!r} are about one token, and an answer has several: edges="answer" takes them all'
-        )
-    batch, inside = run_inside(model, encoded, False)
+        inside = _differentiated(batch, inside, score_of, about)
     return reweighed(pass_with(batch, inside), name)
+
+
+def _differentiated(
+    batch: Batch, inside: Inside, score_of: Callable[[Tensor], Tensor], about: Mapping[str, Any]
+) -> Inside:
+    """∂y/∂W of every layer, of a score y of the logits."""
+    with torch.enable_grad(), running():  # also where the caller has turned gradients off
+        y = score_of(batch.out["logits"])
+        gradients = torch.autograd.grad(y, [call.heads for call in main_calls(batch)], allow_unused=True)
+    layers = [
+        replace(layer, gradient=torch.zeros_like(layer.weights) if g is None else wide(g[0]))
+        for layer, g in zip(inside.layers, gradients, strict=True)
+    ]
+    return replace(inside, layers=tuple(layers), answer=about, unanswered="")
 
 
 def _evidence_of(batch: Batch, score_of: Callable[[Tensor], Tensor]) -> Callable[[], Evidence]:
@@ -112,10 +126,9 @@ def _evidence_of(batch: Batch, score_of: Callable[[Tensor], Tensor]) -> Callable
 def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
     """One pass for the graph and one for answer edges; the heads of neither are kept."""
     batch = model.run_batch([encoded])
-    answered = _question(batch, answer)
-    if answered is None:
+    question = _question(batch, answer)
+    if question is None:
         raise InputError(f"answer edges are about an answer, and {_no_answer(model)}")
-    question, _ = answered
     inside = _with_evidence(batch, Inside((), None, "", causal=batch.checked.causal), question)
     passed = batch.passed(0)
     inside = replace(inside, attention=torch.stack([step.weights for step in passed.steps]))
@@ -141,42 +154,37 @@ def _no_answer(model: Runner) -> str:
     return f"{why}: expected a classifier or a language model of text"
 
 
-def _question(batch: Batch, answer: Any) -> tuple[Question, Tensor] | None:
-    """What is explained, and the logits of the pass; None where the model answers nothing."""
+def _question(batch: Batch, answer: Any) -> Question | None:
+    """What is explained; None where the model answers nothing."""
     logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
     if not isinstance(logits, Tensor) or "input_ids" not in batch.encoded[0].tensors:
         return None
-    return question_of(batch.runner, batch.encoded[0], logits[0].detach(), answer), logits
+    return question_of(batch.runner, batch.encoded[0], logits[0].detach(), answer)
+
+
+def _score_of(model: Runner, question: Question, of: str) -> Callable[[Tensor], Tensor]:
+    """The score of the answer in question, as a function of the logits."""
+
+    def score_of(logits: Tensor) -> Tensor:
+        row = logits_at(logits[0], question.place)[None]
+        return score(model, question.kind, row, question.chosen, question.against or 0, of)[0]
+
+    return score_of
 
 
 def _with_evidence(batch: Batch, inside: Inside, question: Question) -> Inside:
     """How the log-odds of the answer split over the edges, once somebody wants to know."""
-    model = batch.runner
-
-    def score_of(logits: Tensor) -> Tensor:
-        row = logits_at(logits[0], question.place)[None]
-        return score(model, question.kind, row, question.chosen, question.against or 0, "log-odds")[0]
-
     about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": "log-odds"}
-    evidence = _evidence_of(batch, score_of)
+    evidence = _evidence_of(batch, _score_of(batch.runner, question, "log-odds"))
     return replace(inside, answer=inside.answer or about, find_evidence=evidence, place=question.place)
 
 
 def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:
     """∂y/∂W of every layer, and what y is; or why there is none."""
-    model, calls = batch.runner, main_calls(batch)
-    answered = _question(batch, answer)
-    if answered is None:
+    model = batch.runner
+    question = _question(batch, answer)
+    if question is None:
         return replace(inside, unanswered=_no_answer(model))
-    question, logits = answered
     check_difference([question], of)
-    with torch.enable_grad(), running():  # also where the caller has turned gradients off
-        row = logits_at(logits[0], question.place)[None]
-        y = score(model, question.kind, row, question.chosen, question.against or 0, of)[0]
-        gradients = torch.autograd.grad(y, [call.heads for call in calls], allow_unused=True)
-    layers = [
-        replace(layer, gradient=torch.zeros_like(layer.weights) if g is None else wide(g[0]))
-        for layer, g in zip(inside.layers, gradients, strict=True)
-    ]
     about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
-    return replace(_with_evidence(batch, inside, question), layers=tuple(layers), answer=about, unanswered="")
+    return _differentiated(batch, _with_evidence(batch, inside, question), _score_of(model, question, of), about)
