@@ -259,7 +259,7 @@ def test_edges_of_every_kind_go_with_a_span() -> None:
     for method, edges in (("gather", "attention-gradient"), ("columns", None), ("rollout", "alti"), ("flow", "answer")):
         values = a.sources(method=method, edges=edges, span=(1, 4)).values
         assert values.shape == (1, 1, len(a.prompt.ids)) and values.min() >= 0 and values.max() > 0
-    one = a.sources(method="columns", span=0).values[0, 0]
+    one = llama().answer(PROMPT, answer=[a.ids[0]]).sources(method="columns").values[0, 0]
     trace = llama().trace({"input_ids": torch.tensor([list(a.prompt.ids)])}, edges="answer", answer=a.ids[0])
     np.testing.assert_allclose(one, trace.gather(1.0).row(), atol=1e-6)
 
