@@ -19,9 +19,9 @@ import attnflow as af
 torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
 
-from helpers.architectures import POSITIONS, hf  # noqa: E402
+from helpers.architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
 from helpers.small_models import classifier, model_folder  # noqa: E402
-from helpers.small_tokenizers import byte_level, wordpiece  # noqa: E402
+from helpers.small_tokenizers import byte_level, sentencepiece, wordpiece  # noqa: E402
 
 Command = Callable[..., Any]
 
@@ -181,6 +181,19 @@ def test_show_says_where_there_are_no_answer_edges(attnflow: Command, tmp_path: 
     refused = attnflow("show", "the key", "-m", folder, "--method", "answer_rows", status=2)
     assert refused.out == "" and refused.err.startswith("attnflow: answer edges are about an answer, and ")
     assert attnflow("show", " ", "-m", folder, status=2).err.count("\n") == 1  # no note in front of the mistake
+
+
+def test_show_of_an_encoder_decoder_is_rollout(attnflow: Command, tmp_path: Path) -> None:
+    tokenizer = sentencepiece()
+    build = hf("BartForConditionalGeneration", **{**SEQ2SEQ, "vocab_size": len(tokenizer)}, decoder_start_token_id=2)
+    folder = str(model_folder(tmp_path / "bart", build(), tokenizer))
+    printed = attnflow("show", "The key", "-m", folder, "--json")
+    assert json.loads(printed.out)["method"] == "rollout" and printed.err == (
+        "attnflow: this is rollout, because there are no answer edges: Model('bart', BartForConditionalGeneration) reads a "
+        "text and writes another, which attnflow answer explains\n"
+    )
+    given = attnflow("show", "The key", "-m", folder, "--target", "the cabinets", "--json")
+    assert json.loads(given.out)["method"] == "rollout" and given.err == ""
 
 
 def test_a_decoder_shows_its_next_token(attnflow: Command, tmp_path: Path) -> None:

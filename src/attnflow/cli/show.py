@@ -31,6 +31,7 @@ from attnflow.cli.options import (
     read_text,
 )
 from attnflow.errors import InputError
+from attnflow.jobs.progress import Stages
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 ANSWER_ROWS = "answer_rows"
 PROPAGATIONS = (ANSWER_ROWS, "raw", "rollout", "flow", "gather")
+STAGES = {"model": "running the model", "answer edges": "splitting the answer over its edges"}
 IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
 
 
@@ -171,12 +173,13 @@ def show(
         number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
         state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
         names = dict.fromkeys(("gradient", "blank-out", method)) if method in IMPORTANCE else None
-        page = explain(
-            loaded, text, query=None if position == "all" else position, truncate=truncate, trace=trace,
-            residual=share if isinstance(share, float) else 0.5, 
-            importance=None if names is None else dict.fromkeys(names, measured),
-            state={name: value for name, value in state.items() if value is not None},
-        )  # fmt: skip
+        with Stages(STAGES) as stages:
+            page = explain(
+                loaded, text, query=None if position == "all" else position, truncate=truncate, trace=trace,
+                residual=share if isinstance(share, float) else 0.5, progress=stages,
+                importance=None if names is None else dict.fromkeys(names, measured),
+                state={name: value for name, value in state.items() if value is not None},
+            )  # fmt: skip
         page.save(output)
         progress(f"wrote {output}")
         if as_json:
@@ -277,6 +280,8 @@ def _answer_rows(
     model: Model, text: str, answer: int | str | None, truncate: bool, words: bool
 ) -> tuple[TokenAttention, str | None]:
     """What the position that answers reads from each token, and what the model says."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise InputError(f"{model!r} reads a text and writes another, which attnflow answer explains")
     trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
     result = trace.answer_rows()
     about = result.provenance["answer"]
