@@ -40,7 +40,7 @@ BLOCK_BYTES = {"cuda": 256 << 20}
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes.
 
-Rounding alone makes 1.6e-4 of it in float32 for an answer of SmolLM2 whose parts are 3e-15 off in float64.
+Rounding alone makes up to 1.7e-4 of it in float32, among 600 answers of SmolLM2; one of the worst is 3e-15 off in float64.
 """
 
 
