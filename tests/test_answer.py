@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -160,6 +161,98 @@ def test_a_cache_of_somebody_elses_loop(kind: str) -> None:
     assert a.ids == expected.ids == model.answer(PROMPT, answer=np.array(tokens)).ids
     np.testing.assert_allclose(a.matrix(signed=True).values, expected.matrix(signed=True).values, atol=1e-6)
     assert torch.equal(cache.layers[0].keys, before)  # it is read only
+
+
+def cache_of(ids: list[int], kind: Any = DynamicCache) -> Any:
+    cache = kind()
+    with torch.no_grad():
+        llama().model(torch.tensor([ids]), past_key_values=cache, use_cache=True)
+    return cache
+
+
+def test_a_cache_of_another_prompt_is_refused() -> None:
+    """Its parts would add up, and be of another text: nothing else could tell."""
+    ids, static = list(answer().prompt.ids), StaticCache(llama().model.config, max_cache_len=128)
+    pairs = [(layer.keys, layer.values) for layer in cache_of(ids).layers]
+    two = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in pairs]
+    for wrong, message in (
+        (cache_of(ids[::-1]), "cache does not hold this prompt"),
+        (cache_of([ids[1], *ids[1:]]), "cache does not hold this prompt"),  # one token is another
+        (cache_of([5, *ids]), "cache does not hold this prompt"),  # all stand a place further on
+        (cache_of(ids[:4], lambda: static), "cache does not hold this prompt"),  # the rest of it is zeros
+        (two, "cache holds 2 texts"),
+        ([(k.to("meta"), v.to("meta")) for k, v in pairs], "cache is on meta and the model on cpu"),
+        ([(k.numpy(), v.numpy()) for k, v in pairs], "cache is a list: expected a key-value cache"),
+        ("cache", "cache is a str: expected a key-value cache"),
+        (7, "cache is a int: expected a key-value cache"),
+    ):
+        with pytest.raises(InputError, match=message):
+            llama().answer(ids, answer=[5, 6], cache=wrong)
+    expected = llama().answer(ids, answer=[5, 6]).matrix(signed=True).values
+    for right in (cache_of(ids), cache_of(ids[:4]), DynamicCache(), StaticCache(llama().model.config, max_cache_len=9)):
+        a = llama().answer(ids, answer=[5, 6], cache=right)  # those that are too short are made again
+        np.testing.assert_allclose(a.matrix(signed=True).values, expected, atol=1e-6)
+
+
+def test_a_model_that_counts_otherwise_when_it_writes_is_explained_without_that_cache() -> None:
+    """RoBERTa counts from its padding token on; generation tells it to count from 0."""
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, is_decoder=True,
+        max_position_embeddings=40, initializer_range=0.7, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    model = af.wrap(transformers.RobertaForCausalLM(config).double())
+    model.model.generation_config.eos_token_id = None
+    for written in (model.answer([7, 8, 9], max_new_tokens=4), *model.answer([[7, 8, 9], [5] * 6], max_new_tokens=4)):
+        again = model.answer(list(written.prompt.ids), answer=list(written.ids))
+        np.testing.assert_allclose(written.matrix(signed=True).values, again.matrix(signed=True).values, atol=1e-9)
+        np.testing.assert_allclose(
+            written.leave_out(unit="token").values, again.leave_out(unit="token").values, atol=1e-9
+        )
+
+
+def test_a_long_prompt_does_not_cut_other_answers_short() -> None:
+    together = llama().answer([[5] * 253, [6] * 4], max_new_tokens=6)
+    assert [len(a.ids) for a in together] == [3, 6]
+    assert together[1].ids == llama().answer([6] * 4, max_new_tokens=6).ids
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cache_implementation": "static"},
+        {"num_return_sequences": 3, "num_beams": 4},
+        {"prompt_lookup_num_tokens": 3},
+        {"dola_layers": "low"},
+        {"stop_strings": ["\x00"]},
+        {"token_healing": True},
+        {"do_sample": True, "top_k": 50, "temperature": 2.0},
+    ],
+)
+def test_a_models_settings_for_writing_do_not_stand_in_the_way(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = llama()
+    expected = [a.ids for a in model.answer([PROMPT, "the key"], max_new_tokens=4)]
+    changed = transformers.GenerationConfig(**{**model.model.generation_config.to_diff_dict(), **settings})
+    monkeypatch.setattr(model.model, "generation_config", changed)
+    assert [a.ids for a in model.answer([PROMPT, "the key"], max_new_tokens=4)] == expected
+
+
+def test_answers_are_explained_in_inference_mode() -> None:
+    expected = answer().matrix(signed=True).values
+    with torch.inference_mode():
+        given = llama().answer(PROMPT, answer=ANSWER)
+        np.testing.assert_allclose(given.matrix(signed=True).values, expected, atol=1e-9)
+        assert llama().answer(PROMPT, max_new_tokens=3).sources().values.sum() == pytest.approx(1)
+
+
+def test_one_answer_in_several_threads() -> None:
+    """Its pass is asked again for every list of paths."""
+    a = answer()
+    expected = a.paths(50)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(paths == expected for paths in pool.map(lambda _: a.paths(50), range(40)))
 
 
 def test_hops_pass_on_what_stands_on_the_answer() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from attnflow.answer import Answer
 from attnflow.capture.generate import Progress, Written, check_count, check_writer, write
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.runner import Runner
+from attnflow.capture.same_prompt import check_cache, is_same
 from attnflow.errors import InputError
 
 TOKENS = 40
@@ -21,6 +22,9 @@ TOKENS = 40
 
 BATCH = 8
 """Prompts that the model answers together."""
+
+CHECKED = 32
+"""Tokens of a prompt for which the cache that writing left is compared with what the model computes without."""
 
 Messages = Sequence[Mapping[str, str]]
 PromptLike = str | Messages | Sequence[int] | Tensor
@@ -111,22 +115,31 @@ def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, prog
     check_count(max_new_tokens)
     limit = model.limit()
     two_stacks = getattr(model.config, "is_encoder_decoder", False)
+    rooms = []
     for prompt in prompts:
         if limit is not None and not two_stacks and len(prompt.ids) >= limit:
             raise InputError(
                 f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer"
             )
-        if limit is not None and not two_stacks:
-            max_new_tokens = min(max_new_tokens, limit - len(prompt.ids))
-    texts = write(model, [prompt.ids for prompt in prompts], max_new_tokens, progress)
-    answers = []
-    for prompt, written in zip(prompts, texts, strict=True):
-        if not written.ids:
-            raise InputError(
-                "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain"
-            )
-        answers.append(Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written, progress))
-    return answers
+        rooms.append(max_new_tokens if limit is None or two_stacks else min(max_new_tokens, limit - len(prompt.ids)))
+    answers: dict[int, Answer] = {}
+    for room in dict.fromkeys(rooms):  # a long prompt must not cut the answers to others short
+        numbers = [number for number, other in enumerate(rooms) if other == room]
+        texts = write(model, [prompts[number].ids for number in numbers], room, progress)
+        for number, written in zip(numbers, texts, strict=True):
+            answers[number] = _answer(model, prompts[number], written, progress)
+    return [answers[number] for number in range(len(prompts))]
+
+
+def _answer(model: Runner, prompt: Prompt, written: Written, progress: Progress | None) -> Answer:
+    if not written.ids:
+        raise InputError(
+            "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain"
+        )
+    some = prompt.ids[:CHECKED]
+    if written.cache is not None and not is_same(model, written.cache, some, written.item, written.start):
+        written = replace(written, cache=None)
+    return Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written, progress)
 
 
 def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Progress | None) -> Answer:
@@ -134,10 +147,12 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
         ids = _numbers(answer)
         if not ids:
             raise InputError("the answer has no tokens: expected at least one")
-        if max(ids) >= model.vocabulary() or min(ids) < 0:
+        if strange := [i for i in ids if not 0 <= i < model.vocabulary()]:
             raise InputError(
-                f"the answer has the token {max(ids)}: expected numbers from 0 to {model.vocabulary() - 1}"
+                f"the answer has the token {strange[0]}: expected numbers from 0 to {model.vocabulary() - 1}"
             )
+        if cache is not None:
+            check_cache(model, cache, prompt.ids)
         return _of(model, prompt, ids, cache, progress)
     if not isinstance(answer, str):
         raise InputError(f"answer={answer!r:.60}: expected a text, or token numbers")

@@ -139,6 +139,11 @@ def log_odds(rows: slice, ids: Sequence[int], weights: Sequence[float]) -> Calla
 
 def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
     """The frozen pass of an answer after its prompt, on the cache that writing left where it can be used."""
+    with torch.inference_mode(False):  # there are gradients to take, whatever goes on around
+        return _answer_pass(model, prompt, written)
+
+
+def _answer_pass(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
     tokens = [*prompt, *written.ids[:-1]]
     if getattr(model.config, "is_encoder_decoder", False):
         return _decoder_pass(model, prompt, written)

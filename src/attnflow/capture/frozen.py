@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -169,6 +170,7 @@ class FrozenPass:
     prefix: int
     slack: float
     readings: list[Reading]
+    lock: Lock = field(default_factory=Lock)
 
     def evidence(self, score: Callable[[Tensor], Tensor], *, local: bool = False, every: bool = False) -> Evidence:
         """How ``score(logits)``, one number, splits over edges.
@@ -176,8 +178,8 @@ class FrozenPass:
         local: each position is asked about its own logits alone. every: also keep the edges of each layer.
         """
         reading = Reading(local, every)
-        self.readings[:] = [reading]
-        with torch.enable_grad(), routes.running():
+        with self.lock, torch.inference_mode(False), torch.enable_grad(), routes.running():
+            self.readings[:] = [reading]  # attention calls write into it while the gradient passes: one at a time
             logits = self.logits.detach().requires_grad_()
             y = score(logits)
             (slope,) = torch.autograd.grad(y, [logits])
@@ -282,7 +284,10 @@ def run_frozen(
     routes.prepare(model.model, checked.route)
     if cache is not None:
         options |= {"past_key_values": cache, "use_cache": True}
-    with routes.running(), _entering(model.model, layers, collector) as states, Freeze() as freeze:
+    with (
+        torch.inference_mode(False), routes.running(), _entering(model.model, layers, collector) as states,
+        Freeze() as freeze,
+    ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
         )

@@ -91,7 +91,12 @@ def _options(model: Runner, max_new_tokens: int, source: Any, length: int, progr
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1, "return_dict_in_generate": True,
         "temperature": None, "top_p": None, "top_k": None, "pad_token_id": model.pad_id(),
+        # what a model's own settings may ask for beside, and what does not go with one greedy text on our cache
+        "num_return_sequences": 1, "cache_implementation": None, "prompt_lookup_num_tokens": None, "penalty_alpha": None,
+        "dola_layers": None, "token_healing": False,
     }  # fmt: skip
+    if getattr(getattr(model.model, "generation_config", None), "stop_strings", None):
+        options |= {"stop_strings": None} if model.tokenizer is None else {"tokenizer": model.tokenizer}
     if source is not None:
         options["encoder_outputs"] = source
     else:

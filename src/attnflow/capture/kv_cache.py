@@ -46,7 +46,8 @@ def _pairs(cache: Any) -> list[tuple[Tensor | None, Tensor | None]]:
         return [(pair[0], pair[1]) for pair in cache]
     return [
         (None, None)
-        if getattr(layer, "is_sliding", False) and layer.get_seq_length() > layer.keys.shape[2]
-        else (getattr(layer, "keys", None), getattr(layer, "values", None))
+        if getattr(layer, "keys", None) is None
+        or (getattr(layer, "is_sliding", False) and layer.get_seq_length() > layer.keys.shape[2])
+        else (layer.keys, layer.values)
         for layer in layers
     ]
