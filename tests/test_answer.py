@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -344,6 +345,40 @@ def test_methods_of_the_graph_are_means_over_the_span(method: str) -> None:
     queries = list(range(n - 1, n - 1 + len(a.ids)))
     expected = getattr(trace, method)(query=queries, layer=-1).values[0, :, :n].mean(0)
     np.testing.assert_allclose(a.sources(method=method).values[0, 0], expected, atol=1e-9)
+
+
+def test_a_sink_that_takes_a_span_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a trace notes about a rollout or a flow reaches whoever asks an answer for the same."""
+    a = answer()
+    monkeypatch.setattr(
+        "attnflow.trace.overwhelming", lambda row, positions, method, tokens: f"all of {method} is lost"
+    )
+    monkeypatch.setattr("attnflow.trace.Trace.sinks", lambda trace, through: (0,))
+    for method in ("rollout", "flow"):
+        result = a.sources(method=method, unit="word")
+        assert result.provenance["notes"] == [f"all of {method} is lost"]
+        stream = io.StringIO()
+        result.show(file=stream)
+        assert f"\nall of {method} is lost\n" in stream.getvalue()
+    assert "notes" not in a.sources(method="raw").provenance and "notes" not in a.sources().provenance
+
+
+def test_results_say_what_their_numbers_are() -> None:
+    a = answer()
+    results = {
+        "answer_rows (sentences, shares)": a.sources(unit="sentence"),
+        "answer_rows (log-odds)": a.sources(signed=True),
+        "hops (words, shares)": a.hops(1, unit="word"),
+        "verified (sentences, falls of log p)": a.sources(unit="sentence", verify=1),
+        "leave_out (sentences, falls of log p)": a.leave_out(),
+    }
+    for name, result in results.items():
+        stream = io.StringIO()
+        result.show(file=stream)
+        assert f" · {name} · explains {ANSWER} " in " ".join(stream.getvalue().split())
+        assert result.provenance["values"] == name.strip(")").split("(")[1].split(", ")[-1]
+    assert [a.matrix(signed=signed).provenance["values"] for signed in (False, True)] == ["shares", "log-odds"]
+    assert "values" not in a.sources(method="rollout").provenance
 
 
 def test_edges_of_every_kind_go_with_a_span() -> None:

@@ -42,6 +42,9 @@ Floats = NDArray[np.float64]
 METHOD = "answer_rows"
 METHODS = (METHOD, "raw", "rollout", "flow", "gather", "columns")
 
+SHARES, LOG_ODDS, FALLS = "shares", "log-odds", "falls of log p"
+"""What the numbers of a result are: its ``provenance["values"]``."""
+
 GRAPH_TOKENS = 4096
 """Methods that need the whole attention graph, a matrix a layer, take texts up to this length."""
 
@@ -123,7 +126,7 @@ class Answer:
         For each token of the span, the parts of its log-odds that come from the tokens of a unit are added up, cut off at
         zero and divided by their sum; the result is the mean over the span, so that each of its tokens counts alike (but
         one that nothing in the prompt speaks for does not). What comes from tokens in no unit (marks of a chat template)
-        is counted beside: ``provenance["outside"]``.
+        is counted beside: ``provenance["outside"]``. ``provenance["values"]`` says what the numbers are.
 
         span: a part of the answer, by its text or its token numbers; see `attnflow.capture.prompt.find_span`. All of it by
             default.
@@ -144,7 +147,7 @@ class Answer:
             parts[:, [] if signed else self._left_out] = 0
             by_unit = by_units(parts, [*units.groups, units.rest(parts.shape[1])])
             merged = by_unit.sum(0) if signed else shares(shares(by_unit).sum(0))
-            about = {**self._evidence(tokens), "outside": float(merged[-1])}
+            about = {**self._evidence(tokens), "outside": float(merged[-1]), "values": LOG_ODDS if signed else SHARES}
             merged = merged[:-1]
         else:
             if signed:
@@ -163,7 +166,8 @@ class Answer:
         """
         both = np.concatenate([self._rows.prompt, self._rows.answer], 1)
         values = both if signed else shares(both, self._left_out)
-        return self._over_both(values, list(range(len(self.ids))), self._evidence())
+        about = {**self._evidence(), "values": LOG_ODDS if signed else SHARES}
+        return self._over_both(values, list(range(len(self.ids))), about)
 
     def hops(self, hops: int | str = "all", span: Span | None = None, unit: str = "token") -> TokenAttention:
         """What the prompt gave by way of the answer's own tokens: answer → reasoning → prompt.
@@ -180,7 +184,7 @@ class Answer:
         start = rows[tokens].mean(0)
         start = start / (start.sum() or 1.0)
         prompt, answer = passed_on(start, rows, n, hops)
-        about = {**self._evidence(), "hops": hops}
+        about = {**self._evidence(), "hops": hops, "values": SHARES}
         values = np.concatenate([by_units(prompt, units.groups), answer])
         result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
         return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
@@ -222,7 +226,7 @@ class Answer:
         tokens, units = self._span(span), self._units(unit)
         measured = self._left(units.groups, how, replacement)
         falls = (measured.whole[None] - measured.without)[:, tokens].sum(1)
-        about = {"how": how, "log_probability": float(measured.whole[tokens].sum())}
+        about = {"how": how, "log_probability": float(measured.whole[tokens].sum()), "values": FALLS}
         result = self._result("leave_out", falls, tokens, units, unit, about)
         return replace(result, parts=("verified",) * len(falls))
 
@@ -332,7 +336,8 @@ class Answer:
         measured = self._left([units.groups[i] for i in first], "remove", None)
         falls = (measured.whole[None] - measured.without)[:, list(tokens)].sum(1)
         values, verified = fit(estimates, dict(zip(first, falls.tolist(), strict=True)))
-        about = {**about, "verify": count, "log_probability": float(measured.whole[list(tokens)].sum())}
+        whole = float(measured.whole[list(tokens)].sum())
+        about = {**about, "verify": count, "log_probability": whole, "values": FALLS}
         result = self._result("verified", values, tokens, units, unit, about)
         return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
 
@@ -353,7 +358,7 @@ class Answer:
         kept = {
             k: v
             for k, v in result.provenance.items()
-            if k in ("residual", "edges", "sinks", "note", "heads", "captured")
+            if k in ("residual", "edges", "sinks", "notes", "heads", "captured")
         }
         return values, kept
 

@@ -84,6 +84,7 @@ def test_the_first_screen(browser: Any, path: Path, answer: Any) -> None:
         assert page.locator(".said").inner_text().replace("⏎", "") == ANSWER
         likely = page.locator(".likely").inner_text()
         assert likely.startswith("This answer was given, the model did not write it here: probability ")
+        assert likely.endswith(" a token. Click or drag over it to explain a part.")
         text = page.locator(".prompt").evaluate("node => node.textContent")
         escaped = answer.prompt.text.replace("\x1b", "\\u001b").replace("\u202e", "\\u202e")
         assert text == escaped
@@ -106,6 +107,24 @@ def test_the_table_is_the_library(browser: Any, path: Path, answer: Any) -> None
                 name = " ".join(line.locator(".name").inner_text().split())
                 if name.isascii() and "\\u" not in name and "…" not in name:
                     assert name == " ".join(texts[int(line.get_attribute("data-row"))].split()) or name == "␣"
+
+
+def test_the_page_tells_what_stands_in_no_unit(browser: Any, path: Path, answer: Any) -> None:
+    with opened(browser, path) as page:
+        outside = page.locator(".sources .outside")
+        assert (
+            outside.inner_text() == f"in no sentence: a share of {1 - answer.sources(unit='sentence').row().sum():.3f}"
+        )
+        before = range(answer.tokens.index("🙂"))  # several tokens are one option there
+        rests = [answer.sources(k, "sentence").provenance["outside"] for k in before]
+        rest, token = max(rests), int(np.argmax(rests))
+        assert rest > 0.1
+        option(page, token).click()
+        settle(page)
+        assert outside.inner_text() == f"in no sentence: a share of {rest:.3f}"
+        page.get_by_role("group", name="units").get_by_role("button", name="tokens", exact=True).click()
+        settle(page)
+        assert outside.count() == 0
 
 
 def test_shades_follow_shares(browser: Any, path: Path, answer: Any) -> None:

@@ -84,9 +84,17 @@ def test_the_table_has_the_strongest_units(answer: Any) -> None:
         rows = table(shown(answer, unit=unit))
         assert [int(row[0]) for row in rows] == [score.position for score in top]
         assert [float(row[1]) for row in rows] == pytest.approx([score.value for score in top], abs=6e-4)
-    assert "minutes.txt" in shown(answer, unit="document").split("document")[-1]
+    assert "minutes.txt" in shown(answer, unit="document").split(" document\n")[1]
     count = len(answer.prompt.ids)
     assert f"and {count - 10} more\n" in shown(answer, unit="token")
+
+
+def test_the_table_tells_what_stands_in_no_unit(answer: Any) -> None:
+    """So that the shares of the table add up to one."""
+    for unit in ("sentence", "document"):
+        outside = 1 - answer.sources(unit=unit).row().sum()
+        assert outside > 0.01 and f"\nin no {unit}: a share of {outside:.3f}\n" in shown(answer, unit=unit)
+    assert "in no token" not in shown(answer, unit="token")
 
 
 def test_shades_are_shares(model: Any) -> None:

@@ -6,6 +6,7 @@ import { spanFrom } from "./answer-line.js";
 
 const FIRST = 8; // units in the table, unless all are asked for
 const AGAINST = 3;
+const LEAST = 0.0005; // a share outside of all units that three digits show
 const FALLS = "log p falls by";
 
 /** The units that gave most to the chosen part of the answer, and those that spoke against it.
@@ -71,6 +72,8 @@ export function sourceTable(page, point, isVerified) {
         : []),
     ];
     const rest = order.length - shown.length;
+    const inside = sums.reduce((sum, x) => sum + x, 0),
+      outside = inside ? 1 - inside : 0; // marks of a chat template, and what a document or a message does not have
     const more = n
       ? button("show fewer", () => state.set({ n: "" }), { class: "more" })
       : button(`${rest.toLocaleString("en")} more`, () => state.set({ n: "1" }), { class: "more" });
@@ -79,6 +82,7 @@ export function sourceTable(page, point, isVerified) {
     node.replaceChildren(
       el("div", { class: "scroll" }, tableOf({ "aria-label": "sources" }, heads, rows)),
       ...((n && order.length > FIRST) || rest > 0 ? [more] : []),
+      ...(outside >= LEAST ? [el("p", { class: "hint outside" }, `in no ${u}: a share of ${outside.toFixed(3)}`)] : []),
     );
     if (refocus) more.focus(); // it was made anew
   }

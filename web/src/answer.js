@@ -33,7 +33,7 @@ const oneDigit = (x) =>
     .replace(/^-(?=0\.0$)/, "")
     .replace("-", "−");
 
-/** How likely the answer is, and whose it is.
+/** How likely the answer is, whose it is, and that parts of it can be chosen.
  *
  * @param {AnswerData} data
  */
@@ -42,7 +42,8 @@ function likely({ answer }) {
     each = Math.exp(sum / answer.tokens.length);
   const whose = answer.written ? "The model wrote this" : "This answer was given, the model did not write it here";
   const tokens = answer.tokens.length > 1 ? `, ${probability(each)} a token` : "";
-  return `${whose}: probability ${probability(Math.exp(sum))}${tokens}.`;
+  const choose = answer.tokens.length > 1 ? " Click or drag over it to explain a part." : "";
+  return `${whose}: probability ${probability(Math.exp(sum))}${tokens}.${choose}`;
 }
 
 /** What the log-odds are made of, and what is not shaded.

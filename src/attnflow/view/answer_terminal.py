@@ -39,6 +39,9 @@ GAP = 20
 PLAIN = 0.05
 """What has less than this part of the largest share stays plain: a text in which everything is shaded is hard to read."""
 
+LEAST = 0.0005
+"""A share outside of all units is told where three digits show it."""
+
 BAR_CELLS = 12
 
 
@@ -139,6 +142,9 @@ class AnswerSheet:
             yield Text(f"{line}{length:<{BAR_CELLS}} {text}", no_wrap=True, overflow="crop")
         if len(order) < len(self.values.tokens):
             yield Text(f"and {len(self.values.tokens) - len(order):,} more", style="dim")
+        outside = float(self.values.provenance["outside"])
+        if outside >= LEAST:
+            yield Text(f"in no {self.unit}: a share of {outside:.3f}", style="dim")
 
     def _name(self, unit: int) -> str:
         """The text of a unit in one line; of a token, its characters, where tokenizers write signs for some of them."""

@@ -137,7 +137,7 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
     row = result.values[at_layer, at_query]
     layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
     method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
-    yield from heading(result, [method, f"query {query}", *layer], screen)
+    yield from heading(result, [method, f"{'explains' if _of_text(result) else 'query'} {query}", *layer], screen)
     if at_layer == len(result.layers) - 1:  # which is the row that notes are about
         yield from (Text(screen.shown(note)) for note in result.provenance.get("notes") or ())
     if result.patches is None:
@@ -170,8 +170,15 @@ def _of_no_layer(result: TokenAttention) -> bool:
     return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
+def _of_text(result: TokenAttention) -> bool:
+    """Whether a result is about a text that follows its prompt: its query is what is explained, and no position."""
+    answer = result.provenance.get("answer")
+    return isinstance(answer, dict) and answer.get("kind") == "answer"
+
+
 def _method(result: TokenAttention) -> str:
-    """The method with what changes its meaning: edges, receptive field, a start above the input, residual, sinks, words."""
+    """The method with what changes its meaning: edges, receptive field, a start above the input, residual, sinks, units,
+    and what the numbers are where that is said."""
     how = result.provenance
     more = [f"edges {how['edges']}"] if how.get("edges") and result.method != "answer_rows" else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
@@ -179,7 +186,8 @@ def _method(result: TokenAttention) -> str:
     more += ["residual measured"] if how.get("residual") == "measured" else []
     more += ["sinks stay"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
-    more += ["words"] if how.get("unit") == "word" else []
+    more += [f"{how['unit']}s"] if how.get("unit") not in (None, "token") else []
+    more += [str(how["values"])] if how.get("values") else []
     return result.method + (f" ({', '.join(more)})" if more else "")
 
 
