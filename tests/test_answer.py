@@ -347,6 +347,19 @@ def test_methods_of_the_graph_are_means_over_the_span(method: str) -> None:
     np.testing.assert_allclose(a.sources(method=method).values[0, 0], expected, atol=1e-9)
 
 
+def test_flow_to_a_unit_is_solved_on_the_merged_graph() -> None:
+    """Flows to the tokens of a sentence share edges: their sum is no flow."""
+    a = answer()
+    for span in (None, (1, 3)):
+        values = a.sources(span, "sentence", method="flow").row()
+        units = range(len(a.prompt.units("sentence").texts))
+        exact = [a.bottleneck(unit, span=span, edges="attention").value for unit in units]
+        np.testing.assert_allclose(values, exact, atol=1e-12)
+        assert values.min() > 0 and values.max() <= 1 + 1e-6
+    lower = a.sources(unit="sentence", method="flow", layer=0, residual=0.0).row()
+    assert not np.allclose(lower, values)
+
+
 def test_a_sink_that_takes_a_span_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a trace notes about a rollout or a flow reaches whoever asks an answer for the same."""
     a = answer()

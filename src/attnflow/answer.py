@@ -18,12 +18,13 @@ from attnflow.capture.encode import decoder_start
 from attnflow.capture.generate import Progress, Written
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.kv_cache import reading_cache
+from attnflow.capture.passes import Residual
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
 from attnflow.capture.runner import Runner
 from attnflow.edges import traced_encoding
 from attnflow.edges.weights import evidence_graph
 from attnflow.errors import InputError
-from attnflow.flow import MaxFlow, max_flow
+from attnflow.flow import MaxFlow, flow, max_flow
 from attnflow.graph import merge
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
 from attnflow.importance.verified import fit
@@ -117,7 +118,7 @@ class Answer:
         method: str = METHOD,
         signed: bool = False,
         layer: int = -1,
-        residual: float | str = 0.5,
+        residual: Residual = 0.5,
         sinks: str = "keep",
         edges: str | None = None,
     ) -> TokenAttention:
@@ -136,6 +137,8 @@ class Answer:
         method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds); or "raw",
             "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`; or "gather" or
             "columns" of edges that are about the answer (`Trace.gather`; columns takes every position for its own token).
+            The values of a unit's tokens are added up, but flow to a unit is the maximum flow from all of the span to all
+            of the unit, as `bottleneck` has it.
         signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them.
         """
         tokens = self._span(span)
@@ -154,6 +157,8 @@ class Answer:
                 raise InputError(f"signed goes with method={METHOD!r}: attention has no sign")
             values, about = self._by_attention(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
+            if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
+                merged = self._flow_to(units, tokens, layer, residual, sinks, edges)
         if verify:
             return self._verified(tokens, units, unit, merged, verify, about)
         return self._result(method, merged, tokens, units, unit, about)
@@ -247,12 +252,9 @@ class Answer:
         if self._pass.two_stacks:
             raise InputError("the bottleneck is found in one stack of layers, and an encoder-decoder has two")
         trace = self._trace("answer" if edges == "answer" else None, tokens)
-        deciding = [len(self.prompt.ids) - 1 + t for t in tokens]
-        groups = [[i for i in group if i not in deciding] for group in units.groups]
+        groups, deciding, order = self._merging(units, tokens, len(trace.tokens))
         if not groups[number]:
             raise InputError(f"unit {number} is where the answer is decided: choose another")
-        apart = {i for group in groups for i in group} | set(deciding)
-        order = [*filter(None, groups), deciding, *([i] for i in range(len(trace.tokens)) if i not in apart)]
         if edges == "attention":
             graph = merge(np.stack(list(trace.graph())), order)
         else:
@@ -260,6 +262,32 @@ class Answer:
             graph = members @ evidence_graph(trace).cpu().numpy() @ members.T
         token = sum(1 for group in groups[:number] if group)
         return max_flow(graph, query=order.index(deciding), token=token, layer=-1)
+
+    def _merging(
+        self, units: Units, tokens: Sequence[int], length: int
+    ) -> tuple[list[list[int]], list[int], list[list[int]]]:
+        """Units without the positions that decide the span, these positions, and all nodes of the merged graph."""
+        deciding = [len(self.prompt.ids) - 1 + t for t in tokens]
+        groups = [[i for i in group if i not in deciding] for group in units.groups]
+        apart = {i for group in groups for i in group} | set(deciding)
+        return groups, deciding, [*filter(None, groups), deciding, *([i] for i in range(length) if i not in apart)]
+
+    def _flow_to(
+        self, units: Units, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
+    ) -> Floats:
+        """The maximum flow from the span to each unit, all merged before it is solved; a unit that only decides has 0."""
+        if self._pass.two_stacks:
+            raise InputError(
+                'flow to units needs one stack of layers, and an encoder-decoder has two: give unit="token"'
+            )
+        trace = self._trace(edges, tokens)
+        groups, deciding, order = self._merging(units, tokens, len(trace.tokens))
+        graph = merge(np.stack(list(trace.graph(residual, sinks))), order)
+        filled = [number for number, group in enumerate(groups) if group]
+        values = np.zeros(len(groups))
+        query = order.index(deciding)
+        values[filled] = flow(graph, queries=query, tokens=list(range(len(filled))), layers=layer)[0, 0]
+        return values
 
     def show(
         self, span: Span | None = None, unit: str = "sentence", *, verify: int = 0, file: IO[str] | None = None
@@ -342,7 +370,7 @@ class Answer:
         return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
 
     def _by_attention(
-        self, method: str, tokens: Sequence[int], layer: int, residual: float | str, sinks: str, edges: str | None
+        self, method: str, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
     ) -> tuple[Floats, dict[str, Any]]:
         """The mean over the positions that decide the span, of what the graph gives each token of the prompt."""
         n = len(self.prompt.ids)
