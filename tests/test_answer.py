@@ -164,7 +164,7 @@ def test_a_cache_of_somebody_elses_loop(kind: str) -> None:
     assert torch.equal(cache.layers[0].keys, before)  # it is read only
 
 
-def cache_of(ids: list[int], kind: Any = DynamicCache) -> Any:
+def cache_of(ids: Any, kind: Any = DynamicCache) -> Any:
     cache = kind()
     with torch.no_grad():
         llama().model(torch.tensor([ids]), past_key_values=cache, use_cache=True)
@@ -439,6 +439,34 @@ def test_an_encoder_decoder_answers_through_the_same_call(build: Any) -> None:
     np.testing.assert_allclose(written.matrix().values, again.matrix().values, atol=1e-4)
 
 
+def test_the_decoder_starts_as_it_does_when_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bart()
+    monkeypatch.setattr(model.model.generation_config, "decoder_start_token_id", 9)
+    a = model.answer("the key", max_new_tokens=3)
+    with torch.no_grad():
+        target = torch.tensor([[9, *a.ids[:-1]]])
+        out = model.model(input_ids=torch.tensor([a.prompt.ids]), decoder_input_ids=target)["logits"][0].log_softmax(-1)
+    np.testing.assert_allclose(a.log_probabilities, [float(out[k, i]) for k, i in enumerate(a.ids)], atol=1e-9)
+    assert len(model.answer("the key", max_new_tokens=99).ids) <= 64  # as many as its decoder has positions
+
+
+def test_tokens_that_a_model_rules_out_have_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = llama(), list(answer().prompt.ids)
+    expected = model.answer(ids, answer=[5, 6]).matrix(signed=True).values
+    bias = torch.zeros(model.vocabulary(), dtype=torch.float64)
+    for out, size in ((7, 1e4), (7, torch.inf)):
+        bias[out] = -size
+        monkeypatch.setattr(
+            model.model.lm_head, "forward", lambda x: model.model.lm_head.weight.matmul(x[0].T).T[None] + bias
+        )
+        values = model.answer(ids, answer=[5, 6]).matrix(signed=True).values
+        assert np.isfinite(values).all()
+        expected = values if size < torch.inf else expected
+        np.testing.assert_allclose(values, expected, atol=1e-9)
+    with pytest.raises(ModelError, match="the log-odds of this answer are -inf"):
+        model.answer(ids, answer=[7]).sources()
+
+
 def test_labels_are_those_of_the_tokenizer() -> None:
     text = "the naïve café \U0001f642 שלום key"
     for name in ("byte_level", "unigram"):
@@ -490,6 +518,23 @@ def test_several_spans_of_one_text() -> None:
         (lambda m: answer().sources(verify=-1), "verify=-1: expected an int of at least 0"),
         (lambda m: answer().hops(-1), "hops=-1: expected an int of at least 0"),
         (lambda m: answer().paths(0), "limit=0: expected an int of at least 1"),
+        (lambda m: m.answer(PROMPT, answer=[-1, 5]), "the answer has the token -1"),
+        (lambda m: m.answer(np.array(["key"])), "the tokens are an array of <U3: expected whole numbers"),
+        (lambda m: m.answer(PROMPT, answer=np.array([None])), "the tokens are an array of object"),
+        (lambda m: m.answer(torch.tensor([1j])), "torch.complex64: expected whole numbers"),
+        (lambda m: m.answer(torch.tensor([True])), "torch.bool: expected whole numbers"),
+        (lambda m: m.answer(torch.ones(2, dtype=torch.long, device="meta")), "expected whole numbers"),
+        (
+            lambda m: bart().answer("the key", answer=[5] * 65),
+            "the answer has 65 tokens, and the model writes 64 at most",
+        ),
+        (lambda m: answer().leave_out(replacement=5), "replacement=5 goes with how='replace', and how is 'remove'"),
+        (lambda m: answer().sources(verify=""), "verify='': expected an int of at least 0"),
+        (lambda m: answer().sources(verify=np.ones(2)), "expected an int of at least 0"),
+        (lambda m: answer().sources(unit=np.array([["token"]])), "expected one of token, word, sentence"),
+        (lambda m: answer().sources(method=np.array([["raw"]])), "expected one of 'answer_rows', 'raw'"),
+        (lambda m: answer().save(7), "path is a int: expected the name of a file"),
+        (lambda m: answer().show(file="answer.txt"), "file is a str: expected an open file"),
         (lambda m: answer().bottleneck(99), "none has the number 99"),
         (lambda m: answer().bottleneck("horse"), "no unit of the prompt has 'horse' in it"),
     ],
@@ -511,4 +556,10 @@ def test_a_model_that_writes_nothing_says_so() -> None:
 def test_models_that_write_no_text_are_refused() -> None:
     with pytest.raises(InputError, match="BertForSequenceClassification writes no text"):
         bert("BertForSequenceClassification").answer("the key")
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers"), 1) | {"d_model": 16, "vocab_size": 50}
+    heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    config = transformers.WhisperConfig(**sizes, **heads, **ids)
+    with pytest.raises(InputError, match=r"reads no text \(its input is input_features\)"):
+        af.wrap(transformers.WhisperForConditionalGeneration(config)).answer([4, 5])
     assert issubclass(ModelError, InputError)

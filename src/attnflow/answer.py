@@ -143,7 +143,9 @@ class Answer:
         """
         tokens = self._span(span)
         units = self._units(unit)
-        if method not in METHODS:
+        if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
+            raise InputError(f"verify={verify!r:.60}: expected an int of at least 0, how many units are left out")
+        if not isinstance(method, str) or method not in METHODS:
             raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
         if method == METHOD:
             parts = self._rows.prompt[tokens].copy()
@@ -228,6 +230,8 @@ class Answer:
         how: "remove" writes the prompt without it, "mask" hides it from attention, "replace" puts another token
             (replacement) for each of its tokens. A negative value: the answer is likelier without.
         """
+        if replacement is not None and how != "replace":
+            raise InputError(f"replacement={replacement!r:.60} goes with how='replace', and how is {how!r:.60}")
         tokens, units = self._span(span), self._units(unit)
         measured = self._left(units.groups, how, replacement)
         falls = (measured.whole[None] - measured.without)[:, tokens].sum(1)
@@ -358,8 +362,6 @@ class Answer:
     def _verified(
         self, tokens: Sequence[int], units: Units, unit: str, estimates: Floats, count: int, about: dict[str, Any]
     ) -> TokenAttention:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"verify={count!r}: expected an int of at least 0, how many units are left out")
         first = np.argsort(-estimates, kind="stable")[:count].tolist()
         measured = self._left([units.groups[i] for i in first], "remove", None)
         falls = (measured.whole[None] - measured.without)[:, list(tokens)].sum(1)

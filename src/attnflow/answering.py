@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnflow.answer import Answer
+from attnflow.capture.encode import decoder_limit
 from attnflow.capture.generate import Progress, Written, check_count, check_writer, write
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.runner import Runner
@@ -22,6 +23,9 @@ TOKENS = 40
 
 BATCH = 8
 """Prompts that the model answers together."""
+
+WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
+"""Kinds of tensors that token numbers come in."""
 
 CHECKED = 32
 """Tokens of a prompt for which the cache that writing left is compared with what the model computes without."""
@@ -102,8 +106,16 @@ def _is_ids(prompt: Any) -> bool:
 
 def _numbers(ids: Any) -> list[int]:
     if isinstance(ids, Tensor | np.ndarray):
+        if isinstance(ids, np.ndarray) and ids.dtype.kind not in "iuf":
+            raise InputError(f"the tokens are an array of {ids.dtype}: expected whole numbers, one row")
         ids = torch.as_tensor(ids)
-        if ids.is_floating_point() or ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
+        if (
+            ids.dtype not in WHOLE
+            or ids.layout != torch.strided
+            or ids.is_meta
+            or ids.dim() > 2
+            or (ids.dim() == 2 and len(ids) != 1)
+        ):
             raise InputError(
                 f"the tokens are a tensor of shape {tuple(ids.shape)}, {ids.dtype}: expected whole numbers, one row"
             )
@@ -121,7 +133,8 @@ def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, prog
             raise InputError(
                 f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer"
             )
-        rooms.append(max_new_tokens if limit is None or two_stacks else min(max_new_tokens, limit - len(prompt.ids)))
+        room = decoder_limit(model) if two_stacks else None if limit is None else limit - len(prompt.ids)
+        rooms.append(max_new_tokens if room is None else min(max_new_tokens, room))
     answers: dict[int, Answer] = {}
     for room in dict.fromkeys(rooms):  # a long prompt must not cut the answers to others short
         numbers = [number for number, other in enumerate(rooms) if other == room]
@@ -151,7 +164,7 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
             raise InputError(
                 f"the answer has the token {strange[0]}: expected numbers from 0 to {model.vocabulary() - 1}"
             )
-        if cache is not None:
+        if cache is not None and not getattr(model.config, "is_encoder_decoder", False):
             check_cache(model, cache, prompt.ids)
         return _of(model, prompt, ids, cache, progress)
     if not isinstance(answer, str):
@@ -183,6 +196,9 @@ def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any, progress:
         raise InputError(
             f"the prompt has {len(prompt.ids)} tokens, the answer {len(ids)}, and the model takes {limit}: shorten either"
         )
+    longest = decoder_limit(model) if getattr(model.config, "is_encoder_decoder", False) else None
+    if longest is not None and len(ids) > longest:
+        raise InputError(f"the answer has {len(ids)} tokens, and the model writes {longest} at most: shorten it")
     numbers = tuple(int(i) for i in ids)
     return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache), progress)
 

@@ -33,6 +33,14 @@ def limit(model: Runner) -> int | None:
     return min(limits) if limits else None
 
 
+def decoder_limit(model: Runner) -> int | None:
+    """How many tokens the decoder of an encoder-decoder takes, or None where nothing says so."""
+    text = model.text_config
+    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "max_target_positions", None)
+    relative = hasattr(text, "relative_attention_num_buckets")
+    return positions if isinstance(positions, int) and positions > 0 and not relative else None
+
+
 def _position_offset(model: Runner) -> int:
     for module in model.model.modules():
         table = getattr(module, "position_embeddings", None)
@@ -148,10 +156,10 @@ def _patch(model: Runner) -> tuple[int, int] | None:
 
 def decoder_start(model: Runner) -> int:
     """The token that an encoder-decoder's decoder begins with."""
-    start = getattr(model.config, "decoder_start_token_id", None)
+    generation = getattr(model.model, "generation_config", None)
+    start = getattr(generation, "decoder_start_token_id", None)  # what it writes with, where the two differ
     if start is None:
-        generation = getattr(model.model, "generation_config", None)
-        start = getattr(generation, "decoder_start_token_id", None)
+        start = getattr(model.config, "decoder_start_token_id", None)
     return model.pad_id() if start is None else int(start)
 
 

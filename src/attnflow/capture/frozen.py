@@ -12,6 +12,7 @@ gives the same edges as a pass over everything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -182,6 +183,11 @@ class FrozenPass:
             self.readings[:] = [reading]  # attention calls write into it while the gradient passes: one at a time
             logits = self.logits.detach().requires_grad_()
             y = score(logits)
+            if not math.isfinite(float(y.detach())):
+                raise ModelError(
+                    f"the log-odds of this answer are {float(y.detach())}: {self.name} gives logits that are no numbers, "
+                    "or rules the answer out, and there is nothing to split into parts"
+                )
             (slope,) = torch.autograd.grad(y, [logits])
             entered = list(self.states) if every else [self.states[0]]
             leaves = [*entered, *self.constants, *self.sources]
@@ -193,11 +199,11 @@ class FrozenPass:
         holds = [_dot(x, g) for x, g in zip(entered, gradients, strict=False)]
         own = holds[0]
         biases = sum(
-            float((b.detach().double() * g.double()).sum())
+            _product(b.detach().double(), g.double())
             for b, g in zip(self.constants, gradients[len(entered) :], strict=False)
             if g is not None
         )
-        head = float(y.detach()) - float((logits.detach().double() * slope.double()).sum())
+        head = float(y.detach()) - _product(logits.detach().double(), slope.double())
         read = reading.total["self"][0].double()
         crossed = reading.total["cross"][0].double() if "cross" in reading.total else None
         ends = _ends(read, self.prefix, local)
@@ -226,6 +232,11 @@ class FrozenPass:
             crossed_layers,
             tuple(holds) if every else (),
         )
+
+
+def _product(x: Tensor, slope: Tensor) -> float:
+    """Their product, in which tokens that a model rules out by logits of -inf have no part."""
+    return float(torch.where(slope == 0, 0, x * slope).sum())
 
 
 def _dot(states: Tensor, gradient: Tensor | None) -> Tensor:

@@ -82,6 +82,12 @@ def check_writer(model: Runner) -> None:
             f"{type(model.model).__name__} writes no text: expected a language model that generates, such as a decoder; "
             "trace() and attnflow.compare explain classifiers and masked language models"
         )
+    main = getattr(model.model, "main_input_name", "input_ids")
+    if main != "input_ids" and not model.accepts("input_ids"):
+        raise InputError(
+            f"{type(model.model).__name__} reads no text (its input is {main}), and a prompt is "
+            "one: trace() explains models of sound and images"
+        )
 
 
 def _options(model: Runner, max_new_tokens: int, source: Any, length: int, progress: Progress | None) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Prompt:
         "token": every token. Others leave out special tokens and what the chat template wrote. "word", "sentence" and
         "paragraph" cross no border of a message or document. "message" and "document" are named, not quoted.
         """
-        if unit not in UNITS:
+        if not isinstance(unit, str) or unit not in UNITS:
             raise InputError(f"unit is {unit!r:.60}: expected one of {', '.join(UNITS)}")
         if unit == "token":
             return Units(self.tokens, tuple((i,) for i in range(len(self))), self.offsets)

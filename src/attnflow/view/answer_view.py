@@ -13,7 +13,9 @@ import numpy as np
 from rich.console import Console, RenderableType
 
 from attnflow.answer import Answer
+from attnflow.capture.inputs import kind
 from attnflow.capture.prompt import Span, find_span
+from attnflow.errors import InputError
 from attnflow.files import of_extension, write_whole
 from attnflow.result import TokenAttention
 from attnflow.view.answer_page import STRONGEST, html_of
@@ -38,9 +40,13 @@ class AnswerView:
         return self._sheet(None, UNIT, 0).printed()
 
     def show(self, span: Span | None, unit: str, verify: int, file: IO[str] | None) -> None:
+        if file is not None and not hasattr(file, "write"):
+            raise InputError(f"file is {kind(file)}: expected an open file; save() takes a name")
         Console(file=file).print(self._sheet(span, unit, verify).printed())
 
     def save(self, path: str | os.PathLike[str], unit: str, verify: int, span: Span | None) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"path is {kind(path)}: expected the name of a file")
         path = Path(path)
         table: dict[str, Callable[[], None]] = {
             ".html": lambda: self._save_text(path, html_of(self.answer, unit, verify, span)),
