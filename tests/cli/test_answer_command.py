@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
 
 import attnflow as af  # noqa: E402
+from attnflow.answering import TOKENS  # noqa: E402
 from attnflow.jobs import progress  # noqa: E402
 from helpers.chat_templates import PLAIN  # noqa: E402
 from helpers.small_models import classifier, model_folder  # noqa: E402
@@ -187,3 +188,8 @@ def test_progress_begins_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> N
         now = 9.0
         stages("writing", 4, 40)
     assert file.getvalue() == ""
+
+
+def test_help_tells_how_much_the_model_writes(attnflow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert f"How many tokens the model writes at most; {TOKENS} by default." in attnflow("answer", "--help").out

@@ -161,7 +161,9 @@ def test_show_begins_with_answer_edges(attnflow: Command, model: str, tmp_path: 
     assert words["tokens"] == ["[CLS]", "the", "unbelievable", "key", "[SEP]"]
     pieces = [i for i, word in enumerate(expected.word_ids) if word == 1]
     assert len(pieces) > 1 and np.allclose(words["values"][0][0][2], expected.row()[pieces].sum(), atol=1e-6)
-    assert "answer_rows · query [CLS]\n" in attnflow("show", text, "-m", model).out
+    explained = expected.provenance["answer"]["name"]
+    shown = " ".join(attnflow("show", text, "-m", model).out.split())
+    assert f"answer_rows · explains {explained!r} · query [CLS] " in shown
     for option in (["--query", "key"], ["--layer", "L2"], ["--residual", "0.3"], ["--edges", "alti"]):
         assert json.loads(attnflow("show", text, "-m", model, *option, "--json").out)["method"] == "rollout"
     for name in ("r.svg", "r.csv", "r.json"):

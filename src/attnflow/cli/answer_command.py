@@ -43,7 +43,7 @@ def answer(
         str | None, typer.Option(metavar="TEXT", help="The answer to explain; without it, the model writes one.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many tokens the model writes at most.")
+        int | None, typer.Option(min=1, metavar="N", help="How many tokens the model writes at most; 40 by default.")
     ] = None,
     span: Annotated[
         str | None,

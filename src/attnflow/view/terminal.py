@@ -137,7 +137,7 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
     row = result.values[at_layer, at_query]
     layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
     method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
-    yield from heading(result, [method, f"{'explains' if _of_text(result) else 'query'} {query}", *layer], screen)
+    yield from heading(result, [method, *_explained(result, query, screen), *layer], screen)
     if at_layer == len(result.layers) - 1:  # which is the row that notes are about
         yield from (Text(screen.shown(note)) for note in result.provenance.get("notes") or ())
     if result.patches is None:
@@ -170,10 +170,14 @@ def _of_no_layer(result: TokenAttention) -> bool:
     return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
-def _of_text(result: TokenAttention) -> bool:
-    """Whether a result is about a text that follows its prompt: its query is what is explained, and no position."""
+def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
+    """What the numbers explain: a part of an answer; the class or next token, decided at the query; or a state."""
     answer = result.provenance.get("answer")
-    return isinstance(answer, dict) and answer.get("kind") == "answer"
+    if isinstance(answer, dict) and answer.get("kind") == "answer":
+        return [f"explains {query}"]
+    if isinstance(answer, dict) and answer.get("name") and result.method == "answer_rows":
+        return [f"explains {screen.shown(repr(answer['name']))}", f"query {query}"]
+    return [f"query {query}"]
 
 
 def _method(result: TokenAttention) -> str:
