@@ -601,8 +601,8 @@ WRONG_SPANS = [
     ),
     (
         "Agnes",
-        "the span 'Agnes' stands 2 times in the answer: choose one of ('Agnes', 1) in 'Agnes Holm, then Agnes Be…'; "
-        "('Agnes', 2) in 'Agnes Holm, then Agnes Berg.'; or give (start, stop), token numbers",
+        "the span 'Agnes' stands 2 times in the answer: choose one of ('Agnes', 1) in '«Agnes» Holm, then Agnes Be…'; "
+        "('Agnes', 2) in 'Agnes Holm, then «Agnes» Berg.'; or give (start, stop), token numbers",
     ),
     (
         ("Agnes", 3),

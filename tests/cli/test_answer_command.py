@@ -78,7 +78,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["a", "--unit", "document"], "the prompt has no documents: choose another unit, or give it with --document NAME=FILE"),
         (["a", "--unit", "message"], "the prompt has no messages: choose another unit, or give --chat, which needs a chat template"),
         (["a", "--answer", "the key", "--span", "zebra"], "the span 'zebra' does not stand in the answer ' the key': give a part of it, as written"),
-        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' stands 2 times in the answer: choose one of --span 'the' --occurrence 1, in ' the key, the book'; --span 'the' --occurrence 2, in ' the key, the book'\n"),
+        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' stands 2 times in the answer: choose one of --span 'the' --occurrence 1, in ' «the» key, the book'; --span 'the' --occurrence 2, in ' the key, «the» book'\n"),
         (["a", "--answer", "the key", "--span", "key", "--occurrence", "2"], "the span 'key' stands 1 times in the answer, and number 2 was asked for: expected a number from 1 to 1"),
         (["a", "--chat"], "the tokenizer of this model has no chat template, which --chat needs: leave it out"),
     ],

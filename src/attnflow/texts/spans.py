@@ -96,8 +96,9 @@ def _places(text: str, piece: str) -> list[int]:
 
 
 def _around(text: str, at: int, size: int) -> str:
-    start, stop = max(0, at - AROUND), min(len(text), at + size + AROUND)
-    return f"{'…' if start else ''}{text[start:stop]}{'…' if stop < len(text) else ''}"
+    """The piece in marks, between its neighbours: in a short text all choices have the same ones."""
+    start, end, stop = max(0, at - AROUND), at + size, min(len(text), at + size + AROUND)
+    return f"{'…' if start else ''}{text[start:at]}«{text[at:end]}»{text[end:stop]}{'…' if stop < len(text) else ''}"
 
 
 def _shown(text: str) -> str:
