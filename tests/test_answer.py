@@ -256,6 +256,17 @@ def test_one_answer_in_several_threads() -> None:
         assert all(paths == expected for paths in pool.map(lambda _: a.paths(50), range(40)))
 
 
+def test_compiled_models_are_refused() -> None:
+    """A model compiled in place, after another of its kind, gave other log-probabilities than its own."""
+    for where in ("", "model.layers.1"):
+        model = llama.__wrapped__()
+        model.model.get_submodule(where).compile(backend="eager")
+        with pytest.raises(InputError, match=r"was compiled by torch\.compile"):
+            model.answer(PROMPT, answer=ANSWER)
+    with pytest.raises(InputError, match=r"was compiled by torch\.compile"):
+        af.wrap(torch.compile(llama.__wrapped__().model, backend="eager")).answer([5, 6], answer=[7])
+
+
 def test_hops_pass_on_what_stands_on_the_answer() -> None:
     a = answer()
     n = len(a.prompt.ids)

@@ -82,6 +82,12 @@ def check_writer(model: Runner) -> None:
             f"{type(model.model).__name__} writes no text: expected a language model that generates, such as a decoder; "
             "trace() and attnflow.compare explain classifiers and masked language models"
         )
+    if any(hasattr(x, "_orig_mod") or getattr(x, "_compiled_call_impl", None) for x in model.model.modules()):
+        # compiled code remembers the attention of another pass: parts would add up, to another answer's log-odds
+        raise InputError(
+            "the model was compiled by torch.compile, and what is compiled cannot be watched: answer with the model as it "
+            "was before"
+        )
     main = getattr(model.model, "main_input_name", "input_ids")
     if main != "input_ids" and not model.accepts("input_ids"):
         raise InputError(
