@@ -202,7 +202,7 @@ def test_a_model_that_counts_otherwise_when_it_writes_is_explained_without_that_
         vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, is_decoder=True,
         max_position_embeddings=40, initializer_range=0.7, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
-    model = af.wrap(transformers.RobertaForCausalLM(config).double())
+    model: Any = af.wrap(transformers.RobertaForCausalLM(config).double())
     model.model.generation_config.eos_token_id = None
     for written in (model.answer([7, 8, 9], max_new_tokens=4), *model.answer([[7, 8, 9], [5] * 6], max_new_tokens=4)):
         again = model.answer(list(written.prompt.ids), answer=list(written.ids))
