@@ -317,6 +317,9 @@ def test_paths_are_parts_of_the_rows() -> None:
     for row, column in own:
         signed[row, column] = 0
     np.testing.assert_allclose(rows, signed, atol=1e-9)
+    assert paths.explained == pytest.approx(paths.edges)
+    assert paths.edges + paths.own + paths.constants == pytest.approx(paths.log_odds, rel=1e-9)
+    assert abs(a.paths(limit=3).explained) < sum(abs(path.value) for path in paths)
     sizes = [abs(path.value) for path in a.paths(limit=7)]
     assert sizes == sorted(sizes, reverse=True) and len(sizes) == 7
     assert {path.answer_position for path in a.paths(limit=5, span=2)} == {2}
@@ -421,6 +424,9 @@ def test_the_bottleneck_is_a_maximum_flow_with_its_cut() -> None:
     by_evidence = a.bottleneck("old cabinet")
     assert by_evidence.value > 0 and abs(by_evidence.gap) <= 1e-9 * by_evidence.value
     assert sum(edge.capacity for edge in by_evidence.cut) == pytest.approx(by_evidence.value)
+    assert by_evidence.span == ANSWER and "old cabinet" in by_evidence.unit
+    names = {*a.prompt.units("sentence").texts, ANSWER, *a.prompt.tokens, *a.tokens}
+    assert all(edge.query in names and edge.key in names for edge in by_evidence.cut)
     assert 0 < a.bottleneck(0, edges="attention").value <= 1 + 1e-6
     with pytest.raises(InputError, match="stands in 2 units"):
         a.bottleneck("the key")

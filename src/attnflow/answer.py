@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attnflow.answer_paths import Bottleneck, Path, Paths, named
 from attnflow.answer_rows import Units, by_units, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
 from attnflow.capture.encode import decoder_start
@@ -24,7 +25,7 @@ from attnflow.capture.runner import Runner
 from attnflow.edges import traced_encoding
 from attnflow.edges.weights import evidence_graph
 from attnflow.errors import InputError
-from attnflow.flow import MaxFlow, flow, max_flow
+from attnflow.flow import flow, max_flow
 from attnflow.graph import merge
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
 from attnflow.importance.verified import fit
@@ -48,18 +49,6 @@ SHARES, LOG_ODDS, FALLS = "shares", "log-odds", "falls of log p"
 
 GRAPH_TOKENS = 4096
 """Methods that need the whole attention graph, a matrix a layer, take texts up to this length."""
-
-
-class Path(NamedTuple):
-    """One edge from the position that decides an answer token to a token that it reads, and its part of the log-odds."""
-
-    answer_token: str
-    answer_position: int
-    layer: int
-    token: str
-    position: int
-    part: str
-    value: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,11 +185,11 @@ class Answer:
         result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
         return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
 
-    def paths(self, limit: int = 10, span: Span | None = None) -> list[Path]:
+    def paths(self, limit: int = 10, span: Span | None = None) -> Paths:
         """The strongest edges from positions that decide the answer to what they read, with their signs.
 
-        Each is an exact part of the log-odds of its answer token: all of them, what the deciding positions hold themselves
-        and ``provenance["evidence"]["constants"]`` of `matrix` add up to it.
+        Each is an exact part of the log-odds of its answer token. The list also has the sums: ``explained`` by the edges
+        listed, of all ``edges``, what the deciding positions hold themselves (``own``) and what sits in ``constants``.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit={limit!r}: expected an int of at least 1")
@@ -215,7 +204,10 @@ class Answer:
             part, place = ("prompt", key) if key < n else ("answer", key - n)
             value = float(values[l, row, key])
             paths.append(Path(self.tokens[tokens[row]], tokens[row], l, both[key], place, part, value))
-        return [path for path in paths if path.value != 0]
+        sums = self._evidence(tokens)["evidence"]
+        edges = float(values.sum())
+        own = sums["prompt"] + sums["answer"] - edges
+        return Paths([path for path in paths if path.value != 0], sums["log_odds"], edges, own, sums["constants"])
 
     def leave_out(
         self,
@@ -241,11 +233,11 @@ class Answer:
 
     def bottleneck(
         self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer"
-    ) -> MaxFlow:
+    ) -> Bottleneck:
         """The maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
 
-        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly. Its nodes are units
-        of the prompt, then the span, then all other tokens. to: the unit's number, or a part of its text that no other
+        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly; the cut names units,
+        the span and single tokens. to: the unit's number, or a part of its text that no other
         has. edges: "answer" takes what speaks for the answer along each edge as capacity, in log-odds; "attention" takes
         the paper's graph.
         """
@@ -265,7 +257,10 @@ class Answer:
             members = np.array([[float(i in group) for i in range(len(trace.tokens))] for group in order])
             graph = members @ evidence_graph(trace).cpu().numpy() @ members.T
         token = sum(1 for group in groups[:number] if group)
-        return max_flow(graph, query=order.index(deciding), token=token, layer=-1)
+        filled = [text for text, group in zip(units.texts, groups, strict=True) if group]
+        nodes = [*filled, self._quoted(tokens), *(trace.tokens[i] for (i,) in order[len(filled) + 1 :])]
+        solved = max_flow(graph, query=order.index(deciding), token=token, layer=-1)
+        return named(solved, nodes, self._quoted(tokens))
 
     def _merging(
         self, units: Units, tokens: Sequence[int], length: int
