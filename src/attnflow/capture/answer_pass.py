@@ -81,8 +81,8 @@ class AnswerPass:
     def log_odds(self) -> Floats:
         """[answer token]: ``log p/(1-p)``, without the loss of digits where a token is sure."""
         with torch.no_grad():
-            values = [log_odds(slice(k, k + 1), [i], [1.0])(self.logits[None]) for k, i in enumerate(self.ids)]
-        return np.array([float(value) for value in values])
+            values: Floats = _odds(self.logits, self.ids).double().cpu().numpy()
+        return values
 
     def parts(self, every: bool = False) -> Parts:
         """The parts of the log-odds of each token: what the position that decides it reads, and from where.
@@ -127,14 +127,17 @@ def log_odds(rows: slice, ids: Sequence[int], weights: Sequence[float]) -> Calla
     """``Σ_k weights[k]·(z_k - log Σ_{c≠k} exp z_c)`` of logits [1, position, token], read at these rows."""
 
     def score(logits: Tensor) -> Tensor:
-        places = torch.tensor(list(ids), device=logits.device)[:, None]
         scale = torch.tensor(list(weights), dtype=torch.float64, device=logits.device)
-        decided = logits[0, rows]
-        decided = decided if decided.dtype == torch.float64 else decided.float()
-        odds = decided.gather(1, places)[:, 0] - decided.scatter(1, places, -torch.inf).logsumexp(-1)
-        return (odds.double() * scale).sum()
+        return (_odds(logits[0, rows], ids).double() * scale).sum()
 
     return score
+
+
+def _odds(logits: Tensor, ids: Sequence[int]) -> Tensor:
+    """The log-odds of one token in each row [row, token]."""
+    places = torch.tensor(list(ids), device=logits.device)[:, None]
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return wide.gather(1, places)[:, 0] - wide.scatter(1, places, -torch.inf).logsumexp(-1)
 
 
 def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
