@@ -15,7 +15,7 @@ from rich.console import Console
 from scipy import stats
 
 import attnflow as af
-from attnflow.importance import answer
+from attnflow.importance import question
 from attnflow.texts.strict import read_lines
 from benchmarks import receptive_fields as experiment
 from benchmarks.command import run_command
@@ -117,7 +117,7 @@ def test_blank_out_is_the_loss_of_the_likeliest_token(monkeypatch: pytest.Monkey
             return torch.softmax(plain(input_ids=torch.tensor([given])).logits[0, -1].double(), -1)
 
     said = int(chances(text).argmax())
-    monkeypatch.setattr(answer, "TOKENS", {"cpu": 36})
+    monkeypatch.setattr(question, "TOKENS", {"cpu": 36})
     probability, worth = blank_out(model, text, [7, "remove"])
     assert probability == pytest.approx(float(chances(text)[said]), abs=1e-7)
     for i in range(9):

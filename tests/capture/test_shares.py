@@ -16,7 +16,7 @@ import torch
 import attnflow as af
 from attnflow.capture import shares
 from helpers import edge_oracles as oracles
-from helpers.architectures import POSITIONS, hf
+from helpers.architectures import LLAMA, POSITIONS, hf
 from helpers.small_models import TEXT, bert, gpt2, sinking
 from helpers.small_tokenizers import byte_level
 
@@ -145,7 +145,7 @@ def test_layers_of_no_known_form_are_refused_when_asked() -> None:
 
 def test_numbers_that_are_not_what_the_form_says_are_not_believed() -> None:
     """Gemma 2 norms what attention gives before it adds it, under the names of Llama."""
-    model = hf("Gemma2Model", head_dim=8, num_key_value_heads=1)()
+    model = hf("Gemma2Model", **LLAMA, head_dim=8)()
     trace = af.wrap(model).trace({"input_ids": IDS})
     assert all(step.own is None for step in trace.steps) and all(step.lengths is not None for step in trace.steps)
     with pytest.raises(af.InputError, match=UNKNOWN):
