@@ -237,9 +237,11 @@ class Answer:
         """The maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
 
         The tokens of every unit, and those of the span, are merged before the flow is solved, exactly; the cut names units,
-        the span and single tokens. to: the unit's number, or a part of its text that no other
-        has. edges: "answer" takes what speaks for the answer along each edge as capacity, in log-odds; "attention" takes
-        the paper's graph.
+        the span and single tokens.
+
+        to: the unit's number, or a part of its text that no other has.
+        edges: "answer" takes what speaks for the answer along each edge as capacity, in log-odds; "attention" takes the
+            paper's graph.
         """
         tokens, units = self._span(span), self._units(unit)
         number = units.number(to)
@@ -340,7 +342,9 @@ class Answer:
         prompt, answer = rows.prompt[tokens], rows.answer[tokens]
         odds = float(rows.log_odds[tokens].sum())
         sums = {"log_odds": odds, "prompt": float(prompt.sum()), "answer": float(answer.sum())}
-        sums["constants"] = odds - sums["prompt"] - sums["answer"]
+        # those of all rows are computed by themselves, so that the sum can be checked; of a span they are what is left
+        rest = odds - sums["prompt"] - sums["answer"]
+        sums["constants"] = rows.rest if len(tokens) == len(self.ids) else rest
         if self._left_out:
             sums["first_token"] = float(prompt[:, 0].sum())
         return {"evidence": {**sums, "gap": rows.gap}}
