@@ -72,10 +72,7 @@ class AnswerPass:
     @cached_property
     def log_probabilities(self) -> Floats:
         """[answer token]."""
-        logits = self.logits.detach().double()
-        chosen = torch.tensor(self.ids, device=logits.device)[:, None]
-        values: Floats = (logits.gather(1, chosen)[:, 0] - logits.logsumexp(-1)).cpu().numpy()
-        return values
+        return log_probabilities(self.logits.detach(), self.ids)
 
     @cached_property
     def log_odds(self) -> Floats:
@@ -138,6 +135,20 @@ def _odds(logits: Tensor, ids: Sequence[int]) -> Tensor:
     places = torch.tensor(list(ids), device=logits.device)[:, None]
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return wide.gather(1, places)[:, 0] - wide.scatter(1, places, -torch.inf).logsumexp(-1)
+
+
+def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Floats:
+    """``z_y - log Σ_c exp z_c`` of logits ``[answer token, token]``. The sum is taken in double precision."""
+    if logits.dim() != 2 or logits.shape[0] != len(answer) or logits.shape[1] <= max(answer):
+        raise ModelError(
+            f"the model gives logits of shape {tuple(logits.shape)} for {len(answer)} tokens of an answer: expected one "
+            "row for each, over its vocabulary"
+        )
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    top = z.max(-1).values
+    total = (z - top[:, None]).exp().sum(-1, dtype=torch.float64).log() + top  # [answer token]
+    own = z.gather(1, torch.tensor(answer, device=z.device)[:, None])[:, 0]
+    return np.asarray((own.double() - total).cpu().numpy())
 
 
 def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:

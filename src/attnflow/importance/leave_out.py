@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attnflow.capture.answer_pass import log_probabilities
 from attnflow.capture.encode import decoder_start
 from attnflow.capture.generate import Progress
 from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError, ModelError
 from attnflow.importance.blank import blank_token
-from attnflow.importance.prefix import Row, Variant, hidden_tensors, log_probabilities, shared_prefix
+from attnflow.importance.prefix import Row, Variant, hidden_tensors, shared_prefix
 from attnflow.importance.question import Tensors, outputs
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnflow.capture.answer_pass import prompt_cache
+from attnflow.capture.answer_pass import log_probabilities, prompt_cache
 from attnflow.capture.check import half
 from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.routes import running
-from attnflow.errors import InputError, ModelError
+from attnflow.errors import InputError
 from attnflow.importance.question import LOGITS, TOKENS
 
 if TYPE_CHECKING:
@@ -60,20 +60,6 @@ class Variant:
 
 
 Fresh = Callable[[Variant], Row]
-
-
-def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Row:
-    """``z_y - log Σ_c exp z_c`` of logits ``[answer token, token]``. The sum is taken in double precision."""
-    if logits.dim() != 2 or logits.shape[0] != len(answer) or logits.shape[1] <= max(answer):
-        raise ModelError(
-            f"the model gives logits of shape {tuple(logits.shape)} for {len(answer)} tokens of an answer: expected one "
-            "row for each, over its vocabulary"
-        )
-    z = logits if logits.dtype == torch.float64 else logits.float()
-    top = z.max(-1).values
-    total = (z - top[:, None]).exp().sum(-1, dtype=torch.float64).log() + top  # [answer token]
-    own = z.gather(1, torch.tensor(answer, device=z.device)[:, None])[:, 0]
-    return np.asarray((own.double() - total).cpu().numpy())
 
 
 @dataclass(frozen=True, eq=False)
