@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnflow.capture.scores import LazyMask, Scores, mixed
+from attnflow.capture.scores import LazyMask, Scores, Weighing, mixed
 from attnflow.errors import InputError
 
 
@@ -49,6 +49,36 @@ def step(scores: Scores, rows: Tensor) -> Tensor:
             lse = kernels.log_sum_exp(scores.query, scores.key, bias=bias, sinks=scores.sinks, **options)
         return kernels.transposed_product(scores.query, scores.key, lse, rows, bias=bias, **options)
     return scores.transposed(rows)
+
+
+def pass_down(
+    scores: Scores, rows: Tensor, weighing: Weighing, own: Tensor | None = None, normalized: bool = False
+) -> Tensor:
+    """``out[k] = Σ_q r[q]·(E[q, k] + [q = k]·own[q]) / t[q]`` for each row r: [batch, row, query] -> [batch, row, key].
+
+    E: what edges weigh by ``weighing``, some queries at a time. own: what the residual connection weighs, [batch, query].
+    normalized: t is the sum of a row of E and of its own part, so that rows sum to one; else t is one.
+    """
+    out = rows.new_zeros(rows.shape[0], rows.shape[1], scores.keys)
+    offset = scores.keys - scores.queries
+    touched = (rows != 0).flatten(0, 1).any(0).nonzero().flatten()
+    if not len(touched):
+        return out
+    for start, stop in scores.blocks(first=int(touched[0]), last=int(touched[-1]) + 1):
+        edges = edge_rows(scores, weighing, start, stop).to(rows.dtype)  # [batch, query, key]
+        r = rows[:, :, start:stop]
+        if normalized:
+            total = edges.sum(-1) if own is None else edges.sum(-1) + own[:, start:stop]
+            r = r / torch.where(total == 0, 1, total)[:, None]
+        out[:, :, : edges.shape[-1]] += torch.matmul(r, edges)
+        if own is not None:
+            out[:, :, start + offset : stop + offset] += r * own[:, None, start:stop]
+    return out
+
+
+def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int) -> Tensor:
+    """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, the keys that these rows see]."""
+    return scores.edge_rows(weighing, start, stop)
 
 
 def uniform_step(scores: Scores, rows: Tensor) -> Tensor:

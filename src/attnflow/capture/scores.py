@@ -53,6 +53,22 @@ class LazyMask:
 
 
 @dataclass(frozen=True)
+class Weighing:
+    """What an edge weighs: ``E[q, k] = factor · Σ_h A^h[q, k]·w^h[q, k]``, where w is one unless told otherwise.
+
+    lengths: w = lengths[h, k], [batch, head, key]; none is negative.
+    direction, value: w = max(0, direction_q·value_k), or the product itself where ``signed``, so that heads may cancel;
+        [batch, head, query, size] and [batch, key head, key, size].
+    """
+
+    factor: float
+    lengths: Tensor | None = None
+    direction: Tensor | None = None
+    value: Tensor | None = None
+    signed: bool = False
+
+
+@dataclass(frozen=True)
 class Scores:
     """The operands of one attention call, from which any rows of its weights can be had.
 
@@ -81,15 +97,16 @@ class Scores:
     def keys(self) -> int:
         return int(self.key.shape[2])
 
-    def blocks(self, room: int | None = None) -> Iterator[tuple[int, int]]:
-        """Ranges of queries whose weights take ``room`` bytes; by default half of the matrix with the heads reduced,
-        or BLOCK_BYTES."""
+    def blocks(self, room: int | None = None, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
+        """Ranges of the queries ``first:last`` whose weights take ``room`` bytes; by default half of the matrix with the
+        heads reduced, or BLOCK_BYTES."""
+        last = self.queries if last is None else last
         row = self.query.shape[0] * self.query.shape[1] * self.keys * 4
         if room is None:
             room = max(BLOCK_BYTES, min(self.queries * self.keys * 2, BLOCK_BYTES_AT_MOST))
         step = max(1, min(self.queries, room // row))
-        for start in range(0, self.queries, step):
-            yield start, min(start + step, self.queries)
+        for start in range(first, last, step):
+            yield start, min(start + step, last)
 
     def visible(self, stop: int) -> int:
         """How many keys the queries before ``stop`` can see at most: later columns of their block are zero."""
@@ -134,6 +151,19 @@ class Scores:
             return None
         q = torch.arange(start, stop, device=self.query.device)[:, None] + self.keys - self.queries
         return torch.arange(self.keys, device=self.query.device)[None, :] <= q
+
+    def edge_rows(self, weighing: Weighing, start: int, stop: int) -> Tensor:
+        """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, visible(stop)]."""
+        weights = self.weights(start, stop)  # [batch, head, query, key]
+        batch, heads, rows, keys = weights.shape
+        if weighing.lengths is not None:
+            weights = weights * weighing.lengths[:, :, None, :keys]
+        if weighing.direction is not None and weighing.value is not None:
+            directions, values = weighing.direction[:, :, start:stop], weighing.value[:, :, :keys]
+            stacked = directions.reshape(batch, values.shape[1], -1, directions.shape[-1])
+            along = torch.matmul(stacked, values.transpose(2, 3)).reshape(batch, heads, rows, keys)
+            weights = weights * (along if weighing.signed else along.clamp_(min=0))
+        return weights.sum(1) * weighing.factor
 
     def transposed(self, rows: Tensor) -> Tensor:
         """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key]. Nothing n×n is made."""
