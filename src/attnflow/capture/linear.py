@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,22 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnflow.capture.scores import LazyMask, Scores, Weighing, mixed
 from attnflow.errors import InputError
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What one layer needs to pass rows down.
+
+    number: of the layer, from 0. scores: with lse where the forward pass gave it. weighing: what its edges weigh.
+    own: what the residual connection weighs beside them, [batch, position]; None where it is no part of the edges.
+    holds: of answer edges, what the state below holds, signed, [batch, position].
+    """
+
+    number: int
+    scores: Scores
+    weighing: Weighing
+    own: Tensor | None = None
+    holds: Tensor | None = None
 
 
 def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tensor, Scores]:
