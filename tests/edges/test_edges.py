@@ -72,6 +72,8 @@ SLOW: dict[str, Callable[..., np.ndarray]] = {
     "effective": oracles.effective,
     "value-norm": oracles.value_norm,
     "block-norm": oracles.block_norm,
+    "head-norm": oracles.head_norm,
+    "projection": oracles.projection,
     "alti": oracles.alti,
     "value-zeroing": oracles.value_zeroing,
 }
@@ -158,6 +160,16 @@ def test_beside_the_diagonal_a_block_adds_a_norm_or_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_lengths_bound_what_heads_add_together(name: str) -> None:
+    """The length of a sum is at most the sum of lengths, and no part points farther than it is long."""
+    one, several = weights.value_norm(traced(name)), weights.head_norm(traced(name))
+    beside = ~torch.eye(12, dtype=bool) & ~torch.from_numpy(hidden(name, 12))
+    assert (one <= several * (1 + 1e-6)).all() and float((several - one)[:, beside].max()) > 1e-2
+    if name not in ("bert", "roberta"):  # where a norm follows, projections are of what has passed it
+        assert (weights.projection(traced(name)) <= several * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_alti_rows_sum_to_one_and_its_vectors_to_the_output(name: str) -> None:
     torch.testing.assert_close(weights.alti(traced(name)).sum(-1), torch.ones(3, 12, dtype=torch.float64))
     for number, layer in enumerate(traced(name).inside.layers):
@@ -171,7 +183,10 @@ def test_alti_rows_sum_to_one_and_its_vectors_to_the_output(name: str) -> None:
 
 def test_vectors_some_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = traced("bert")
-    whole = {edges: EDGES[edges].function(trace) for edges in ("value-norm", "block-norm", "alti", "value-zeroing")}
+    whole = {
+        edges: EDGES[edges].function(trace)
+        for edges in ("value-norm", "block-norm", "head-norm", "alti", "value-zeroing")
+    }
     monkeypatch.setattr(weights, "VECTORS", 12 * 32 * 5)
     monkeypatch.setattr("attnflow.capture.inside.COPIES", 12 * 2)
     for edges, expected in whole.items():
@@ -204,7 +219,7 @@ def test_ways_to_normalise(name: str, edges: str) -> None:
     default = traced(name).with_edges(edges)
     assert default.provenance["edges_normalized"] == ("none" if edges in BY_GRADIENT else "rows")
     assert np.array_equal(default.graph(0), graphs[default.provenance["edges_normalized"]])
-    whole = edges in ("alti", "answer", "block-norm")
+    whole = edges in ("alti", "answer", "block-norm", "head-norm", "projection")
     with_residual = graphs["rows"] if whole else (graphs["rows"] + np.eye(12)) / 2
     assert np.allclose(traced(name).with_edges(edges, "rows").graph(), with_residual)
 
@@ -506,8 +521,10 @@ def test_relatives_of_bert_have_their_parts_found(name: str) -> None:
     trace = architecture(name).trace(some_ids(), edges="alti")
     assert len({id(layer.sublayer) for layer in trace.inside.layers}) == 3  # also where layers share their modules
     np.testing.assert_allclose(trace.graph().sum(-1), 1, rtol=1e-5)
-    for edges in ("value-norm", "block-norm", "value-zeroing"):
+    for edges in ("value-norm", "block-norm", "head-norm", "value-zeroing"):
         assert EDGES[edges].function(trace).min() > 0
+    along = EDGES["projection"].function(trace)
+    assert along.min() == 0 < along.diagonal(0, 1, 2).min()  # what points away counts for nothing
 
 
 WITH_ALL = (
@@ -520,7 +537,7 @@ WITHOUT_PARTS = ("ModernBERT", "GPT-NeoX", "OPT", "Gemma 2", "Gemma 3")
 @pytest.mark.parametrize("name", [*WITH_ALL, *WITHOUT_PARTS])
 def test_which_models_have_which_edges(name: str) -> None:
     """What docs/edges.md says of them."""
-    parts = ["value-norm", "block-norm", "alti"]
+    parts = ["value-norm", "block-norm", "head-norm", "projection", "alti"]
     assert list(lacking(architecture(name))) == ([] if name in WITH_ALL else parts)
 
 
@@ -530,7 +547,7 @@ def test_a_norm_after_attention_is_refused_and_values_can_be_zeroed() -> None:
     visible = trace.with_edges("mean").graph(0) > 0
     bare = weights.value_zeroing(trace).numpy()
     assert (bare[~visible] == 0).all() and bare[visible].max() > 1e-6 and not visible.all()
-    for edges in ("alti", "block-norm", "value-norm"):
+    for edges in ("alti", "block-norm", "head-norm", "projection", "value-norm"):
         with pytest.raises(af.InputError) as told:
             trace.with_edges(edges)
         sentence = str(told.value)

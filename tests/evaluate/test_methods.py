@@ -51,7 +51,7 @@ def names(methods: Any) -> list[str]:
 
 def test_all_methods_of_an_encoder() -> None:
     found = methods_of(model("embedded"))
-    assert len(set(names(found))) == len(found) == 3 + 6 * 3 + 2 * (5 + 4) + 6 + 4 + 3
+    assert len(set(names(found))) == len(found) == 3 + 8 * 3 + 2 * (5 + 4) + 6 + 4 + 3
     assert [(m.name, m.kind, m.edges, m.normalize, m.propagation) for m in found[:3]] == [
         ("mean · raw", "paper", "mean", "rows", "raw"),
         ("mean · rollout", "paper", "mean", "rows", "rollout"),
@@ -102,7 +102,7 @@ def test_some_methods() -> None:
         (
             {"edges": ["alti", "values"]},
             "edges='values': expected one of 'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', "
-            "'block-norm', 'alti', 'answer', 'value-zeroing'",
+            "'block-norm', 'head-norm', 'projection', 'alti', 'answer', 'value-zeroing'",
         ),
         (
             {"importances": ["lime"]},

@@ -145,6 +145,44 @@ def block_norm(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     return np.array([[np.sqrt((z**2).sum()) for z in row] for row in T])
 
 
+def head_norm(model: Any, ids: Tensor, layer: int) -> np.ndarray:
+    """Σ_h α^h_qk ‖f^h(x_k)‖₂ + δ_qk ‖x_q‖₂."""
+    states, _, weights = run(model, ids, layer)
+    f = transformed(model, ids, layer)
+    heads, n, _ = f.shape
+    lengths = np.zeros((n, n))
+    for q in range(n):
+        for k in range(n):
+            for h in range(heads):
+                lengths[q, k] += weights[h, q, k] * np.sqrt((f[h, k] ** 2).sum())
+        lengths[q, q] += np.sqrt((states[q] ** 2).sum())
+    return lengths
+
+
+def projection(model: Any, ids: Tensor, layer: int) -> np.ndarray:
+    """Σ_h α^h_qk max(0, g(f^h(x_k))·y_q) / ‖y_q‖₂ + δ_qk max(0, g(x_q)·y_q) / ‖y_q‖₂; y and g as in `shares`."""
+    b = block(model, layer)
+    states, _, weights = run(model, ids, layer)
+    f = transformed(model, ids, layer)
+    T, rest = shares(model, ids, layer)
+    heads, n, _ = f.shape
+    along = np.zeros((n, n))
+    for q in range(n):
+        y, whole = T[q].sum(0) + rest[q], parts(model, ids, layer)[q].sum(0) + states[q] + b.b_O
+
+        def far(z: np.ndarray, y: np.ndarray = y, whole: np.ndarray = whole) -> float:
+            if b.after is not None:
+                s = np.sqrt(((whole - whole.mean()) ** 2).mean() + b.after.eps)
+                z = _array(b.after.weight) * (z - z.mean()) / s
+            return max(0.0, float(z @ y)) / np.sqrt((y**2).sum())
+
+        for k in range(n):
+            for h in range(heads):
+                along[q, k] += weights[h, q, k] * far(f[h, k])
+        along[q, q] += far(states[q])
+    return along
+
+
 def alti(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     """max(0, ‖y_q‖₁ − ‖y_q − T_q(k)‖₁), divided by its sum over k where that is not zero (Ferrando et al. 2022)."""
     T, rest = shares(model, ids, layer)

@@ -43,6 +43,19 @@ class Sublayer:
         scale = self.scale[start:stop]
         return (z - z.mean(-1, keepdim=True)) * scale.reshape(len(scale), *[1] * (z.dim() - 2), -1)
 
+    def direction(self) -> Tensor:
+        """[position, width], so that ``direction·z`` is how far ``g(z)`` points to y: ``g(z)·y / ‖y‖``."""
+        return direction_of(self.y, self.scale)
+
+
+def direction_of(y: Tensor, scale: Tensor | None) -> Tensor:
+    """``y / ‖y‖``, taken back through the norm where one follows: ``g(z)·y = z·centred(scale ⊙ y)``."""
+    unit = y / y.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
+    if scale is None:
+        return unit
+    scaled = unit * scale
+    return scaled - scaled.mean(-1, keepdim=True)
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:

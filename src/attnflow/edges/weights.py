@@ -87,6 +87,39 @@ def block_norm(trace: Pass) -> Tensor:
     return _each(trace, one)
 
 
+def head_norm(trace: Pass) -> Tensor:
+    """``Σ_h A^h[q, k]·‖f^h(x_k)‖ + [q = k]·‖x_q‖``: the lengths of what each head adds, and of what was there.
+
+    The sum of the lengths where `value_norm` takes the length of the sum: heads cannot cancel, and a scale for each head
+    and key is all there is to keep, so that these edges need no matrix (``memory="linear"``).
+    """
+
+    def one(layer: Layer) -> Tensor:
+        lengths = (layer.values @ _sublayer(layer).projection).norm(dim=-1)  # [head, key]
+        return torch.einsum("hqk,hk->qk", layer.weights, lengths) + torch.diag(layer.states.norm(dim=-1))
+
+    return _each(trace, one)
+
+
+def projection(trace: Pass) -> Tensor:
+    """``Σ_h A^h[q, k]·max(0, g_q·f^h(x_k)) + [q = k]·max(0, g_q·x_q)``: how far each part points to the whole.
+
+    g_q is the direction of y_q, what attention and the residual connection give together and `alti` compares with, of
+    length one; where a norm follows, parts pass it with its scale held constant. A part's share by its projection, in
+    place of ALTI's distance: heads are cut off at zero one by one, so that no matrix is needed (``memory="linear"``).
+    """
+
+    def one(layer: Layer) -> Tensor:
+        sublayer = _sublayer(layer)
+        direction = sublayer.direction()  # [query, width]
+        seen = torch.einsum("qw,hsw->hqs", direction, sublayer.projection)
+        along = (seen @ layer.values.mT).clamp(min=0)  # [head, query, key]
+        own = (direction * layer.states).sum(-1).clamp(min=0)
+        return (layer.weights * along).sum(0) + torch.diag(own)
+
+    return _each(trace, one)
+
+
 def alti(trace: Pass) -> Tensor:
     """``max(0, ‖y_q‖₁ - ‖y_q - T_q(x_k)‖₁)``, divided by its sum over k: how near a part comes to the whole.
 
@@ -316,6 +349,12 @@ EDGES: dict[str, Edges] = {
     "value-norm": Edges(value_norm, "the length of attention times the projected value, over all heads"),
     "block-norm": Edges(
         block_norm, "that length with the residual connection, and after the norm where it comes last", whole=True
+    ),
+    "head-norm": Edges(
+        head_norm, "the lengths of what each head adds, and of the state itself for the residual connection", whole=True
+    ),
+    "projection": Edges(
+        projection, "how far what each head adds, and the state itself, point to the layer's output", whole=True
     ),
     "alti": Edges(alti, "how much closer to the layer's output the vector of block-norm comes, as a share", whole=True),
     "answer": Edges(
