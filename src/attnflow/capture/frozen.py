@@ -26,6 +26,7 @@ from attnflow.capture import routes
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Collector, eager_function, is_collecting
 from attnflow.capture.freeze import Freeze
+from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.scores import Scores, scores_of
 from attnflow.capture.sublayer import layer_path
 from attnflow.errors import ModelError
@@ -183,12 +184,7 @@ class FrozenPass:
             self.readings[:] = [reading]  # attention calls write into it while the gradient passes: one at a time
             logits = self.logits.detach().requires_grad_()
             y = score(logits)
-            if not math.isfinite(float(y.detach())):
-                raise ModelError(
-                    f"the log-odds of this answer are {float(y.detach())}: {self.name} gives logits that are no numbers, "
-                    "or rules the answer out, and there is nothing to split into parts"
-                )
-            (slope,) = torch.autograd.grad(y, [logits])
+            slope = slope_of(self.name, y, logits)
             entered = list(self.states) if every else [self.states[0]]
             leaves = [*entered, *self.constants, *self.sources]
             gradients = torch.autograd.grad(
@@ -196,27 +192,15 @@ class FrozenPass:
             )
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
-        holds = [_dot(x, g) for x, g in zip(entered, gradients, strict=False)]
+        holds = [holdings(x, g)[0] for x, g in zip(entered, gradients, strict=False)]
         own = holds[0]
-        biases = sum(
-            _product(b.detach().double(), g.double())
-            for b, g in zip(self.constants, gradients[len(entered) :], strict=False)
-            if g is not None
-        )
-        head = float(y.detach()) - _product(logits.detach().double(), slope.double())
+        biases = float(constant_part(self.constants, gradients[len(entered) :]))
+        head = float(y.detach() - product(logits, slope))
         read = reading.total["self"][0].double()
         crossed = reading.total["cross"][0].double() if "cross" in reading.total else None
         ends = _ends(read, self.prefix, local)
-        parts = [float(own.sum()), float(ends.sum()), 0.0 if crossed is None else float(crossed.sum()), biases, head]
-        # the head's constant is exact by definition: beside a large one, small parts would hide what is wrong with them
-        size = float(own.abs().sum() + ends.abs().sum()) + abs(biases)
-        gap = abs(sum(parts) - float(y.detach())) / max(size, 1e-30)
-        if not gap <= self.slack:
-            raise ModelError(
-                f"{self.name} is not linear when attention, norms and gates are held constant: its edges carry other than "
-                f"the answer's score, by {gap:.2g} of it, so answer edges would mislead. Other edges, for example "
-                'edges="attention-gradient", need no such model'
-            )
+        through = 0.0 if crossed is None else float(crossed.sum())
+        gap = conserved(self.name, float(y.detach()), own, ends, biases, head + through, self.slack)
         layers, crossed_layers = (
             tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
             for kind in ("self", "cross")
@@ -234,16 +218,53 @@ class FrozenPass:
         )
 
 
-def _product(x: Tensor, slope: Tensor) -> float:
-    """Their product, in which tokens that a model rules out by logits of -inf have no part."""
-    return float(torch.where(slope == 0, 0, x * slope).sum())
+def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
+    """``∂y/∂logits`` of a score that is a number; otherwise there is nothing to split."""
+    if not math.isfinite(float(y.detach())):
+        raise ModelError(
+            f"the log-odds of this answer are {float(y.detach())}: {name} gives logits that are no numbers, "
+            "or rules the answer out, and there is nothing to split into parts"
+        )
+    (slope,) = torch.autograd.grad(y, [logits])
+    return slope
 
 
-def _dot(states: Tensor, gradient: Tensor | None) -> Tensor:
-    """``x·g`` of each position."""
+def product(x: Tensor, slope: Tensor) -> Tensor:
+    """Their product, one number, in which tokens that a model rules out by logits of -inf have no part."""
+    slope = slope.double()
+    return torch.where(slope == 0, 0, x.detach().double() * slope).sum()
+
+
+def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
+    """What constants that are added to states give to the score: one number."""
+    parts = [product(b, g) for b, g in zip(constants, gradients, strict=False) if g is not None]
+    return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
+
+
+def holdings(states: Tensor, gradient: Tensor | None) -> Tensor:
+    """``x·g`` of each position: [text, position]."""
     if gradient is None:
-        return torch.zeros(states.shape[1], dtype=torch.float64, device=states.device)
-    return (states.detach().double() * gradient.double()).sum(-1)[0]
+        return torch.zeros(states.shape[:2], dtype=torch.float64, device=states.device)
+    return (states.detach().double() * gradient.double()).sum(-1)
+
+
+def conserved(name: str, y: float, own: Tensor, ends: Tensor, biases: float, exact: float, slack: float) -> float:
+    """How far the parts are from y, relative to the sum of their sizes; refused where that is more than rounding.
+
+    own: what ends at the first layer's states. ends: what edges carry to where it ends. exact: parts that are no matter of
+    rounding, such as the head's constant.
+    """
+    total = float(own.sum()) + float(ends.sum()) + biases + exact
+    # beside a large exact part, small parts would hide what is wrong with them
+    size = float(own.abs().sum() + ends.abs().sum()) + abs(biases)
+    gap = abs(total - y) / max(size, 1e-30)
+    if not gap <= slack:
+        raise ModelError(
+            f"{name} is not linear when attention, norms and gates are held constant: its edges carry other than "
+            f"the answer's score, by {gap:.2g} of it, so answer edges would mislead. Other edges, for example "
+            'edges="attention-gradient", need no such model'
+        )
+    return gap
 
 
 def _ends(read: Tensor, prefix: int, local: bool) -> Tensor:
@@ -336,11 +357,9 @@ def _entering(model: Any, paths: Sequence[str], collector: Collector) -> Iterato
     def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if not is_collecting(collector):
             return None
-        entering = args[0] if args else named.get("hidden_states")
-        if not isinstance(entering, Tensor) or entering.dim() != 3:
-            raise ModelError("a layer of this model does not get its states [text, position, width] first")
+        entering = states_of(args, named)
         states.append(entering if states else entering.detach().requires_grad_())
-        return ((states[-1], *args[1:]), named) if args else (args, {**named, "hidden_states": states[-1]})
+        return with_states(args, named, states[-1])
 
     with ExitStack() as stack:
         for path in dict.fromkeys(paths):

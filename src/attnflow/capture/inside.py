@@ -16,6 +16,7 @@ from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, collecting, is_collecting
 from attnflow.capture.frozen import Evidence
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.layer_calls import output_of, states_of, with_states
 from attnflow.capture.passes import Pass
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Batch, Runner
@@ -137,7 +138,7 @@ def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: 
     def getting(seen: Seen) -> Callable[..., None]:
         def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
             if listening():
-                states = _states(args, named)
+                states = states_of(args, named)
                 if gradient and not states.requires_grad:  # so that there is a graph, also of a frozen model
                     states.requires_grad_()
                 seen.calls.append((args, named))
@@ -163,16 +164,6 @@ def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: 
         yield layers
 
 
-def _states(args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
-    states = args[0] if args else named.get("hidden_states")
-    if not isinstance(states, Tensor) or states.dim() != 3:
-        raise ModelError(
-            "a layer of this model does not get its states [text, position, width] first, and edges are about them: "
-            "trace it without edges"
-        )
-    return states
-
-
 def _in_order(seen: Mapping[str, Seen], paths: Sequence[str]) -> Iterator[tuple[Any, str, Any, Any, Tensor | None]]:
     """For every attention call its layer, with its arguments and the sublayer's output then; ALBERT shares layers."""
     times = dict.fromkeys(seen, 0)
@@ -192,7 +183,7 @@ def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | N
     assert call.heads is not None and call.value is not None
     weights, value = wide(call.heads[0]), wide(call.value[0])
     values = value.repeat_interleave(len(weights) // len(value), 0)
-    states = wide(_states(args, named)[0])
+    states = wide(states_of(args, named)[0])
     slack = 0.03 if half(model.dtype) else 1e-4
 
     def find_sublayer() -> Sublayer | str:
@@ -215,16 +206,16 @@ def wide(x: Tensor) -> Tensor:
 
 def _without(module: Any, args: tuple[Any, ...], named: Mapping[str, Any], keys: Tensor) -> Tensor:
     """Runs the layer again, on as many copies of the text as there are keys."""
-    states = _states(args, named).detach()
+    states = states_of(args, named).detach()
     n = states.shape[1]
     outputs = []
     for some in keys.to(states.device).split(max(1, COPIES // n)):
         copies = states.expand(len(some), -1, -1)
-        rest, more = (args[1:], dict(named)) if args else ((), {**named, "hidden_states": copies})
+        placed, by_name = with_states(args, named, copies)
         collector = Collector("without", without=some)
         with torch.no_grad(), collecting(collector), running():
-            out = module(*((copies, *rest) if args else ()), **more)
+            out = module(*placed, **by_name)
         if not collector.seen:
             raise ModelError("the attention of this layer was not seen when it ran again: trace the text once more")
-        outputs.append(wide(out[0] if isinstance(out, tuple) else out))
+        outputs.append(wide(output_of(out)))
     return torch.cat(outputs)
