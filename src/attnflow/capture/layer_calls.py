@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from attnflow.errors import ModelError
 
-Output = Tensor | tuple[Any, ...]
+Output: TypeAlias = Tensor | tuple[Any, ...]
 """What a layer gives: its states, alone or first of several things."""
 
 

@@ -31,7 +31,7 @@ class Operands:
 
 def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tensor, Scores]:
     """The output of the attention, [batch, query, head, size], and what a later `step` needs."""
-    plain = _plain(scores)
+    plain = plain_kind(scores)
     operands = scores
     if plain is None:
         out = torch.cat([mixed(scores.weights(*block), value) for block in scores.blocks()], dim=1)
@@ -111,7 +111,7 @@ def uniform_step(scores: Scores, rows: Tensor) -> Tensor:
     return rows.sum(-1, keepdim=True).expand(*rows.shape[:-1], scores.keys) / scores.keys
 
 
-def _plain(scores: Scores) -> str | None:
+def plain_kind(scores: Scores) -> str | None:
     """ "causal" or "full" where a fused kernel computes exactly this attention, else None."""
     if scores.softcap is not None or scores.sinks is not None or scores.bias is not None:
         return None

@@ -1,0 +1,79 @@
+"""The gradient of attention without its matrix: weights are computed again, for some queries at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.linear import attention_output, plain_kind
+from attnflow.capture.scores import Scores
+
+BLOCK_BYTES = {"cuda": 256 << 20}
+"""How large the weights of some queries may be where a device wants few large steps; elsewhere `Scores.blocks` says it."""
+
+
+def attention_with_gradient(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> tuple[Tensor, Scores]:
+    """The output of the attention, [batch, query, head, size], through which gradients pass, and its operands.
+
+    scores: the operands without their gradient. What does not require gradients, as queries and keys of a pass that holds
+    weights constant, gets none.
+    """
+    if plain_kind(scores) is not None and not (scores.query.is_cuda and scores.query.dtype == torch.float64):
+        # a fused function, whose own backward pass makes no matrix
+        out, operands = attention_output(replace(scores, query=query, key=key), value, False)
+        lse = None if operands.lse is None else operands.lse.detach()
+        return out, replace(scores, lse=lse)
+    out = _InBlocks.apply(query, key, value, scores)
+    return out, scores
+
+
+class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
+    """``o = P·v`` with ``dv = Pᵀ·do``, ``ds = P ⊙ (do·vᵀ - Σ(do ⊙ o))``, ``dq = scale·ds·k`` and ``dk = scale·dsᵀ·q``.
+
+    A sink takes a part of the weights and gives no value, so that it changes none of these.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        out, _ = attention_output(scores, value, False)
+        ctx.scores = scores
+        ctx.save_for_backward(value, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        value, out = ctx.saved_tensors
+        scores: Scores = ctx.scores
+        by_weights = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        d_query = torch.zeros_like(scores.query) if by_weights else None
+        d_key = torch.zeros_like(scores.key) if by_weights else None
+        d_value = torch.zeros_like(value)
+        key_heads = value.shape[1]
+        for start, stop in scores.blocks(BLOCK_BYTES.get(value.device.type)):
+            weights = scores.weights(start, stop)  # [batch, head, query, key]
+            batch, heads, rows, keys = weights.shape
+            weights = weights.reshape(batch, key_heads, -1, keys)  # all query heads of a key head, one above the other
+            upward = _stacked(gradient[:, start:stop], key_heads)
+            d_value[:, :, :keys] += weights.to(value.dtype).transpose(2, 3) @ upward
+            if d_query is None or d_key is None:
+                continue
+            along = upward @ value[:, :, :keys].transpose(2, 3)
+            mean = (upward * _stacked(out[:, start:stop], key_heads)).sum(-1, keepdim=True)
+            slope = weights * (along - mean) * scores.scale
+            queries = scores.query[:, :, start:stop].reshape(batch, key_heads, -1, scores.query.shape[-1])
+            if scores.softcap is not None:
+                raw = queries @ scores.key[:, :, :keys].transpose(2, 3)
+                slope = slope * (1 - torch.tanh(raw.to(slope.dtype) * (scores.scale / scores.softcap)) ** 2)
+            slope = slope.to(value.dtype)
+            d_query[:, :, start:stop] = (slope @ scores.key[:, :, :keys]).reshape(batch, heads, rows, -1)
+            d_key[:, :, :keys] += slope.transpose(2, 3) @ queries
+        return d_query, d_key, d_value, None
+
+
+def _stacked(rows: Tensor, key_heads: int) -> Tensor:
+    """[batch, query, head, size] -> [batch, key head, its heads × query, size]."""
+    batch, _, _, size = rows.shape
+    return rows.transpose(1, 2).reshape(batch, key_heads, -1, size)
