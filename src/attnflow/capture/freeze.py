@@ -72,19 +72,23 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
     """While active, scales and gates are constants to autograd, and so are all parameters.
 
     constants: what is added to states and does not come from them (biases), as leaves that collect gradients.
+    within: whether a layer runs whose states nobody can tell by their gradients, because there are none; then too they
+    keep their precision, so that the layer gives the same when it runs again with gradients.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.constants: list[Tensor] = []
+        self.within = False
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not torch.is_grad_enabled() or getattr(func, "__name__", "") == "__get__":
-            return func(*args, **kwargs)
+            kept = self.within and _narrows(func, args, kwargs) and not isinstance(args[0], Parameter)
+            return args[0] if kept else func(*args, **kwargs)
         args = tuple(x.detach() if isinstance(x, Parameter) else x for x in args)
         kwargs = {name: x.detach() if isinstance(x, Parameter) else x for name, x in kwargs.items()}
-        if _narrows(func, args, kwargs):
+        if _narrows(func, args, kwargs) and _depends(args[0]):
             return args[0]  # norms of double-precision models that compute in single would round what is linear
         if func is _F.linear:
             return self._linear(*args, **kwargs)
@@ -180,8 +184,8 @@ def _product(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _narrows(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-    """Whether states in double precision are about to be cast to single."""
-    if func not in _CASTS or not _depends(args[0]) or args[0].dtype != torch.float64:
+    """Whether numbers in double precision are about to be cast to single."""
+    if func not in _CASTS or args[0].dtype != torch.float64:
         return False
     return func is _T.float or torch.float32 in args[1:] or kwargs.get("dtype") == torch.float32
 

@@ -194,7 +194,7 @@ def run_layers(model: Runner, encoded: Encoded, checked: Checked, *, frozen: boo
     collector.attend = attend
     paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
     freeze = Freeze() if frozen else _Unchanging()
-    with torch.inference_mode(False), _keeping(model.model, paths, collector) as (calls, tops), freeze:
+    with torch.inference_mode(False), _keeping(model.model, paths, collector, freeze) as (calls, tops), freeze:
         batch = model.run_batch([encoded], checked, collector=collector, measure=False)
     if len(calls) != len(paths) or not tops:
         raise ModelError(
@@ -205,7 +205,9 @@ def run_layers(model: Runner, encoded: Encoded, checked: Checked, *, frozen: boo
 
 
 @contextmanager
-def _keeping(model: Any, paths: Sequence[str], collector: Collector) -> Iterator[tuple[list[LayerCall], list[Tensor]]]:
+def _keeping(
+    model: Any, paths: Sequence[str], collector: Collector, freeze: Freeze | _Unchanging
+) -> Iterator[tuple[list[LayerCall], list[Tensor]]]:
     """While it lasts, the calls of these layers are kept, and the output of the last is a leaf at which gradients begin."""
     if not all(paths):
         raise ModelError(f"{type(model).__name__} has no numbered layers, and gradients without matrices go by layers")
@@ -216,9 +218,13 @@ def _keeping(model: Any, paths: Sequence[str], collector: Collector) -> Iterator
         if is_collecting(collector):
             states = states_of(args, named).detach()
             calls.append(LayerCall(module, states, *with_states(args, named, torch.empty(0))))
+            freeze.within = True
 
     def leaving(module: Any, args: Any, out: Any) -> Any:
-        if not is_collecting(collector) or len(calls) != len(paths):
+        if not is_collecting(collector):
+            return None
+        freeze.within = False
+        if len(calls) != len(paths):
             return None
         tops.append(output_of(out).detach().requires_grad_())
         torch.set_grad_enabled(True)  # until the forward pass ends, which sets it back
@@ -260,6 +266,8 @@ def _attending(attended: list[_Attended], frozen: bool) -> Callable[..., Tensor]
 
 class _Unchanging(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
     """While active, parameters are constants, so that autograd keeps nothing for their sake."""
+
+    within = False
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

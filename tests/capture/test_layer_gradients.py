@@ -1,0 +1,226 @@
+"""Gradients layer by layer: the same edges as from matrices, nothing n×n, and one layer in memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import attnflow as af
+from attnflow.capture.layer_gradients import Descent, run_layers
+from attnflow.capture.linear import Operands
+from attnflow.edges.weights import attention_gradient, signed_edges
+from attnflow.errors import ModelError
+from helpers.small_tokenizers import wordpiece
+from helpers.wide import Living, Wide
+
+IDS = torch.randint(5, 30, (1, 14), generator=torch.Generator().manual_seed(1))
+SIZES: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 120,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+GPT2 = {
+    "n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 120, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2
+}  # fmt: skip
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT2LMHeadModel": ("GPT2Config", GPT2),
+    "LlamaForCausalLM": ("LlamaConfig", GROUPED),
+    "MistralForCausalLM": ("MistralConfig", {**GROUPED, "sliding_window": 5}),
+    "Gemma2ForCausalLM": (
+        "Gemma2Config",
+        {**GROUPED, "head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 2.0},
+    ),
+    "GptOssForCausalLM": (
+        "GptOssConfig",
+        {**GROUPED, "head_dim": 8, "sliding_window": 5, "num_local_experts": 4, "rope_parameters": ROPE},
+    ),
+    "GPTNeoXForCausalLM": ("GPTNeoXConfig", SIZES),
+    "AlbertForSequenceClassification": ("AlbertConfig", {**SIZES, "embedding_size": 16, "num_labels": 3}),
+    "BertForSequenceClassification": ("BertConfig", {**SIZES, "num_labels": 3}),
+    "BertForMaskedLM": ("BertConfig", SIZES),
+}
+
+
+def built(name: str, **more: Any) -> Any:
+    """In double precision, with weights large enough that every nonlinearity bends, and biases that are not zero."""
+    config, sizes = MODELS[name]
+    torch.manual_seed(0)
+    module = getattr(transformers, name)(getattr(transformers, config)(**{**sizes, **more}))
+    if name == "GptOssForCausalLM":
+        module.set_experts_implementation("eager")  # the fused one takes no double precision
+    for parameter_name, parameter in module.named_parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, 1.0 if "weight" in parameter_name else 0.0, 0.3)
+        else:
+            parameter.data.mul_(6)
+    return module.double()
+
+
+@cache
+def model(name: str) -> Any:
+    return af.wrap(built(name), wordpiece() if name == "BertForMaskedLM" else None)
+
+
+def ids_of(wrapped: Any) -> dict[str, torch.Tensor]:
+    if wrapped.tokenizer is None:
+        return {"input_ids": IDS}
+    masked = IDS.clone()
+    masked[0, 6] = wrapped.tokenizer.mask_token_id
+    return {"input_ids": masked}
+
+
+def likeliest(frozen: bool, place: int | None) -> Any:
+    """The logit of the likeliest answer, or its log-odds."""
+
+    def score(logits: torch.Tensor) -> torch.Tensor:
+        row = logits[0] if logits.dim() == 2 else logits[0, -1 if place is None else place]
+        chosen = int(row.argmax())
+        others = row.masked_fill(torch.arange(len(row)) == chosen, -torch.inf).logsumexp(-1)
+        return row[chosen] - (others if frozen else 0)
+
+    return score
+
+
+def descent(wrapped: Any, frozen: bool, inputs: Any = None) -> Descent:
+    encoded = wrapped.encode(ids_of(wrapped) if inputs is None else inputs)
+    layers = run_layers(wrapped, encoded, wrapped.verify(encoded), frozen=frozen)
+    return layers.descent(likeliest(frozen, 6 if wrapped.tokenizer is not None else None))
+
+
+def matrix(layer: Operands) -> torch.Tensor:
+    """Its edges [query, key] in one piece."""
+    n = layer.scores.queries
+    edges = layer.scores.edge_rows(layer.weighing, 0, n)[0]
+    return torch.nn.functional.pad(edges, (0, layer.scores.keys - edges.shape[1]))
+
+
+@pytest.mark.parametrize("blocks", [None, 1], ids=["whole", "blocks"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_matrices(name: str, blocks: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if blocks is not None:
+        monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", blocks)  # one query at a time
+    wrapped = model(name)
+    with Wide():
+        expected = attention_gradient(wrapped.trace(ids_of(wrapped), edges="attention-gradient"))
+        layers = list(descent(wrapped, False).operands())
+    assert [layer.number for layer in layers] == [2, 1, 0]
+    for layer in layers:
+        assert expected[layer.number].max() > 1e-5
+        torch.testing.assert_close(matrix(layer), expected[layer.number], rtol=1e-8, atol=1e-12)
+    assert all(p.grad is None for p in wrapped.model.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answer_edges_are_those_of_matrices(name: str) -> None:
+    wrapped = model(name)
+    with Wide():
+        trace = wrapped.trace(ids_of(wrapped), edges="answer")
+        expected, evidence = signed_edges(trace), trace.inside.evidence
+        way = descent(wrapped, True)
+        layers = list(way.operands())
+    for layer in layers:
+        torch.testing.assert_close(matrix(layer), expected[layer.number], rtol=1e-8, atol=1e-12)
+        assert layer.holds is not None
+        torch.testing.assert_close(layer.holds[0], evidence.holds[layer.number], rtol=1e-8, atol=1e-12)
+    assert way.conserved is not None and way.conserved.gap <= 1e-12
+    assert way.conserved.y == pytest.approx(evidence.y, rel=1e-12)
+    assert way.conserved.constants == pytest.approx(evidence.constants, rel=1e-9)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["gradient", "answer"])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Gemma2ForCausalLM", "BertForSequenceClassification"])
+def test_nothing_square_is_made_and_one_layer_is_alive(name: str, frozen: bool) -> None:
+    """n×n is 589,824 numbers; a text of 768 positions has 768·48 in its widest state."""
+    inputs = {"input_ids": torch.randint(5, 120, (1, 768), generator=torch.Generator().manual_seed(2))}
+    peaks, states = {}, 768 * 32 * 8
+    for depth in (2, 6):
+        wrapped = af.wrap(built(name, num_hidden_layers=depth, max_position_embeddings=768))
+        wrapped.verify(wrapped.encode(inputs))
+        way = descent(wrapped, frozen, inputs)
+        alive = Living()
+        with alive:
+            for layer in way.operands():
+                del layer
+        assert alive.largest <= 768 * 768 // 2  # the weights of a block of queries
+        peaks[depth] = alive.peak
+    assert peaks[6] <= peaks[2] + states  # four layers more, and not one state of theirs
+
+
+def test_a_whole_trace_is_larger_than_that() -> None:
+    """What the test above could fail on."""
+    wrapped = af.wrap(built("LlamaForCausalLM", max_position_embeddings=768))
+    inputs = {"input_ids": torch.randint(5, 120, (1, 768), generator=torch.Generator().manual_seed(2))}
+    wrapped.verify(wrapped.encode(inputs))
+    with Living() as alive:
+        wrapped.trace(inputs, edges="attention-gradient")
+    assert alive.largest >= 768 * 768 * 4 and alive.peak > 3 * 768 * 768 * 4 * 8
+
+
+class Sharing(torch.nn.Module):
+    """A layer whose output also depends on how often it ran: what it keeps from one call to the next."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner, self.calls = inner, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.inner(x) * (1 + self.calls)
+
+
+def test_a_layer_that_gives_something_else_again_is_refused() -> None:
+    module = built("LlamaForCausalLM")
+    wrapped = af.wrap(module)
+    wrapped.verify(wrapped.encode({"input_ids": IDS}))
+    module.model.layers[1].mlp = Sharing(module.model.layers[1].mlp)
+    sentence = "layer 1 of LlamaForCausalLM gives other states when it runs again than the next one got, by .* of them"
+    with pytest.raises(ModelError, match=sentence):
+        list(descent(wrapped, False).operands())
+
+
+class Squared(torch.nn.Module):
+    """Two factors that both depend on the states, and neither is a gate."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * (x + 1)
+
+
+def test_a_model_that_is_not_linear_is_refused() -> None:
+    module = built("LlamaForCausalLM")
+    module.model.layers[1].mlp = Squared(module.model.layers[1].mlp)
+    sentence = "LlamaForCausalLM is not linear when attention, norms and gates are held constant"
+    with pytest.raises(ModelError, match=sentence):
+        list(descent(af.wrap(module), True).operands())
+    list(descent(af.wrap(module), False).operands())  # its gradients are gradients
+
+
+def test_other_models_are_refused() -> None:
+    torch.manual_seed(0)
+    bloom = af.wrap(
+        transformers.BloomForCausalLM(transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=120))
+    )
+    with pytest.raises(ModelError, match="need one stack of layers and the attention interface of transformers"):
+        descent(bloom, False)
+
+
+def test_a_descent_may_be_made_again_and_leaves_the_model_as_it_was() -> None:
+    wrapped = model("GPT2LMHeadModel")
+    before = wrapped.forward({"input_ids": IDS})["logits"]
+    way = descent(wrapped, False)
+    first, second = ([matrix(layer) for layer in way.operands()] for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert torch.equal(wrapped.forward({"input_ids": IDS})["logits"], before)
+
+    with torch.no_grad():
+        third = [matrix(layer) for layer in descent(wrapped, False).operands()]
+        assert not torch.is_grad_enabled()
+    assert all(torch.equal(a, b) for a, b in zip(first, third, strict=True))
