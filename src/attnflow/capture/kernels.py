@@ -1,5 +1,5 @@
 # mypy: ignore-missing-imports, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""Attention weights times a few rows on the GPU, straight from queries and keys: no n×n matrix is ever stored.
+"""Attention weights times one row on the GPU, straight from queries and keys: no n×n matrix is ever stored.
 
 Keys are the rows of every tile of scores, so the sum over queries stays in a thread's registers, and all that a query
 needs is one number: ``r·exp(s - lse) = exp2(s·log2(e) + c)`` with ``c = log2(r) - lse·log2(e)``. Heads are added up
@@ -8,6 +8,8 @@ afterwards, in one order, so that two runs give the same bits.
 
 from __future__ import annotations
 
+import importlib
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +19,6 @@ import triton.language as tl
 Tensor = Any
 
 LOG2E = 1.4426950408889634
-ROWS_AT_ONCE = 16
 GLUON = "3.6."  # the Triton whose experimental language `hopper` is written in
 
 
@@ -33,46 +34,37 @@ def transposed_product(
     softcap: float | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """``out[b, row, k] = mean over heads of Σ_q r[b, row, q] · exp(s[b, h, q, k] - lse[b, h, q])``.
+    """``out[b, k] = mean over heads of Σ_q r[b, q] · exp(s[b, h, q, k] - lse[b, h, q])``.
 
     query: [batch, heads, queries, size]; key: [batch, kv heads, keys, size], each shared by ``heads / kv heads`` heads.
     lse: [batch, heads, queries], of the scores as the model's softmax saw them. Where it is not finite, the query has no
         key at all and gives 0.
-    r: [batch, rows, queries], not negative.
+    r: [batch, queries], not negative.
     causal: queries are aligned with the last keys; window: how many positions a query sees, its own included, to one
         side if causal and to both if not.
     bias: added to the scores, broadcast to [batch, heads, queries, keys]; -inf and the lowest number of its type mask.
 
-    Returns float32 [batch, rows, keys].
+    Returns float32 [batch, keys].
     """
     batch, heads, queries, size = query.shape
-    keys, rows = key.shape[2], r.shape[1]
-    r = r.float().contiguous()
-    shift = _shift(lse.reshape(batch, heads, queries).float().contiguous(), r if rows == 1 else None)
-    if rows == 1 and window is None and not softcap and bias is None and _on_hopper(query):
-        from attnflow.capture import hopper
-
-        if hopper.takes(query, key):
-            return hopper.sums(query, key, shift, scale * LOG2E, causal).mean(1, keepdim=True)
-    out = torch.empty((batch, rows, keys), dtype=torch.float32, device=query.device)
-    block_k, block_q, warps, stages = _tiles(query.dtype, size, rows > 1 or bias is not None)
-    for first in range(0, rows, ROWS_AT_ONCE):
-        some = r[:, first : first + ROWS_AT_ONCE].contiguous()
-        high = some if query.dtype == torch.float32 else some.bfloat16()
-        low = (some - high.float()).to(high.dtype)
-        partial = torch.empty((batch, heads, some.shape[1], keys), dtype=torch.float32, device=query.device)
-        _transposed_product[(triton.cdiv(keys, block_k), heads, batch)](
-            query, key, shift, high, low, partial, bias if bias is not None else shift,
-            *query.stride(), *key.stride(), *_bias_strides(bias, (batch, heads, queries, keys)),
-            heads, heads // key.shape[1], queries, shift.shape[2], keys, some.shape[1],
-            scale * LOG2E if not softcap else scale / softcap, (softcap or 0.0) * LOG2E, _lowest(bias),
-            CAUSAL=causal, WINDOW=window or 0, SOFTCAP=bool(softcap), BIAS=bias is not None, ONE=rows == 1,
-            SIZE=size, BLOCK_D=max(16, triton.next_power_of_2(size)), BLOCK_K=block_k, BLOCK_Q=block_q,
-            BLOCK_R=ROWS_AT_ONCE, PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32",
-            num_warps=warps, num_stages=stages,
-        )  # fmt: skip
-        out[:, first : first + ROWS_AT_ONCE] = partial.mean(1)
-    return out
+    keys = key.shape[2]
+    shift = shifts_of(lse.reshape(batch, heads, queries).float().contiguous(), r.float().contiguous())
+    if window is None and not softcap and bias is None:
+        fast = hopper_kernels(query)
+        if fast is not None and fast.takes(query) and fast.aligned(key):
+            return fast.sums(query, key, shift, scale * LOG2E, causal).mean(1)
+    out = torch.empty((batch, heads, keys), dtype=torch.float32, device=query.device)
+    block_k, block_q, warps, stages = _tiles(query.dtype, size, bias is not None)
+    _transposed_product[(triton.cdiv(keys, block_k), heads, batch)](
+        query, key, shift, out, bias if bias is not None else shift,
+        *query.stride(), *key.stride(), *bias_strides(bias, (batch, heads, queries, keys)),
+        heads, heads // key.shape[1], queries, shift.shape[2], keys,
+        scale * LOG2E if not softcap else scale / softcap, (softcap or 0.0) * LOG2E, lowest_bias(bias),
+        CAUSAL=causal, WINDOW=window or 0, SOFTCAP=bool(softcap), BIAS=bias is not None,
+        SIZE=size, BLOCK_D=max(16, triton.next_power_of_2(size)), BLOCK_K=block_k, BLOCK_Q=block_q,
+        PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return out.mean(1)
 
 
 def log_sum_exp(
@@ -94,13 +86,17 @@ def log_sum_exp(
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
+    if window is None and not softcap and bias is None and sinks is None:
+        fast = hopper_kernels(query)
+        if fast is not None and fast.takes(key) and fast.aligned(query):
+            return fast.log_sum_exp(query, key, scale * LOG2E, causal).mul_(1 / LOG2E)
     out = torch.empty((batch, heads, queries), dtype=torch.float32, device=query.device)
     block_q, block_k, warps, stages = _tiles(query.dtype, size, bias is not None)
     _log_sum_exp[(triton.cdiv(queries, block_q), heads, batch)](
         query, key, out, bias if bias is not None else out, sinks if sinks is not None else out,
-        *query.stride(), *key.stride(), *_bias_strides(bias, (batch, heads, queries, keys)),
+        *query.stride(), *key.stride(), *bias_strides(bias, (batch, heads, queries, keys)),
         heads, heads // key.shape[1], queries, keys,
-        scale * LOG2E if not softcap else scale / softcap, (softcap or 0.0) * LOG2E, _lowest(bias),
+        scale * LOG2E if not softcap else scale / softcap, (softcap or 0.0) * LOG2E, lowest_bias(bias),
         CAUSAL=causal, WINDOW=window or 0, SOFTCAP=bool(softcap), BIAS=bias is not None, SINKS=sinks is not None,
         SIZE=size, BLOCK_D=max(16, triton.next_power_of_2(size)), BLOCK_K=block_k, BLOCK_Q=block_q,
         PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
@@ -123,11 +119,27 @@ def _tiles(dtype: Any, size: int, busy: bool) -> tuple[int, int, int, int]:
     return 128, 64, 8 if busy else 4, 3
 
 
-def _on_hopper(x: Tensor) -> bool:
-    return str(triton.__version__).startswith(GLUON) and torch.cuda.get_device_capability(x.device) == (9, 0)
+def hopper_kernels(x: Tensor) -> Any:
+    """The module `hopper` where this tensor lies on a Hopper GPU and Triton has the language that it is written in.
+
+    That language is experimental: of any Triton but the one it was tested with, the plain kernels do everything.
+    """
+    if not x.is_cuda or torch.cuda.get_device_capability(x.device) != (9, 0):
+        return None
+    return _hopper()
 
 
-def _shift(lse: Tensor, r: Tensor | None) -> Tensor:
+@cache
+def _hopper() -> Any:
+    if not str(triton.__version__).startswith(GLUON):
+        return None
+    try:
+        return importlib.import_module("attnflow.capture.hopper")
+    except (ImportError, AttributeError):  # the language has moved, or parts of it have
+        return None
+
+
+def shifts_of(lse: Tensor, r: Tensor | None) -> Tensor:
     """What is added to a query's exponents of two: [batch, heads, queries rounded up], -inf where nothing counts."""
     batch, heads, queries = lse.shape
     padded = triton.cdiv(queries, 128) * 128
@@ -137,11 +149,11 @@ def _shift(lse: Tensor, r: Tensor | None) -> Tensor:
     return out
 
 
-def _bias_strides(bias: Tensor | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+def bias_strides(bias: Tensor | None, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(bias.expand(shape).stride()) if bias is not None else (0, 0, 0, 0)
 
 
-def _lowest(bias: Tensor | None) -> float:
+def lowest_bias(bias: Tensor | None) -> float:
     """What is at or under this in a bias was meant as a mask: half the lowest number, as biases may have been added up."""
     return float(torch.finfo(bias.dtype).min) / 2 if bias is not None else 0.0
 
@@ -161,7 +173,7 @@ def _shifts(lse, r, out, heads, queries, padded, ROW: tl.constexpr, BLOCK: tl.co
 
 
 @triton.jit
-def _bent(scores, scale, cap, SOFTCAP: tl.constexpr):
+def bent(scores, scale, cap, SOFTCAP: tl.constexpr):
     """Raw products as exponents of two. tanh by exp2, which is exact enough at both ends and needs no library."""
     if SOFTCAP:
         return cap - 2 * cap / (tl.exp2(scores * (scale * 2.8853900817779268)) + 1)
@@ -169,7 +181,7 @@ def _bent(scores, scale, cap, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def _visible(at_q, at_k, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+def visible(at_q, at_k, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     if CAUSAL and WINDOW > 0:
         return (at_k <= at_q) & (at_k > at_q - WINDOW)
     elif CAUSAL:
@@ -180,11 +192,11 @@ def _visible(at_q, at_k, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
 
 @triton.jit
 def _transposed_product(
-    query, key, shift, high, low, out, bias,
+    query, key, shift, out, bias,
     q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, b_b, b_h, b_q, b_k,
-    heads, group, queries, padded, keys, rows, scale, cap, lowest,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ONE: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_R: tl.constexpr,
+    heads, group, queries, padded, keys, scale, cap, lowest,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0) * BLOCK_K
@@ -199,7 +211,6 @@ def _transposed_product(
     )  # fmt: skip
     base_q = query + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
     base_c = shift + (b * heads + h).to(tl.int64) * padded
-    base_r = b.to(tl.int64) * rows * queries
     offset = keys - queries
     # Queries that see any of these keys, and among them those that see all: only the others need a mask.
     begin, all_from, all_to, end = 0, 0, queries, queries
@@ -216,8 +227,7 @@ def _transposed_product(
     all_from = tl.minimum(tl.cdiv(all_from, BLOCK_Q) * BLOCK_Q, tl.maximum(end, begin))
     if WINDOW > 0:
         all_to = tl.maximum(all_to // BLOCK_Q * BLOCK_Q, all_from)
-    r = tl.arange(0, BLOCK_R)
-    sums = tl.zeros([BLOCK_K] if ONE else [BLOCK_K, BLOCK_R], tl.float32)
+    sums = tl.zeros([BLOCK_K], tl.float32)
     for zone in tl.static_range(3):
         if zone == 0:
             lower, upper = begin, all_from
@@ -234,7 +244,7 @@ def _transposed_product(
                     mask=inside[None, :] & (d < SIZE)[:, None], other=0.0,
                 )  # fmt: skip
                 c = tl.load(base_c + at_q, mask=inside, other=-float("inf"))
-                s = _bent(tl.dot(k, q, input_precision=PRECISION), scale, cap, SOFTCAP)
+                s = bent(tl.dot(k, q, input_precision=PRECISION), scale, cap, SOFTCAP)
                 if BIAS:
                     added = tl.load(
                         bias + b.to(tl.int64) * b_b + h.to(tl.int64) * b_h
@@ -244,36 +254,9 @@ def _transposed_product(
                     s = tl.where(added > lowest, s + added * 1.4426950408889634, -float("inf"))
                 p = tl.exp2(s + c[None, :])
                 if zone != 1:
-                    p = tl.where(_visible((at_q + offset)[None, :], at_k[:, None], CAUSAL, WINDOW), p, 0.0)
-                if ONE:
-                    sums += tl.sum(p, 1)
-                else:
-                    within = base_r + r.to(tl.int64)[None, :] * queries + at_q[:, None]
-                    exists = inside[:, None] & (r < rows)[None, :]
-                    r_high = tl.load(high + within, mask=exists, other=0.0)
-                    if PRECISION == "tf32x3":
-                        part = tl.dot(p, r_high, input_precision="tf32x3")
-                    else:
-                        # Two bfloat16 hold 16 bits of a weight, and the product of the two low parts is under the
-                        # last. Cut off rather than rounded: rounding to and fro would take the units exp2 needs.
-                        r_low = tl.load(low + within, mask=exists, other=0.0)
-                        p_high = (p.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
-                        p_low = (p - p_high).to(tl.bfloat16)
-                        p_high = p_high.to(tl.bfloat16)
-                        part = tl.dot(p_high, r_high)
-                        part = tl.dot(p_high, r_low, part)
-                        part = tl.dot(p_low, r_high, part)
-                    # Tensor cores cut sums off, which adds up over many tiles, and the compiler would make a plain
-                    # sum theirs: hence fma.
-                    sums = tl.fma(part, tl.full([BLOCK_K, BLOCK_R], 1.0, tl.float32), sums)
-    base_o = out + (b * heads + h).to(tl.int64) * rows * keys
-    if ONE:
-        tl.store(base_o + at_k, sums, mask=at_k < keys)
-    else:
-        tl.store(
-            base_o + r.to(tl.int64)[None, :] * keys + at_k[:, None], sums,
-            mask=(at_k < keys)[:, None] & (r < rows)[None, :],
-        )  # fmt: skip
+                    p = tl.where(visible((at_q + offset)[None, :], at_k[:, None], CAUSAL, WINDOW), p, 0.0)
+                sums += tl.sum(p, 1)
+    tl.store(out + (b * heads + h).to(tl.int64) * keys + at_k, sums, mask=at_k < keys)
 
 
 @triton.jit
@@ -313,7 +296,7 @@ def _log_sum_exp(
             base_k + at_k.to(tl.int64)[None, :] * k_t + d[:, None] * k_d,
             mask=inside[None, :] & (d < SIZE)[:, None], other=0.0,
         )  # fmt: skip
-        s = _bent(tl.dot(q, k, input_precision=PRECISION), scale, cap, SOFTCAP)
+        s = bent(tl.dot(q, k, input_precision=PRECISION), scale, cap, SOFTCAP)
         if BIAS:
             added = tl.load(
                 bias + b.to(tl.int64) * b_b + h.to(tl.int64) * b_h
@@ -323,7 +306,7 @@ def _log_sum_exp(
             s = tl.where(added > lowest, s + added * 1.4426950408889634, -float("inf"))
         seen = inside[None, :]
         if CAUSAL or WINDOW > 0:
-            seen = seen & _visible((at_q + offset)[:, None], at_k[None, :], CAUSAL, WINDOW)
+            seen = seen & visible((at_q + offset)[:, None], at_k[None, :], CAUSAL, WINDOW)
         s = tl.where(seen, s, -float("inf"))
         higher = tl.maximum(top, tl.max(s, 1))
         total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(s - higher[:, None]), 1)
