@@ -12,7 +12,7 @@ from typing import Any
 from attnflow.errors import InputError
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128
-ROWS = (1, 4, 16)
+ROWS = (1, 16, 256)
 LONG_ENOUGH = 100  # ms
 AUTOGRAD_UP_TO = 40_000  # the generic route is slow and only there for comparison
 
@@ -50,32 +50,43 @@ def _torch() -> Any:
 
 
 def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
-    from attnflow.capture.kernels import log_sum_exp, transposed_product
+    from attnflow.capture.kernels import log_sum_exp
+    from attnflow.capture.linear import pass_down, step
+    from attnflow.capture.scores import Scores, Weighing
 
     generator = torch.Generator("cuda").manual_seed(0)
 
     def normal(heads: int) -> Any:
         return torch.randn(1, heads, length, SIZE, device="cuda", dtype=torch.bfloat16, generator=generator)
 
-    query, key, value = normal(HEADS), normal(KV_HEADS), normal(KV_HEADS)
+    query, key, value, direction = normal(HEADS), normal(KV_HEADS), normal(KV_HEADS), normal(HEADS)
     r = torch.rand(1, max(ROWS), length, device="cuda", generator=generator)
     r /= r.sum(-1, keepdim=True)
     options = {"scale": SIZE**-0.5, "causal": True}
     lse = log_sum_exp(query, key, **options)
+    scores = Scores(query, key, SIZE**-0.5, causal=True, lse=lse)
+    lengths = torch.rand(1, HEADS, length, device="cuda", generator=generator)
+    own = torch.rand(1, length, device="cuda", generator=generator)
+    normed, directed = Weighing(1.0, lengths=lengths), Weighing(1 / HEADS, direction=direction, value=value)
 
     calls: dict[str, Callable[[], Any]] = {}
     forwards = _forwards(torch, query, key, value)
     calls |= forwards
-    steps = {f"step, {n} row{'s' if n > 1 else ''}": n for n in ROWS}
-    for name, n in steps.items():
+    steps: dict[str, tuple[Any, Any]] = {}  # the reference of each: what its edges weigh, and its rows
+    for n in ROWS:
         some = r[:, :n].contiguous()
-        calls[name] = lambda some=some: transposed_product(query, key, lse, some, **options)  # type: ignore[misc]
+        name = f"step, {n} row{'s' if n > 1 else ''}"
+        steps[name] = Weighing(1 / HEADS), some
+        calls[name] = lambda some=some: step(scores, some)  # type: ignore[misc]
+    one = r[:, :1].contiguous()
+    steps["value norms, 1 row"], steps["directions, 1 row"] = (normed, one), (directed, one)
+    calls["value norms, 1 row"] = lambda: pass_down(scores, one, normed, own, normalized=True)
+    calls["directions, 1 row"] = lambda: pass_down(scores, one, directed)
     calls["lse alone"] = lambda: log_sum_exp(query, key, **options)
     if length <= AUTOGRAD_UP_TO:
         calls["step, 1 row, by autograd"] = _by_autograd(torch, query, key, value, r[:, 0])
 
     sample = torch.randint(length, (32,), device="cuda", generator=generator)
-    expected = _reference(torch, query, key, lse, r, sample)
     measured: dict[str, dict[str, Any]] = {}
     for name, call in calls.items():
         call()  # compiled now, measured later
@@ -85,7 +96,11 @@ def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
         out = call()
         measured[name] = {"extra_mib": (torch.cuda.max_memory_allocated() - before) / 2**20, "error": None}
         if name in steps:
-            reference = expected[:, : steps[name]]
+            weighing, some = steps[name]
+            if weighing is normed:  # the sums of its rows are checked by what the rows below sum to
+                measured[name]["error"] = float((out.sum(-1) - some.sum(-1)).abs().max())
+                continue
+            reference = _reference(torch, query, key, lse, some, sample, weighing)
             got = out[:, :, sample].double()
             measured[name]["error"] = float((got - reference).norm() / reference.norm())
         del out
@@ -139,15 +154,19 @@ def _by_autograd(torch: Any, query: Any, key: Any, value: Any, r: Any) -> Callab
     return lambda: torch.autograd.grad(out, leaf, incoming, retain_graph=True)
 
 
-def _reference(torch: Any, query: Any, key: Any, lse: Any, r: Any, sample: Any) -> Any:
+def _reference(torch: Any, query: Any, key: Any, lse: Any, r: Any, sample: Any, weighing: Any) -> Any:
     """[1, rows, sample] in float64, head by head."""
     position = torch.arange(query.shape[2], device="cuda")[:, None]
     total = torch.zeros(1, r.shape[1], len(sample), dtype=torch.float64, device="cuda")
     for h in range(HEADS):
         chosen = key[0, h * KV_HEADS // HEADS, sample].double()
         scores = query[0, h].double() @ chosen.T * SIZE**-0.5 - lse[0, h].double()[:, None]
-        total += r.double() @ scores.exp().masked_fill(sample[None] > position, 0.0)
-    return total / HEADS
+        edges = scores.exp().masked_fill(sample[None] > position, 0.0)
+        if weighing.direction is not None:
+            values = weighing.value[0, h * KV_HEADS // HEADS, sample].double()
+            edges *= (weighing.direction[0, h].double() @ values.T).clamp(min=0)
+        total += r.double() @ edges
+    return total * weighing.factor
 
 
 def _medians(torch: Any, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="the kernels need Triton")
 if not torch.cuda.is_available():
     pytest.skip("the kernels need an NVIDIA GPU", allow_module_level=True)
 
-from attnflow.capture import kernels  # noqa: E402
+from attnflow.capture import edge_kernels, kernels  # noqa: E402
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -72,28 +72,20 @@ def made(case: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
 
 
 CASES: list[dict[str, Any]] = [
-    *({"dtype": d, "causal": c, "size": s} for d, c, s in itertools.product((BF16, FP16, FP32), (0, 1), (64, 128))),
-    *({"dtype": d, "causal": 1, "size": s, "rows": 3} for d, s in itertools.product((BF16, FP32), (80, 96, 256))),
-    *({"dtype": BF16, "causal": 1, "size": 128, "group": g, "queries": 1000, "batch": 2} for g in (1, 3, 4, 8)),
-    *({"causal": 1, "size": 128, "queries": n, "rows": r} for n, r in itertools.product((1, 17, 1000), (1, 2, 16))),
-    *({"causal": 1, "size": 128, "queries": q, "keys": k} for q, k in ((17, 1000), (1, 300), (300, 200), (129, 130))),
-    *({"causal": c, "window": w, "queries": 500, "rows": r} for c, w, r in
-      ((1, 1, 1), (1, 100, 1), (1, 333, 4), (0, 64, 1), (0, 200, 4), (1, 10_000, 1))),
-    {"causal": 1, "window": 40, "queries": 70, "keys": 500, "group": 2},
-    {"causal": 0, "queries": 100, "keys": 1000, "rows": 5, "batch": 2},
+    *({"dtype": d, "causal": c, "size": s} for d, c, s in itertools.product((BF16, FP32), (0, 1), (64, 128))),
+    {"dtype": FP16, "causal": 1, "size": 128},
+    *({"dtype": d, "causal": 1, "size": s} for d, s in ((BF16, 80), (FP32, 96), (BF16, 256))),
+    *({"causal": 1, "size": 128, "group": g, "queries": 1000, "batch": 2} for g in (3, 4)),
+    *({"causal": 1, "size": 128, "queries": q, "keys": k} for q, k in ((1, 1), (17, 1000), (300, 200), (129, 130))),
+    *({"causal": c, "window": w, "queries": 500} for c, w in ((1, 1), (1, 333), (0, 64), (1, 10_000))),
     {"causal": 0, "size": 128, "queries": 1000, "keys": 130, "batch": 2, "group": 3},
     {"causal": 1, "softcap": 20.0, "size": 256, "group": 2},
-    {"causal": 1, "softcap": 30.0, "window": 64, "dtype": FP32, "rows": 2},
-    {"bias": "bhqk"},
+    {"causal": 1, "softcap": 30.0, "window": 64, "dtype": FP32},
     {"bias": "1h1k", "group": 2, "batch": 2, "dtype": FP32},
-    {"bias": "b11k", "batch": 2, "causal": 1, "rows": 20},
     {"bias": "11qk", "lowest": "inf"},
-    {"bias": "b1qk", "lowest": "dtype", "batch": 2, "rows": 2},
-    {"bias": "bhqk", "lowest": "dtype", "dtype": FP32, "softcap": 15.0, "size": 256, "rows": 2},
+    {"bias": "b1qk", "lowest": "dtype", "batch": 2},
     {"sinks": 1, "causal": 1, "group": 4, "window": 128, "queries": 300},
-    {"sinks": 1, "bias": "bhqk", "lowest": "inf"},
     {"causal": 1, "size": 128, "sparse": 1, "queries": 700},
-    {"causal": 1, "size": 128, "sparse": 1, "queries": 700, "rows": 33},
     {"causal": 1, "size": 128, "transposed": 1, "group": 4, "queries": 600, "batch": 2},
     {"causal": 1, "size": 32, "transposed": 1, "queries": 100},
 ]  # fmt: skip
@@ -103,56 +95,168 @@ def names(case: dict[str, Any]) -> str:
     return "-".join(f"{k}={str(v).removeprefix('torch.')}" for k, v in case.items())
 
 
-@pytest.mark.parametrize("case", CASES, ids=names)
-def test_against_the_definition(case: dict[str, Any]) -> None:
-    query, key, r, bias = made(case)
-    sinks = torch.linspace(-2, 2, query.shape[1], device="cuda") if case.get("sinks") else None
-    given = {
+def options(case: dict[str, Any], query: Any, bias: Any) -> dict[str, Any]:
+    return {
         "scale": 1.7 / math.sqrt(query.shape[3]),
         "causal": bool(case.get("causal")),
         "window": case.get("window"),
         "softcap": case.get("softcap"),
         "bias": bias,
     }
-    P, expected_lse = weights(query, key, **given, sinks=sinks)
-    lse = kernels.log_sum_exp(query, key, **given, sinks=sinks)
+
+
+@pytest.fixture(params=["best", "plain"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of the GPU that is there, and the plain ones, which are all that other GPUs have."""
+    if request.param == "plain":
+        monkeypatch.setattr(kernels, "GLUON", "no such version")
+        kernels.forget_hopper()
+        request.addfinalizer(kernels.forget_hopper)
+
+
+@pytest.mark.parametrize("case", CASES, ids=names)
+def test_against_the_definition(case: dict[str, Any]) -> None:
+    query, key, r, bias = made(case)
+    sinks = torch.linspace(-2, 2, query.shape[1], device="cuda") if case.get("sinks") else None
+    known = options(case, query, bias)
+    P, expected_lse = weights(query, key, **known, sinks=sinks)
+    lse = kernels.log_sum_exp(query, key, **known, sinks=sinks)
     torch.testing.assert_close(lse.double(), expected_lse, rtol=3e-6, atol=3e-5)
-    expected = (r.double()[:, None] @ P).mean(1)
-    out = kernels.transposed_product(query, key, lse, r, **given)
+    expected = (r.double()[:, None] @ P).mean(1)[:, 0]
+    out = kernels.transposed_product(query, key, lse, r[:, 0], **known)
     assert out.shape == expected.shape
     assert out.dtype == torch.float32
     error = (out.double() - expected).norm() / expected.norm()
     assert error < (1e-5 if query.dtype != FP32 else 3e-5), error
-    assert torch.equal(out, kernels.transposed_product(query, key, lse, r, **given))  # in one order: the same bits
+    assert torch.equal(
+        out, kernels.transposed_product(query, key, lse, r[:, 0], **known)
+    )  # in one order: the same bits
     if sinks is None and expected_lse.isfinite().all():
         torch.testing.assert_close(out.sum(-1), torch.ones_like(out.sum(-1)), rtol=2e-5, atol=0)
 
 
-@pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("bad", [-math.inf, math.nan, math.inf, -3.0e38])
-def test_queries_without_keys_give_zero(rows: int, bad: float) -> None:
-    query, key, r, _ = made({"size": 128, "queries": 300, "rows": rows})
+def test_queries_without_keys_give_zero(bad: float) -> None:
+    query, key, r, _ = made({"size": 128, "queries": 300})
     lse = kernels.log_sum_exp(query, key, scale=0.1)
-    whole = kernels.transposed_product(query, key, lse, r * (torch.arange(300, device="cuda") >= 100), scale=0.1)
+    late = r[:, 0] * (torch.arange(300, device="cuda") >= 100)
+    whole = kernels.transposed_product(query, key, lse, late, scale=0.1)
     lse[:, :, :100] = bad
-    assert torch.equal(kernels.transposed_product(query, key, lse, r, scale=0.1), whole)
+    assert torch.equal(kernels.transposed_product(query, key, lse, r[:, 0], scale=0.1), whole)
+    rows = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=1.0)
+    assert (rows[:, :100] == 0).all()
+    assert (rows[:, 100:] > 0).all()
 
 
 def test_no_weight_gives_zero() -> None:
     query, key, r, _ = made({"size": 128, "queries": 300})
     lse = kernels.log_sum_exp(query, key, scale=0.1, causal=True)
     r[:, :, 50:] = 0.0
-    out = kernels.transposed_product(query, key, lse, r, scale=0.1, causal=True)
-    assert (out[:, :, 50:] == 0).all()
-    assert (out[:, :, :50] > 0).all()
+    out = kernels.transposed_product(query, key, lse, r[:, 0], scale=0.1, causal=True)
+    assert (out[:, 50:] == 0).all()
+    assert (out[:, :50] > 0).all()
 
 
-def test_plain_kernel_and_hopper_kernel_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+EDGE_CASES: list[dict[str, Any]] = [
+    {"causal": 1, "size": 128, "group": 4, "kv": 8, "queries": 700},
+    {"causal": 0, "size": 64, "queries": 300, "keys": 500, "batch": 2},
+    {"causal": 1, "size": 128, "queries": 200, "keys": 900, "group": 2, "transposed": 1},
+    {"causal": 1, "size": 80, "dtype": FP16},
+    {"causal": 1, "size": 256, "softcap": 20.0, "window": 100},
+    {"causal": 0, "window": 64, "dtype": FP32},
+    {"bias": "b1qk", "lowest": "dtype", "batch": 2},
+]
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("kind", ["mean", "lengths", "positive", "signed"])
+@pytest.mark.parametrize("case", EDGE_CASES, ids=names)
+def test_edges_against_the_definition(case: dict[str, Any], kind: str) -> None:
+    query, key, _, bias = made(case)
+    known = options(case, query, bias)
+    P, lse = weights(query, key, **known, sinks=None)
+    generator = torch.Generator("cuda").manual_seed(2)
+    direction, value = (torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in (query, key))
+    lengths = torch.rand(P.shape[0], P.shape[1], P.shape[3], device="cuda", generator=generator)
+    along = direction.double() @ value.double().repeat_interleave(query.shape[1] // key.shape[1], 1).mT
+    more: dict[str, Any] = {}
+    if kind == "lengths":
+        P, more = P * lengths.double()[:, :, None], {"lengths": lengths}
+    elif kind != "mean":
+        P = P * (along if kind == "signed" else along.clamp(min=0))
+        more = {"direction": direction, "value": value, "signed": kind == "signed"}
+    expected = P.sum(1) * 0.25
+    out = edge_kernels.edge_rows(query, key, lse.float(), factor=0.25, **known, **more)
+    assert out.shape == expected.shape
+    assert (out.double() - expected).norm() / expected.norm() < 3e-5
+    assert torch.equal(out, edge_kernels.edge_rows(query, key, lse.float(), factor=0.25, **known, **more))
+    # rows in two parts, the second added to what is there
+    half = query.shape[2] // 2
+    if bias is None:
+        later = {k: v[:, :, half:] if k == "direction" else v for k, v in more.items()}
+        there = torch.ones_like(out[:, half:])
+        edge_kernels.edge_rows(
+            query[:, :, half:], key, lse.float()[:, :, half:], factor=0.25, out=there, **known, **later
+        )
+        torch.testing.assert_close(there - 1, out[:, half:], rtol=0, atol=1e-5)
+    rows = torch.randn(P.shape[0], 37, P.shape[2], device="cuda", generator=generator)
+    for some in (rows, rows[:, :1], rows[:, :17]):
+        product = edge_kernels.thin_product(some, out)
+        exact = some.double() @ out.double()
+        assert (product.double() - exact).norm() / exact.norm() < 3e-5
+
+
+@pytest.mark.parametrize("kind", ["mean", "signed"])
+def test_keys_in_pages(kind: str) -> None:
+    query, key, _, _ = made({"size": 128, "queries": 40, "keys": 333, "kv": 2, "group": 2})
+    generator = torch.Generator("cuda").manual_seed(2)
+    direction, value = (torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in (query, key))
+    more = {"direction": direction, "value": value, "signed": True} if kind == "signed" else {}
+    lse = kernels.log_sum_exp(query, key, scale=0.1)
+    whole = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=1.0, **more)
+    numbers = torch.randperm(30, device="cuda", generator=generator)[:21].int()  # 21 pages of 16
+
+    def pooled(x: Any) -> Any:
+        pool = torch.randn(30, 16, 2, 128, device="cuda", generator=generator).to(x.dtype)
+        padded = torch.nn.functional.pad(x[0].transpose(0, 1), (0, 0, 0, 0, 0, 3)).reshape(21, 16, 2, 128)
+        pool[numbers.long()] = padded
+        return pool.reshape(480, 2, 128).transpose(0, 1)[None]
+
+    if kind == "signed":
+        more["value"] = pooled(value)
+    paged = edge_kernels.edge_rows(
+        query, pooled(key), lse, scale=0.1, factor=1.0, table=(numbers, 16), keys=333, **more
+    )
+    torch.testing.assert_close(paged, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_side_by_side() -> None:
+    query, key, _, _ = made({"size": 64, "queries": 300, "batch": 2})
+    place = torch.arange(300, device="cuda")
+    first = (place // 70 * 70).int().expand(2, -1).contiguous()
+    last = place.int().expand(2, -1).contiguous()
+    bias = torch.full((2, 1, 300, 300), -math.inf, device="cuda")
+    seen = (place[None] >= first[0, :, None]) & (place[None] <= last[0, :, None])
+    bias.masked_fill_(seen, 0.0)
+    lse = kernels.log_sum_exp(query, key, scale=0.1, spans=(first, last))
+    torch.testing.assert_close(lse, kernels.log_sum_exp(query, key, scale=0.1, bias=bias), rtol=1e-6, atol=1e-6)
+    out = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=0.5, spans=(first, last))
+    expected = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=0.5, bias=bias)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_plain_and_hopper_kernels_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, r, _ = made({"size": 128, "queries": 2000, "group": 4, "batch": 2})
-    if not kernels._on_hopper(query):
-        pytest.skip("the second kernel needs a Hopper GPU and Triton 3.6")
+    if kernels.hopper_kernels(query) is None:
+        pytest.skip("the second kernels need a Hopper GPU and Triton 3.6")
     lse = kernels.log_sum_exp(query, key, scale=0.1, causal=True)
-    fast = kernels.transposed_product(query, key, lse, r, scale=0.1, causal=True)
-    monkeypatch.setattr(kernels, "_on_hopper", lambda x: False)
-    plain = kernels.transposed_product(query, key, lse, r, scale=0.1, causal=True)
+    fast = kernels.transposed_product(query, key, lse, r[:, 0], scale=0.1, causal=True)
+    monkeypatch.setattr(kernels, "GLUON", "no such version")
+    kernels.forget_hopper()
+    try:
+        plain_lse = kernels.log_sum_exp(query, key, scale=0.1, causal=True)
+        plain = kernels.transposed_product(query, key, lse, r[:, 0], scale=0.1, causal=True)
+    finally:
+        kernels.forget_hopper()
+    torch.testing.assert_close(lse, plain_lse, rtol=1e-6, atol=1e-5)
     torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-9)

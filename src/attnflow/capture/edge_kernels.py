@@ -17,6 +17,7 @@ from attnflow.capture.kernels import (
     LOG2E,
     bent,
     bias_strides,
+    copied,
     hopper_kernels,
     lowest_bias,
     shifts_of,
@@ -68,9 +69,9 @@ def edge_rows(
     if out is None:
         out = torch.empty((batch, queries, keys), dtype=torch.float32, device=query.device)
     if window is None and not softcap and bias is None and spans is None and table is None:
-        fast = hopper_kernels(query)
+        fast = hopper_kernels(query, "hopper_edges")
         operands = [x for x in (query, key, direction, value) if x is not None]
-        if fast is not None and all(fast.takes(x) for x in operands):
+        if fast is not None and all(map(copied, operands)):
             fast.edge_rows(
                 query, key, shift, out, scale * LOG2E, factor, causal, offset, lengths, direction, value, signed, add
             )
@@ -146,12 +147,10 @@ def _edge_rows(
     if CAUSAL:
         if start_k > start_q + BLOCK_Q - 1 + offset:
             count = 0
-    elif WINDOW > 0:
-        if start_k > start_q + BLOCK_Q - 2 + WINDOW + offset:
-            count = 0
-    if WINDOW > 0:
-        if start_k + BLOCK_K - 1 < start_q + offset - WINDOW + 1:
-            count = 0
+    elif WINDOW > 0 and start_k > start_q + BLOCK_Q - 2 + WINDOW + offset:
+        count = 0
+    if WINDOW > 0 and start_k + BLOCK_K - 1 < start_q + offset - WINDOW + 1:
+        count = 0
     seen = exists_q[:, None] & exists_k[None, :]
     if CAUSAL or WINDOW > 0:
         seen = seen & visible((at_q + offset)[:, None], at_k[None, :], CAUSAL, WINDOW)

@@ -51,7 +51,7 @@ def transposed_product(
     shift = shifts_of(lse.reshape(batch, heads, queries).float().contiguous(), r.float().contiguous())
     if window is None and not softcap and bias is None:
         fast = hopper_kernels(query)
-        if fast is not None and fast.takes(query) and fast.aligned(key):
+        if fast is not None and copied(query) and aligned(key):
             return fast.sums(query, key, shift, scale * LOG2E, causal).mean(1)
     out = torch.empty((batch, heads, keys), dtype=torch.float32, device=query.device)
     block_k, block_q, warps, stages = _tiles(query.dtype, size, bias is not None)
@@ -77,27 +77,31 @@ def log_sum_exp(
     softcap: float | None = None,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    spans: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """``log Σ_k exp(s[b, h, q, k])``, for models whose forward does not hand it out; arguments as `transposed_product`.
 
     sinks: [heads], one more score a head, which takes weight but is no key.
+    spans: the first and the last key that each query sees, int32 [batch, queries], for masks of texts side by side.
 
     Returns float32 [batch, heads, queries]; -inf where a query sees no key and there is no sink.
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
-    if window is None and not softcap and bias is None and sinks is None:
+    if window is None and not softcap and bias is None and sinks is None and spans is None:
         fast = hopper_kernels(query)
-        if fast is not None and fast.takes(key) and fast.aligned(query):
+        if fast is not None and copied(key) and aligned(query):
             return fast.log_sum_exp(query, key, scale * LOG2E, causal).mul_(1 / LOG2E)
     out = torch.empty((batch, heads, queries), dtype=torch.float32, device=query.device)
     block_q, block_k, warps, stages = _tiles(query.dtype, size, bias is not None)
     _log_sum_exp[(triton.cdiv(queries, block_q), heads, batch)](
         query, key, out, bias if bias is not None else out, sinks if sinks is not None else out,
+        *(spans if spans is not None else (out, out)),
         *query.stride(), *key.stride(), *bias_strides(bias, (batch, heads, queries, keys)),
         heads, heads // key.shape[1], queries, keys,
         scale * LOG2E if not softcap else scale / softcap, (softcap or 0.0) * LOG2E, lowest_bias(bias),
         CAUSAL=causal, WINDOW=window or 0, SOFTCAP=bool(softcap), BIAS=bias is not None, SINKS=sinks is not None,
+        SPANS=spans is not None,
         SIZE=size, BLOCK_D=max(16, triton.next_power_of_2(size)), BLOCK_K=block_k, BLOCK_Q=block_q,
         PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
     )  # fmt: skip
@@ -119,22 +123,37 @@ def _tiles(dtype: Any, size: int, busy: bool) -> tuple[int, int, int, int]:
     return 128, 64, 8 if busy else 4, 3
 
 
-def hopper_kernels(x: Tensor) -> Any:
-    """The module `hopper` where this tensor lies on a Hopper GPU and Triton has the language that it is written in.
+def hopper_kernels(x: Tensor, name: str = "hopper") -> Any:
+    """The module of this name, `hopper` or `hopper_edges`, where the tensor lies on a GPU for which it was written.
 
     That language is experimental: of any Triton but the one it was tested with, the plain kernels do everything.
     """
-    if not x.is_cuda or torch.cuda.get_device_capability(x.device) != (9, 0):
-        return None
-    return _hopper()
+    suits = x.is_cuda and torch.cuda.get_device_capability(x.device) == (9, 0)
+    return _hopper(name) if suits else None
+
+
+def copied(x: Tensor) -> bool:
+    """Whether Hopper's copy engine can follow this tensor, [batch, heads, positions, size]."""
+    return aligned(x) and all(stride > 0 and stride % 8 == 0 for stride in x.stride()[:3])
+
+
+def aligned(x: Tensor) -> bool:
+    """Whether it has a type and a size for which there is a kernel of `hopper`."""
+    half = x.dtype in (torch.bfloat16, torch.float16)
+    return half and x.shape[3] in (64, 128) and x.data_ptr() % 16 == 0 and x.stride(3) == 1
+
+
+def forget_hopper() -> None:
+    """Look again which kernels there are, at their next use."""
+    _hopper.cache_clear()
 
 
 @cache
-def _hopper() -> Any:
+def _hopper(name: str) -> Any:
     if not str(triton.__version__).startswith(GLUON):
         return None
     try:
-        return importlib.import_module("attnflow.capture.hopper")
+        return importlib.import_module(f"attnflow.capture.{name}")
     except (ImportError, AttributeError):  # the language has moved, or parts of it have
         return None
 
@@ -261,10 +280,11 @@ def _transposed_product(
 
 @triton.jit
 def _log_sum_exp(
-    query, key, out, bias, sinks,
+    query, key, out, bias, sinks, firsts, lasts,
     q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, b_b, b_h, b_q, b_k,
     heads, group, queries, keys, scale, cap, lowest,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr,
+    SPANS: tl.constexpr,
     SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -286,6 +306,11 @@ def _log_sum_exp(
         end = tl.minimum(first + BLOCK_Q - 1 + WINDOW + offset, keys)
     if WINDOW > 0:
         begin = tl.maximum(first + offset - WINDOW + 1, 0) // BLOCK_K * BLOCK_K
+    if SPANS:
+        lower = tl.load(firsts + b.to(tl.int64) * queries + at_q, mask=at_q < queries, other=keys)
+        upper = tl.load(lasts + b.to(tl.int64) * queries + at_q, mask=at_q < queries, other=-1)
+        begin = tl.min(lower, 0) // BLOCK_K * BLOCK_K
+        end = tl.minimum(tl.max(upper, 0) + 1, keys)
     # A finite start, so that a row without keys stays at zero over nothing instead of becoming NaN.
     top = tl.full([BLOCK_Q], -1e30, tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -307,6 +332,8 @@ def _log_sum_exp(
         seen = inside[None, :]
         if CAUSAL or WINDOW > 0:
             seen = seen & visible((at_q + offset)[:, None], at_k[None, :], CAUSAL, WINDOW)
+        if SPANS:
+            seen = seen & (at_k[None, :] >= lower[:, None]) & (at_k[None, :] <= upper[:, None])
         s = tl.where(seen, s, -float("inf"))
         higher = tl.maximum(top, tl.max(s, 1))
         total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(s - higher[:, None]), 1)

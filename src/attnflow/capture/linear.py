@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnflow.capture.scores import LazyMask, Scores, Weighing, mixed
+from attnflow.capture.scores import FEW, LazyMask, Scores, Weighing, mixed
 from attnflow.errors import InputError
 
 
@@ -27,6 +28,12 @@ class Operands:
     weighing: Weighing
     own: Tensor | None = None
     holds: Tensor | None = None
+
+
+EDGE_BYTES = 512 << 20
+"""How much room the edges of some queries may take on a GPU, [query, key] with the heads added up."""
+
+KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tensor, Scores]:
@@ -50,21 +57,15 @@ def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tens
 
 def step(scores: Scores, rows: Tensor) -> Tensor:
     """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key], float32."""
-    device = rows.device
-    if scores.query.device != device:
-        scores = replace(scores, query=scores.query.to(device), key=scores.key.to(device))
-    if rows.is_cuda and _has_triton() and not _irregular(scores) and not scores.few(rows):
+    scores = _beside(scores, rows)
+    if rows.shape[1] == 1 and _has_kernels(scores) and not _irregular(scores) and not scores.few(rows):
         from attnflow.capture import kernels
 
-        causal = scores.causal or (isinstance(scores.mask, LazyMask) and scores.mask.plain != "full")
-        window = scores.mask.window if isinstance(scores.mask, LazyMask) else None
-        bias = scores.bias
-        options: dict[str, Any] = {"scale": scores.scale, "causal": causal, "window": window, "softcap": scores.softcap}
-        lse = scores.lse
-        if lse is None:
-            lse = kernels.log_sum_exp(scores.query, scores.key, bias=bias, sinks=scores.sinks, **options)
-        return kernels.transposed_product(scores.query, scores.key, lse, rows, bias=bias, **options)
-    return scores.transposed(rows)
+        if bool((rows >= 0).all()):  # weights below zero come down by other means
+            options = _options(scores)
+            row = kernels.transposed_product(scores.query, scores.key, _lse(scores), rows[:, 0], **options)
+            return row[:, None].to(rows.dtype)
+    return pass_down(scores, rows, Weighing(1 / scores.query.shape[1]))
 
 
 def pass_down(
@@ -75,26 +76,102 @@ def pass_down(
     E: what edges weigh by ``weighing``, some queries at a time. own: what the residual connection weighs, [batch, query].
     normalized: t is the sum of a row of E and of its own part, so that rows sum to one; else t is one.
     """
+    scores = _beside(scores, rows)
     out = rows.new_zeros(rows.shape[0], rows.shape[1], scores.keys)
     offset = scores.keys - scores.queries
-    touched = (rows != 0).flatten(0, 1).any(0).nonzero().flatten()
-    if not len(touched):
-        return out
-    for start, stop in scores.blocks(first=int(touched[0]), last=int(touched[-1]) + 1):
+    for start, stop in row_blocks(scores, rows):
         edges = edge_rows(scores, weighing, start, stop).to(rows.dtype)  # [batch, query, key]
         r = rows[:, :, start:stop]
         if normalized:
             total = edges.sum(-1) if own is None else edges.sum(-1) + own[:, start:stop]
             r = r / torch.where(total == 0, 1, total)[:, None]
-        out[:, :, : edges.shape[-1]] += torch.matmul(r, edges)
+        out[:, :, : edges.shape[-1]] += _thin(r, edges)
         if own is not None:
             out[:, :, start + offset : stop + offset] += r * own[:, None, start:stop]
     return out
 
 
+def row_blocks(scores: Scores, rows: Tensor) -> Iterator[tuple[int, int]]:
+    """Ranges of queries that cover all in which ``rows`` has anything but zeros, some at a time."""
+    touched = (rows != 0).flatten(0, 1).any(0).nonzero().flatten()
+    if len(touched) <= FEW:
+        yield from ((q, q + 1) for q in touched.tolist())
+        return
+    first, last = int(touched[0]), int(touched[-1]) + 1
+    if not _has_kernels(scores):
+        yield from scores.blocks(first=first, last=last)
+        return
+    step = max(128, EDGE_BYTES // (scores.query.shape[0] * scores.keys * 4) // 128 * 128)
+    yield from ((start, min(start + step, last)) for start in range(first, last, step))
+
+
 def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int) -> Tensor:
     """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, the keys that these rows see]."""
-    return scores.edge_rows(weighing, start, stop)
+    if not _has_kernels(scores):
+        return scores.edge_rows(weighing, start, stop)
+    from attnflow.capture import edge_kernels
+
+    spans = _spans(scores)
+    keys = scores.visible(stop)
+    return edge_kernels.edge_rows(
+        scores.query[:, :, start:stop],
+        scores.key[:, :, :keys],
+        _lse(scores)[:, :, start:stop],
+        factor=weighing.factor,
+        offset=scores.keys - scores.queries + start,
+        spans=None if spans is None else (spans[0][:, start:stop].contiguous(), spans[1][:, start:stop].contiguous()),
+        lengths=None if weighing.lengths is None else weighing.lengths[:, :, :keys],
+        direction=None if weighing.direction is None else weighing.direction[:, :, start:stop],
+        value=None if weighing.value is None else weighing.value[:, :, :keys],
+        signed=weighing.signed,
+        **_options(scores, start, stop, keys),
+    )
+
+
+def _beside(scores: Scores, rows: Tensor) -> Scores:
+    """The operands where the rows are, with the log-sum-exp of their rows where kernels need it."""
+    if scores.query.device != rows.device:
+        scores = replace(scores, query=scores.query.to(rows.device), key=scores.key.to(rows.device))
+    return replace(scores, lse=_lse(scores)) if _has_kernels(scores) and scores.lse is None else scores
+
+
+def _lse(scores: Scores) -> Tensor:
+    if scores.lse is not None:
+        return scores.lse
+    from attnflow.capture import kernels
+
+    return kernels.log_sum_exp(scores.query, scores.key, sinks=scores.sinks, spans=_spans(scores), **_options(scores))
+
+
+def _options(scores: Scores, start: int = 0, stop: int | None = None, keys: int | None = None) -> dict[str, Any]:
+    """What kernels need to know of the scores of queries ``start:stop`` with the first keys."""
+    rule = scores.mask if isinstance(scores.mask, LazyMask) else None
+    causal = scores.causal or (rule is not None and not _irregular(scores) and rule.plain != "full")
+    bias = scores.bias
+    if bias is not None:
+        rows = bias if bias.shape[-2] == 1 else bias[..., start:stop, :]
+        bias = rows if bias.shape[-1] == 1 else rows[..., :keys]
+    window = None if rule is None or _irregular(scores) else rule.window
+    return {"scale": scores.scale, "causal": causal, "window": window, "softcap": scores.softcap, "bias": bias}
+
+
+def _spans(scores: Scores) -> tuple[Tensor, Tensor] | None:
+    """The first and the last key of every query, of a mask that is neither plain nor a window, where it is such a rule."""
+    return scores.mask.spans if isinstance(scores.mask, LazyMask) and _irregular(scores) else None
+
+
+def _has_kernels(scores: Scores) -> bool:
+    """Whether kernels know this attention: on a GPU, and of a mask that gives every query one range of keys."""
+    known = scores.query.is_cuda and scores.query.dtype in KERNEL_TYPES and _has_triton()
+    return known and (not _irregular(scores) or _spans(scores) is not None)
+
+
+def _thin(rows: Tensor, edges: Tensor) -> Tensor:
+    if rows.is_cuda and rows.dtype == torch.float32 and _has_triton():
+        from attnflow.capture import edge_kernels
+
+        return edge_kernels.thin_product(rows, edges)
+    return torch.matmul(rows, edges)
 
 
 def uniform_step(scores: Scores, rows: Tensor) -> Tensor:

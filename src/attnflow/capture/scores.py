@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,6 +46,26 @@ class LazyMask:
         q = (torch.arange(start, stop, device=self.device) + self.query_offset)[None, None, :, None]
         k = (torch.arange(self.keys, device=self.device) + self.key_offset)[None, None, None, :]
         return self.rule(b, h, q, k).expand(self.batch, -1, stop - start, self.keys)
+
+    @cached_property
+    def spans(self) -> tuple[Tensor, Tensor] | None:
+        """The first and the last key that each query sees, [batch, query]; None where it sees some between and not all.
+
+        Padding, texts side by side, windows and chunks are such rules. Of a query that sees nothing, the last is before the
+        first.
+        """
+        firsts, lasts = [], []
+        step = max(1, BLOCK_BYTES_AT_MOST // (self.batch * self.keys))
+        for start in range(0, self.queries, step):
+            seen = self.block(start, min(start + step, self.queries))[:, 0].to(torch.int32)  # [batch, query, key]
+            first, count = seen.argmax(-1), seen.sum(-1)
+            last = first + count - 1
+            behind = self.keys - 1 - seen.flip(-1).argmax(-1)
+            if not bool(((behind == last) | (count == 0)).all()):
+                return None
+            firsts.append(first.int())
+            lasts.append(last.int())
+        return torch.cat(firsts, 1), torch.cat(lasts, 1)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The additive matrix that eager attention takes."""
