@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 Tensor = Any
+Hopper = Any  # a module that may not be there, or None
 
 LOG2E = 1.4426950408889634
 GLUON = "3.6."  # the Triton whose experimental language `hopper` is written in
@@ -123,7 +124,7 @@ def _tiles(dtype: Any, size: int, busy: bool) -> tuple[int, int, int, int]:
     return 128, 64, 8 if busy else 4, 3
 
 
-def hopper_kernels(x: Tensor, name: str = "hopper") -> Any:
+def hopper_kernels(x: Tensor, name: str = "hopper") -> Hopper:
     """The module of this name, `hopper` or `hopper_edges`, where the tensor lies on a GPU for which it was written.
 
     That language is experimental: of any Triton but the one it was tested with, the plain kernels do everything.
@@ -149,7 +150,7 @@ def forget_hopper() -> None:
 
 
 @cache
-def _hopper(name: str) -> Any:
+def _hopper(name: str) -> Hopper:
     if not str(triton.__version__).startswith(GLUON):
         return None
     try:
