@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attnflow import importance as importance
     from attnflow import view as view
     from attnflow.answer import Answer
+    from attnflow.capture.paged import PagedCache
     from attnflow.capture.passes import Prediction
     from attnflow.long import LinearTrace
     from attnflow.model import Model, load, wrap
@@ -45,6 +46,7 @@ __all__ = [
     "MaxFlow",
     "Model",
     "ModelError",
+    "PagedCache",
     "Prediction",
     "Score",
     "TokenAttention",
@@ -66,12 +68,12 @@ if not TYPE_CHECKING:  # a checker sees the names themselves, and none besides
         """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
         if name in ("corpus", "evaluate", "importance", "view"):
             return importlib.import_module(f"attnflow.{name}")
-        if name not in ("Answer", "LinearTrace", "Model", "Prediction", "Trace", "load", "wrap"):
+        if name not in ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Trace", "load", "wrap"):
             raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
         try:
             import torch  # noqa: F401
             import transformers  # noqa: F401
         except ImportError as e:
             raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
-        room = "capture.passes" if name == "Prediction" else "model"
+        room = {"PagedCache": "capture.paged", "Prediction": "capture.passes"}.get(name, "model")
         return getattr(importlib.import_module(f"attnflow.{room}"), name)

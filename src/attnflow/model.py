@@ -254,6 +254,7 @@ class Model(Runner):
         documents: texts by name, put in front of a text, or of the last message by the user.
         system: a message by the system, in front of the others.
         cache: the key-value cache of a generation that wrote ``answer``, numbers of tokens, after this prompt; only read.
+            One of transformers, the keys and values of each layer, or an `attnflow.PagedCache`.
         interpret_special: whether special tokens written out in a text ("<|im_start|>") act as such.
         progress: called with a stage, how much of it is done and how much there is.
         """

@@ -22,7 +22,7 @@ from attnflow.capture.encode import decoder_start
 from attnflow.capture.frozen import FrozenPass, run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
-from attnflow.capture.kv_cache import reading_cache
+from attnflow.capture.kv_cache import CacheInPlace, KeysLost, reading_cache, stored_layers
 from attnflow.capture.routes import running
 from attnflow.errors import ModelError
 
@@ -35,6 +35,9 @@ Floats = NDArray[np.float64]
 
 PROBE_TOKENS = 32
 """The self-check takes a dozen passes: on a decoder's first answer it runs on so many tokens, to be over soon."""
+
+SHORT = 12
+"""Tokens of the text that shows whether a model reads a cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,46 +77,39 @@ class AnswerPass:
         """[answer token]."""
         return log_probabilities(self.logits.detach(), self.ids)
 
-    @cached_property
-    def log_odds(self) -> Floats:
-        """[answer token]: ``log p/(1-p)``, without the loss of digits where a token is sure."""
-        with torch.no_grad():
-            values: Floats = _odds(self.logits, self.ids).double().cpu().numpy()
-        return values
-
     def parts(self, every: bool = False) -> Parts:
         """The parts of the log-odds of each token: what the position that decides it reads, and from where.
 
         every: also what it reads at each layer.
         """
-        score = log_odds(self.rows, self.ids, [1.0] * len(self.ids))
-        evidence = self.frozen.evidence(score, local=True, every=every)
+        evidence = self.frozen.evidence(log_odds_of_rows(self.rows, self.ids), local=True, every=every, rows=self.rows)
+        assert evidence.scored is not None
         # what a position reads from itself stays there: what it holds at the bottom is what ends there
-        prompt, answer, start = self._columns(self._with_own(evidence.read, evidence.own), evidence.crossed)
+        own = evidence.own[self.rows].cpu()
+        prompt, answer, start = self._columns(evidence.read, own, evidence.crossed)
         layers = None
         if every:
             crossings = evidence.crossed_layers or (None,) * len(evidence.layers)
-            nothing = torch.zeros_like(evidence.own)
+            nothing = torch.zeros_like(own)
             both = [
-                torch.cat(self._columns(self._with_own(read, nothing), crossed)[:2], 1)
+                torch.cat(self._columns(read, nothing, crossed)[:2], 1)
                 for read, crossed in zip(evidence.layers, crossings, strict=True)
             ]
-            layers = torch.stack(both)[:, self.rows].cpu().numpy()
+            layers = torch.stack(both).numpy()
         rest = evidence.constants + float(start.sum())
-        prompt, answer = prompt[self.rows].cpu(), answer[self.rows].cpu()
-        return Parts(self.log_odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
+        odds: Floats = evidence.scored.double().cpu().numpy()
+        return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
 
-    def _with_own(self, read: Tensor, own: Tensor) -> Tensor:
-        """Edges [query, key] with these values for what a position reads from itself."""
-        places = torch.arange(len(own), device=own.device)
-        others = read.clone()
-        others[places, places + self.frozen.prefix] = own
-        return others
+    def _columns(self, read: Tensor, own: Tensor, crossed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """[row, key] as columns of the prompt, of the answer, and of the decoder's start, in double precision.
 
-    def _columns(self, read: Tensor, crossed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """[row, key] as columns of the prompt, of the answer, and of the decoder's start."""
+        own: what stands for what a position reads from itself.
+        """
+        read = read.cpu().double()  # nobody else has it
+        places = torch.arange(len(own))
+        read[places, places + self.frozen.prefix + self.rows.start] = own
         if crossed is not None:
-            prompt, answer, start = crossed, read[:, 1:], read[:, 0]
+            prompt, answer, start = crossed.cpu().double(), read[:, 1:], read[:, 0]
         else:
             prompt, answer, start = read[:, : self.length], read[:, self.length :], torch.zeros(1)
         # nobody reads the last token
@@ -122,19 +118,42 @@ class AnswerPass:
 
 def log_odds(rows: slice, ids: Sequence[int], weights: Sequence[float]) -> Callable[[Tensor], Tensor]:
     """``Σ_k weights[k]·(z_k - log Σ_{c≠k} exp z_c)`` of logits [1, position, token], read at these rows."""
+    each = log_odds_of_rows(rows, ids)
 
     def score(logits: Tensor) -> Tensor:
-        scale = torch.tensor(list(weights), dtype=torch.float64, device=logits.device)
-        return (_odds(logits[0, rows], ids).double() * scale).sum()
+        return (each(logits) * torch.tensor(list(weights), dtype=torch.float64, device=logits.device)).sum()
 
     return score
 
 
-def _odds(logits: Tensor, ids: Sequence[int]) -> Tensor:
-    """The log-odds of one token in each row [row, token]."""
-    places = torch.tensor(list(ids), device=logits.device)[:, None]
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return wide.gather(1, places)[:, 0] - wide.scatter(1, places, -torch.inf).logsumexp(-1)
+def log_odds_of_rows(rows: slice, ids: Sequence[int]) -> Callable[[Tensor], Tensor]:
+    """``z_k - log Σ_{c≠k} exp z_c`` of logits [1, position, token] at each of these rows."""
+
+    def score(logits: Tensor) -> Tensor:
+        odds: Tensor = _Odds.apply(logits[0, rows], torch.tensor(list(ids), device=logits.device))
+        return odds.double()
+
+    return score
+
+
+class _Odds(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
+    """The log-odds of one token in each row [row, token]: no more than two copies of the logits at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, ids: Tensor) -> Tensor:
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        places = ids[:, None]
+        others = wide.scatter(1, places, -torch.inf)
+        total = others.logsumexp(-1)
+        ctx.save_for_backward(others, total, places)
+        ctx.kind = logits.dtype
+        return wide.gather(1, places)[:, 0] - total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        others, total, places = ctx.saved_tensors
+        slope = (others - total[:, None]).exp_().neg_().scatter_(1, places, 1.0)
+        return slope.mul_(gradient[:, None]).to(ctx.kind), None
 
 
 def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Floats:
@@ -170,17 +189,37 @@ def _answer_pass(model: Runner, prompt: Sequence[int], written: Written) -> Answ
     prefix = len(prompt) - 1
     rows = slice(0, len(written.ids))
     if prefix and reads_cache(model, checked):
-        cache = None if written.cache is None else reading_cache(written.cache, prefix, written.item, written.start)
-        if cache is None:
-            cache = reading_cache(prompt_cache(model, prompt[:prefix]), prefix)
-        ids = torch.tensor([tokens[prefix:]])
-        mask = (
-            {"attention_mask": torch.ones(1, len(tokens), dtype=torch.long)} if model.accepts("attention_mask") else {}
-        )
-        frozen = run_frozen(model, {"input_ids": ids, **mask}, checked, cache=cache, prefix=prefix)
+        frozen = _on_cache(model, tokens, prefix, written, checked)
         return AnswerPass(frozen, rows, written.ids, len(prompt), False)
     frozen = run_frozen(model, {"input_ids": torch.tensor([tokens])}, checked)
     return AnswerPass(frozen, slice(prefix, len(tokens)), written.ids, len(prompt), False)
+
+
+def _on_cache(model: Runner, tokens: Sequence[int], prefix: int, written: Written, checked: Checked) -> FrozenPass:
+    """A pass over the tokens from ``prefix`` on, on the cache of those before, where it lies if the model allows."""
+    if not reads_in_place(model, checked):
+        joined = reading_cache(written.cache, prefix, written.item, written.start)
+        if joined is None:
+            joined = reading_cache(prompt_cache(model, tokens[:prefix]), prefix)
+        return _after_cache(model, tokens, prefix, joined, checked)
+    layers = stored_layers(written.cache, prefix, written.item, written.start)
+    if layers is not None:
+        try:
+            return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked)
+        except KeysLost:  # a sliding window went on: the prompt is read again
+            pass
+    layers = stored_layers(prompt_cache(model, tokens[:prefix]), prefix)
+    assert layers is not None  # of our own
+    return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked)
+
+
+def _after_cache(
+    model: Runner, tokens: Sequence[int], prefix: int, cache: CacheInPlace | KeyValueCache | None, checked: Checked
+) -> FrozenPass:
+    tensors = {"input_ids": torch.tensor([list(tokens[prefix:])])}
+    if model.accepts("attention_mask"):
+        tensors["attention_mask"] = torch.ones(1, len(tokens), dtype=torch.long)
+    return run_frozen(model, tensors, checked, cache=cache, prefix=prefix)
 
 
 def prompt_cache(model: Runner, ids: Sequence[int]) -> KeyValueCache | None:
@@ -202,19 +241,35 @@ def reads_cache(model: Runner, checked: Checked) -> bool:
     return model.reads_cache
 
 
-def _cache_agrees(model: Runner) -> bool:
-    ids = torch.arange(2, 14)[None] % model.vocabulary()
+def reads_in_place(model: Runner, checked: Checked) -> bool:
+    """Whether a frozen pass that takes the cache where it lies gives what the model gives, as a short text shows."""
+    if model.reads_in_place is None:
+        model.reads_in_place = checked.blocks and _cache_agrees(model, checked)
+    return model.reads_in_place
+
+
+def _cache_agrees(model: Runner, checked: Checked | None = None) -> bool:
+    """Whether the last tokens of a short text get the same logits on the cache of those before them.
+
+    checked: take the cache where it lies.
+    """
+    ids = (torch.arange(2, 2 + SHORT) % model.vocabulary()).tolist()
+    prefix = SHORT * 2 // 3
     try:
-        expected = check.float_outputs(model.forward({"input_ids": ids}))[0]
-        cache = reading_cache(prompt_cache(model, ids[0, :8].tolist()), 8)
-        if cache is None:
-            return False
-        mask = {"attention_mask": torch.ones(1, 12, dtype=torch.long)} if model.accepts("attention_mask") else {}
-        tensors = {"input_ids": ids[:, 8:], **mask}
-        outputs = check.float_outputs(model.forward(tensors, past_key_values=cache, use_cache=True))[0]
+        expected = check.float_outputs(model.forward({"input_ids": torch.tensor([ids])}))[0]
+        cache = prompt_cache(model, ids[:prefix])
+        if checked is not None:
+            layers = stored_layers(cache, prefix)
+            in_place = None if layers is None else CacheInPlace(layers, prefix)
+            outputs = _after_cache(model, ids, prefix, in_place, checked).logits.detach()
+        else:
+            mask = {"attention_mask": torch.ones(1, SHORT, dtype=torch.long)} if model.accepts("attention_mask") else {}
+            tensors = {"input_ids": torch.tensor([ids[prefix:]]), **mask}
+            joined = reading_cache(cache, prefix)
+            outputs = check.float_outputs(model.forward(tensors, past_key_values=joined, use_cache=True))[0]
     except Exception:  # whatever a model file does with a cache it does not know: then without one
         return False
-    gap = check.largest_difference([outputs], [expected[:, 8:]])
+    gap = check.largest_difference([outputs], [expected[:, prefix:]])
     return gap <= check.tolerance(model.model, [expected])
 
 

@@ -282,12 +282,22 @@ def lazy_mask(
         rule = and_masks(rule, padding_mask_function(padding))
     local = local_size is not None and local_size < kv_length
     plain, window = None, None
-    if allow_is_causal_skip and not padded and int(q_offset) == int(kv_offset) == 0 and q_length == kv_length:
+    last = int(q_offset) + q_length == int(kv_offset) + kv_length  # the queries are the last positions
+    if allow_is_causal_skip and not padded and last and (q_length == kv_length or not local):
         plain, window = (None, local_size) if local else ("causal", None)
     elif allow_is_bidirectional_skip and not padded and not local:
         plain = "full"
     mask = LazyMask(
-        rule, batch_size, q_length, kv_length, int(q_offset), int(kv_offset), plain, window, torch.device(device)
+        rule,
+        batch_size,
+        q_length,
+        kv_length,
+        int(q_offset),
+        int(kv_offset),
+        plain,
+        window,
+        torch.device(device),
+        local_size,
     )
     return mask if window is None or _slides(mask, window) else replace(mask, window=None)
 

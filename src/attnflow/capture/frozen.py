@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,17 @@ from attnflow.capture import routes
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Collector, eager_function, is_collecting
 from attnflow.capture.freeze import Freeze
+from attnflow.capture.kv_cache import CacheInPlace, KeysLost
 from attnflow.capture.layer_calls import states_of, with_states
-from attnflow.capture.scores import Scores, scores_of
+from attnflow.capture.linear import add_edge_rows, attention_output, is_fused, own_weights
+from attnflow.capture.paged import Stored, shown_from
+from attnflow.capture.scores import LazyMask, Scores, Weighing, mixed, scores_of
 from attnflow.capture.sublayer import layer_path
 from attnflow.errors import ModelError
 
 if TYPE_CHECKING:
+    from transformers.cache_utils import Cache as KeyValueCache
+
     from attnflow.capture.runner import Runner
 
 KEEP_BYTES = 32 << 20
@@ -52,34 +57,67 @@ class Reading:
     """What one backward pass reads at the attention calls.
 
     local: each position by itself: its own score only, so that evidence goes to other positions and no further.
-    total: Σ over layers of the edges [batch, query, key], by the kind of call ("self", "cross"). layers: the edges of each
-    call, where ``every``.
+    rows: the queries whose edges are wanted; all of them where that is None. total: Σ over layers of the edges
+    [batch, query, key], by the kind of call ("self", "cross"). layers: the edges of each call, where ``every``.
     """
 
     local: bool = False
     every: bool = False
+    rows: slice | None = None
     total: dict[str, Tensor] = field(default_factory=dict)
     layers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def range(self, queries: int) -> tuple[int, int]:
+        """The first of the queries whose edges are wanted, and the one after the last."""
+        return (0, queries) if self.rows is None else (self.rows.start, self.rows.stop)
+
+    def room(self, kind: str, number: int, like: Tensor, rows: int, keys: int) -> list[Tensor]:
+        """Where the edges of a call are added up: [batch, row, key], zeros at first."""
+        wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+
+        def zeros() -> Tensor:
+            return like.new_zeros(like.shape[0], rows, keys, dtype=wide)
+
+        if kind not in self.total:
+            self.total[kind] = zeros()
+        if not self.every:
+            return [self.total[kind]]
+        self.layers[kind, number] = zeros()
+        return [self.total[kind], self.layers[kind, number]]
 
 
 @dataclass
 class FrozenCall:
-    """One attention call. scores: its operands; weights: [batch, head, query, key] where they are kept."""
+    """One attention call.
+
+    scores: its operands; weights: [batch, head, query, key] where they are kept. before: values of the keys that lie before
+    the new ones; skipped: how many keys stand before those, which no query sees.
+    """
 
     number: int
     cross: bool
     scores: Scores | None
     weights: Tensor | None
     reading: Callable[[], Reading]
+    before: Stored | None = None
+    skipped: int = 0
 
-    def blocks(self, queries: int) -> Iterator[tuple[int, int, Tensor]]:
+    def blocks(self, first: int, last: int) -> Iterator[tuple[int, int, Tensor]]:
         """Ranges of queries with their weights [batch, head, some queries, the first keys]."""
         if self.weights is not None:
-            yield 0, queries, self.weights
+            yield first, last, self.weights[:, :, first:last]
             return
         assert self.scores is not None
-        for start, stop in self.scores.blocks(BLOCK_BYTES.get(self.scores.query.device.type, KEEP_BYTES)):
+        for start, stop in self.scores.blocks(_room(self.scores), first, last):
             yield start, stop, self.scores.weights(start, stop)
+
+    def output(self, value: Tensor) -> Tensor:
+        """What attention gives, [batch, query, head, size]; a log-sum-exp that comes with it is kept."""
+        if self.weights is not None:
+            return mixed(self.weights, value, self.before)
+        assert self.scores is not None
+        out, self.scores = attention_output(self.scores, value, before=self.before)
+        return out
 
 
 class FrozenAttention(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
@@ -89,49 +127,77 @@ class FrozenAttention(torch.autograd.Function):  # type: ignore[misc]  # torch h
     def forward(ctx: Any, value: Tensor, call: FrozenCall, queries: int) -> Tensor:
         ctx.call, ctx.queries = call, queries
         ctx.save_for_backward(value)
-        parts = []
-        for _, _, weights in call.blocks(queries):
-            batch, heads, rows, keys = weights.shape
-            stacked = _by_key_head(weights.to(value.dtype), value.shape[1])
-            parts.append((stacked @ value[:, :, :keys]).reshape(batch, heads, rows, -1).transpose(1, 2))
-        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        return call.output(value)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (value,) = ctx.saved_tensors
         call: FrozenCall = ctx.call
         reading = call.reading()
-        batch, key_heads, keys, size = value.shape
-        back = torch.zeros_like(value)
-        wide = torch.float64 if value.dtype == torch.float64 else torch.float32
-        carried = value.new_zeros(batch, ctx.queries, keys, dtype=wide)
-        for start, stop, weights in call.blocks(ctx.queries):
-            seen, rows = weights.shape[-1], stop - start
-            upward = gradient[:, start:stop].transpose(1, 2)  # [batch, head, query, size]
-            groups = upward.shape[1] // key_heads
-            stacked = upward.reshape(batch, key_heads, groups * rows, size)
-            spread = (stacked @ value[:, :, :seen].transpose(2, 3)).reshape(batch, -1, rows, seen)
-            carried[:, start:stop, :seen] = (weights * spread).sum(1, dtype=wide)
-            if reading.local and not call.cross:
-                own = torch.arange(start, stop, device=value.device) + keys - ctx.queries
-                share = weights.to(value.dtype)[
-                    :, :, torch.arange(rows, device=value.device), own
-                ]  # [batch, head, query]
-                to_own = (upward * share[..., None]).reshape(batch, key_heads, groups, rows, size).sum(2)
-                back[:, :, own] += to_own
-            else:
-                back[:, :, :seen] += _by_key_head(weights.to(value.dtype), key_heads).transpose(2, 3) @ stacked
+        first, last = reading.range(ctx.queries)
+        upward = gradient.transpose(1, 2)  # [batch, head, query, size]
+        weighing = Weighing(1.0, direction=upward, value=value, signed=True, before=call.before)
+        keys = call.skipped + value.shape[2] + (0 if call.before is None else call.before.shape[2])
         kind = "cross" if call.cross else "self"
-        reading.total[kind] = carried.clone() if kind not in reading.total else reading.total[kind].add_(carried)
-        if reading.every:
-            reading.layers[kind, call.number] = carried
-        return back, None, None
+        totals = [x[..., call.skipped :] for x in reading.room(kind, call.number, value, last - first, keys)]
+        if reading.local and not call.cross:
+            return _read_by_itself(call, weighing, totals, first, last), None, None
+        return _read_by_all(call, weighing, totals, first, last), None, None
 
 
-def _by_key_head(weights: Tensor, key_heads: int) -> Tensor:
-    """[batch, head, query, key] -> [batch, key head, its heads × query, key]."""
-    batch, heads, rows, keys = weights.shape
-    return weights.reshape(batch, key_heads, heads // key_heads * rows, keys)
+def _read_by_itself(call: FrozenCall, weighing: Weighing, totals: list[Tensor], first: int, last: int) -> Tensor:
+    """Adds up edges; the gradient goes to what a position reads from itself: [batch, key head, key, size].
+
+    Each row has its own score, so that nothing comes to queries outside ``first:last``.
+    """
+    upward, value = weighing.direction, weighing.value
+    assert upward is not None and value is not None
+    if call.scores is not None and call.scores.lse is not None:
+        own = own_weights(call.scores)[:, :, first:last]
+        add_edge_rows(totals, call.scores, weighing, first, last, _room(call.scores))
+    else:
+        parts = []
+        for start, stop, weights in call.blocks(first, last):
+            _add(totals, weighing.of(weights, start, stop), start - first)
+            place = int(totals[0].shape[-1]) - upward.shape[2] + start  # where the first of these queries finds itself
+            parts.append(weights[..., place : place + stop - start].diagonal(dim1=-2, dim2=-1))
+        own = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    batch, _, queries, size = upward.shape
+    back = upward[:, :, first:last] * own.to(value.dtype)[..., None]
+    back = back.reshape(batch, value.shape[1], -1, last - first, size).sum(2)
+    if back.shape == value.shape:
+        return back
+    whole = torch.zeros_like(value)
+    place = value.shape[2] - queries
+    whole[:, :, place + first : place + last] = back
+    return whole
+
+
+def _read_by_all(call: FrozenCall, weighing: Weighing, totals: list[Tensor], first: int, last: int) -> Tensor:
+    """Adds up edges; the gradient ``dV = Pᵀ dO`` goes to all that is read: [batch, key head, key, size]."""
+    upward, value = weighing.direction, weighing.value
+    assert upward is not None and value is not None
+    back = torch.zeros_like(value)
+    before = 0 if call.before is None else int(call.before.shape[2])
+    batch, key_heads = value.shape[:2]
+    for start, stop, weights in call.blocks(0, upward.shape[2]):
+        low, high = max(start, first), min(stop, last)
+        if low < high:
+            _add(totals, weighing.of(weights[:, :, low - start : high - start], low, high), low - first)
+        stacked = upward[:, :, start:stop].reshape(batch, key_heads, -1, upward.shape[-1])
+        new = weights[..., before:].to(value.dtype)
+        new = new.reshape(batch, key_heads, -1, new.shape[-1])  # [batch, key head, its heads × query, key]
+        back[:, :, : new.shape[-1]] += new.transpose(2, 3) @ stacked
+    return back
+
+
+def _add(totals: list[Tensor], edges: Tensor, row: int) -> None:
+    for total in totals:
+        total[:, row : row + edges.shape[1], : edges.shape[2]] += edges
+
+
+def _room(scores: Scores) -> int:
+    return BLOCK_BYTES.get(scores.query.device.type, KEEP_BYTES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +205,11 @@ class Evidence:
     """How the score y of an answer splits. The axes are those of one text.
 
     read: [query, key], what attention carries, summed over layers; of a decoder over a source, crossed: [query, source].
+    Both have the rows that were wanted.
     own: [query], what ends at the states that enter the first layer. constants: what biases and the score's own constant
     hold. gap: how far the parts are from y, relative to the sum of their sizes. layers, crossed_layers: read and crossed of
-    each layer, and holds: [query], what the states that enter each layer hold, where they were asked for.
+    each layer, and holds: [query], what the states that enter each layer hold, where they were asked for. scored: what the
+    score gave, before it was added up.
     """
 
     y: float
@@ -153,6 +221,7 @@ class Evidence:
     layers: tuple[Tensor, ...] = ()
     crossed_layers: tuple[Tensor, ...] = ()
     holds: tuple[Tensor, ...] = ()
+    scored: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,17 +243,27 @@ class FrozenPass:
     readings: list[Reading]
     lock: Lock = field(default_factory=Lock)
 
-    def evidence(self, score: Callable[[Tensor], Tensor], *, local: bool = False, every: bool = False) -> Evidence:
-        """How ``score(logits)``, one number, splits over edges.
+    def evidence(
+        self,
+        score: Callable[[Tensor], Tensor],
+        *,
+        local: bool = False,
+        every: bool = False,
+        rows: slice | None = None,
+    ) -> Evidence:
+        """How ``score(logits)`` splits over edges: one number, or several, which are added up.
 
-        local: each position is asked about its own logits alone. every: also keep the edges of each layer.
+        local: each position is asked about its own logits alone. every: also keep the edges of each layer. rows: the
+        positions whose edges are wanted, and when asked locally, all that the score is about.
         """
-        reading = Reading(local, every)
+        if not local and self.prefix:
+            rows = None  # what all positions read from the prefix ends there, and has to add up
+        reading = Reading(local, every, rows)
         with self.lock, torch.inference_mode(False), torch.enable_grad(), routes.running():
             self.readings[:] = [reading]  # attention calls write into it while the gradient passes: one at a time
             logits = self.logits.detach().requires_grad_()
-            y = score(logits)
-            slope = slope_of(self.name, y, logits)
+            scored = score(logits)
+            (slope,) = torch.autograd.grad(scored.sum(), [logits])
             entered = list(self.states) if every else [self.states[0]]
             leaves = [*entered, *self.constants, *self.sources]
             gradients = torch.autograd.grad(
@@ -193,46 +272,48 @@ class FrozenPass:
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
         holds = [holdings(x, g)[0] for x, g in zip(entered, gradients, strict=False)]
-        own = holds[0]
-        biases = float(constant_part(self.constants, gradients[len(entered) :]))
-        head = float(y.detach() - product(logits, slope))
-        read = reading.total["self"][0].double()
-        crossed = reading.total["cross"][0].double() if "cross" in reading.total else None
-        ends = _ends(read, self.prefix, local)
-        through = 0.0 if crossed is None else float(crossed.sum())
-        gap = conserved(self.name, float(y.detach()), own, ends, biases, head + through, self.slack)
+        read = reading.total["self"][0]
+        crossed = reading.total["cross"][0] if "cross" in reading.total else None
+        numbers = torch.stack([
+            scored.detach().double().sum(), holds[0].sum(), holds[0].abs().sum(), *_ends(read, self.prefix, reading),
+            holds[0].new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
+            constant_part(self.constants, gradients[len(entered) :]).to(read.device), product(logits, slope),
+        ])  # fmt: skip
+        y, own, own_size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
+        check_finite(self.name, y)
+        head = y - along
+        # beside a large exact part, small parts would hide what is wrong with them
+        gap = gap_of(self.name, y, own + ends + biases + head + through, own_size + ends_size + abs(biases), self.slack)
         layers, crossed_layers = (
             tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
             for kind in ("self", "cross")
         )
         return Evidence(
-            float(y.detach()),
-            read,
-            crossed,
-            own,
-            biases + head,
-            gap,
-            layers,
-            crossed_layers,
-            tuple(holds) if every else (),
-        )
+            y, read, crossed, holds[0], biases + head, gap, layers, crossed_layers, tuple(holds) if every else (),
+            scored.detach(),
+        )  # fmt: skip
 
 
 def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
     """``∂y/∂logits`` of a score that is a number; otherwise there is nothing to split."""
-    if not math.isfinite(float(y.detach())):
-        raise ModelError(
-            f"the log-odds of this answer are {float(y.detach())}: {name} gives logits that are no numbers, "
-            "or rules the answer out, and there is nothing to split into parts"
-        )
+    check_finite(name, float(y.detach()))
     (slope,) = torch.autograd.grad(y, [logits])
     return slope
 
 
+def check_finite(name: str, y: float) -> None:
+    if not math.isfinite(y):
+        raise ModelError(
+            f"the log-odds of this answer are {y}: {name} gives logits that are no numbers, "
+            "or rules the answer out, and there is nothing to split into parts"
+        )
+
+
 def product(x: Tensor, slope: Tensor) -> Tensor:
     """Their product, one number, in which tokens that a model rules out by logits of -inf have no part."""
-    slope = slope.double()
-    return torch.where(slope == 0, 0, x.detach().double() * slope).sum()
+    wide = torch.float64 if torch.float64 in (x.dtype, slope.dtype) else torch.float32  # wider would copy all logits
+    slope = slope.to(wide)
+    return (x.detach().to(wide) * slope).masked_fill_(slope == 0, 0).sum(dtype=torch.float64)
 
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
@@ -256,7 +337,11 @@ def conserved(name: str, y: float, own: Tensor, ends: Tensor, biases: float, exa
     """
     total = float(own.sum()) + float(ends.sum()) + biases + exact
     # beside a large exact part, small parts would hide what is wrong with them
-    size = float(own.abs().sum() + ends.abs().sum()) + abs(biases)
+    return gap_of(name, y, total, float(own.abs().sum() + ends.abs().sum()) + abs(biases), slack)
+
+
+def gap_of(name: str, y: float, total: float, size: float, slack: float) -> float:
+    """How far a total of parts is from y, relative to their size; refused where that is more than rounding."""
     gap = abs(total - y) / max(size, 1e-30)
     if not gap <= slack:
         raise ModelError(
@@ -267,14 +352,17 @@ def conserved(name: str, y: float, own: Tensor, ends: Tensor, biases: float, exa
     return gap
 
 
-def _ends(read: Tensor, prefix: int, local: bool) -> Tensor:
-    """What edges carry to where it ends: the prefix; asked locally, every other position."""
-    if not local:
-        return read[:, :prefix]
-    own = torch.arange(len(read), device=read.device)
-    others = read.clone()
-    others[own, own + prefix] = 0
-    return others
+def _ends(read: Tensor, prefix: int, reading: Reading) -> tuple[Tensor, Tensor]:
+    """What edges carry to where it ends, the prefix, or asked locally every other position: its sum and its size."""
+    if not reading.local:
+        read = read[:, :prefix]
+        return read.sum(dtype=torch.float64), read.abs().sum(dtype=torch.float64)
+    first, _ = reading.range(len(read))
+    own = read.diagonal(prefix + first)[: len(read)]
+    total, size = (
+        x.sum(dtype=torch.float64) - y.sum(dtype=torch.float64) for x, y in ((read, own), (read.abs(), own.abs()))
+    )
+    return total, size
 
 
 def run_frozen(
@@ -282,7 +370,7 @@ def run_frozen(
     tensors: Mapping[str, Tensor],
     checked: Checked,
     *,
-    cache: Any = None,
+    cache: CacheInPlace | KeyValueCache | None = None,
     prefix: int = 0,
     **options: Any,
 ) -> FrozenPass:
@@ -300,22 +388,24 @@ def run_frozen(
     readings: list[Reading] = []
     sources: list[Tensor] = []
     collector = Collector("frozen" if checked.blocks else "frozen, whole")
+    in_place = cache if isinstance(cache, CacheInPlace) else None
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
+        # of a source: constants whose edges count, so that autograd must go there
+        leaf = None if value.requires_grad else value.detach().requires_grad_()
         with torch.no_grad():
-            call = _call(collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0])
+            call = _call(collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0], in_place)
         calls.append(call)
-        if not value.requires_grad:  # of a source: constants whose edges count, so that autograd must go there
-            value = value.detach().requires_grad_()
-            sources.append(value)
-        out: Tensor = FrozenAttention.apply(value, call, int(query.shape[2]))
+        if leaf is not None:
+            sources.append(leaf)
+        out: Tensor = FrozenAttention.apply(value if leaf is None else leaf, call, int(query.shape[2]))
         return out
 
     collector.attend = attend
     layers = [layer_path(checked.paths[i]) for i in checked.stack.decoder or checked.stack.main]
     routes.prepare(model.model, checked.route)
     if cache is not None:
-        options |= {"past_key_values": cache, "use_cache": True}
+        options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}
     with (
         torch.inference_mode(False), routes.running(), _entering(model.model, layers, collector) as states,
         Freeze() as freeze,
@@ -333,18 +423,43 @@ def run_frozen(
 
 def _call(
     collector: Collector, number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any,
-    options: Mapping[str, Any], reading: Callable[[], Reading],
+    options: Mapping[str, Any], reading: Callable[[], Reading], in_place: CacheInPlace | None,
 ) -> FrozenCall:  # fmt: skip
     _, cross = collector.named(module)
-    query, key = query.detach(), key.detach()
     if collector.mode == "frozen, whole":
-        _, weights = eager_function(module)(module, query, key, value.detach(), mask, **options)
+        _, weights = eager_function(module)(module, query.detach(), key.detach(), value.detach(), mask, **options)
         return FrozenCall(number, cross, None, weights, reading)
-    scores = scores_of(module, query, key, mask, **options)
+    before, skipped = None, 0
+    scores = scores_of(module, query.detach(), key.detach(), mask, **options)
+    if in_place is not None:
+        stored = in_place.before(key, value)
+        skipped = _unseen(mask)
+        if skipped < stored.first:
+            raise KeysLost(f"a layer has dropped {stored.first} keys, of which some are seen")
+        before = shown_from(stored.values, skipped - stored.first)
+        scores = _after(scores, shown_from(stored.keys, skipped - stored.first), skipped)
     batch, heads, rows, _ = query.shape
-    small = batch * heads * rows * scores.keys * 4 <= KEEP_BYTES
+    small = batch * heads * rows * scores.keys * 4 <= KEEP_BYTES and not is_fused(scores, value)
     weights = scores.weights(0, rows) if small else None
-    return FrozenCall(number, cross, None if small else scores, weights, reading)
+    return FrozenCall(number, cross, None if small else scores, weights, reading, before, skipped)
+
+
+def _unseen(mask: Tensor | LazyMask | None) -> int:
+    """How many of the first keys no query sees."""
+    if not isinstance(mask, LazyMask) or mask.reach is None:
+        return 0
+    return max(0, mask.query_offset - mask.key_offset - mask.reach + 1)
+
+
+def _after(scores: Scores, before: Stored, skipped: int) -> Scores:
+    """The same with keys that lie before its own, of which the first are left out."""
+    mask = scores.mask
+    if isinstance(mask, LazyMask):
+        mask = replace(mask, keys=mask.keys - skipped, key_offset=mask.key_offset + skipped) if skipped else mask
+    elif mask is not None:
+        mask = mask[..., skipped:]
+    bias = scores.bias if scores.bias is None else scores.bias[..., skipped:]
+    return replace(scores, before=before, mask=mask, bias=bias)
 
 
 @contextmanager

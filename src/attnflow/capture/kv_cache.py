@@ -1,21 +1,64 @@
-"""The key-value cache of a prompt as something to read from: its first positions, whatever kind of cache it is."""
+"""The key-value cache of a prompt as something to read from: its first positions, whatever kind of cache it is.
+
+A cache is read where it lies (`CacheInPlace`), by an attention function that takes keys in two places, or joined with
+what is new (`reading_cache`), for the model's own attention.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from attnflow.capture.paged import PagedCache, Pages, Stored, gathered
+from attnflow.errors import InputError
+
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache as KeyValueCache
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLayer:
+    """The keys and values of a prompt in one layer, [1, key head, position, size], where they lie.
+
+    first: how many positions of the prompt stand before them and are no longer there, in a layer of a sliding window.
+    """
+
+    keys: Stored
+    values: Stored
+    first: int = 0
+
+
+class KeysLost(InputError):
+    """A sliding window has dropped keys that the answer's first tokens see."""
+
+
+def stored_layers(cache: Any, length: int, item: int = 0, start: int = 0) -> list[StoredLayer] | None:
+    """The first ``length`` positions of a text in a cache, counted from ``start``; nothing is copied.
+
+    item: which text of a batch. None where the cache does not have them, or not as they were computed (quantized).
+    """
+    if isinstance(cache, PagedCache):
+        return _paged_layers(cache, length) if item == start == 0 else None
+    layers = []
+    for keys, values, dropped, end in _tensors(cache):
+        # of what was dropped, only a window's layer may lack anything, and that is checked against the mask
+        first = max(0, dropped - start)
+        if keys is None or values is None or keys.dim() != 4 or end < start + length or first >= length:
+            return None
+        places = slice(start + first - dropped, start + length - dropped)
+        layers.append(StoredLayer(keys[item : item + 1, :, places], values[item : item + 1, :, places], first))
+    return layers or None
 
 
 def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies: int = 1) -> KeyValueCache | None:
     """A cache of transformers that shows ``length`` positions of another one, from ``start`` on, and keeps nothing.
 
-    Nothing is copied until a layer runs. item: which text of a batch. copies: for how many texts it is shown. None where
-    the other one does not hold them all.
+    Nothing is copied until a layer runs, but pages are. item: which text of a batch. copies: for how many texts it is
+    shown. None where the other one does not hold them all.
     """
     from transformers.cache_utils import Cache, DynamicLayer
 
@@ -25,29 +68,126 @@ def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies
         def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             return torch.cat([self.keys, key_states], 2), torch.cat([self.values, value_states], 2)
 
+    stored = stored_layers(cache, length, item, start)
+    if stored is None or any(layer.first for layer in stored):
+        return None
     layers = []
-    for keys, values in _pairs(cache):
-        if keys is None or values is None or keys.dim() != 4 or keys.shape[2] < start + length:
-            return None
+    for one in stored:
+        keys, values = gathered(one.keys), gathered(one.values)
         layer = Prefix()
         layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = (
-            x[item : item + 1, :, start : start + length].expand(copies, -1, -1, -1) for x in (keys, values)
-        )
+        layer.keys, layer.values = (x.expand(copies, -1, -1, -1) for x in (keys, values))
         layers.append(layer)
-    return Cache(layers=layers) if layers else None
+    return Cache(layers=layers)
 
 
-def _pairs(cache: Any) -> list[tuple[Tensor | None, Tensor | None]]:
+class CacheInPlace:
+    """A cache for transformers that hands back new keys and values alone, and says what lies before them.
+
+    cache: what the model gets. length: how many positions lie before.
+    """
+
+    def __init__(self, layers: Sequence[StoredLayer], length: int) -> None:
+        from transformers.cache_utils import Cache, DynamicLayer
+
+        place = self
+
+        class Standing(DynamicLayer):  # type: ignore[misc]
+            """A layer that counts as filled."""
+
+            is_initialized = True
+
+            def __init__(self, stored: StoredLayer) -> None:
+                super().__init__()
+                self.stored = stored
+                self.is_initialized = True
+
+            def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+                place.latest = key_states, value_states, self.stored
+                return key_states, value_states
+
+            def get_seq_length(self) -> int:
+                return length
+
+            def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+                return length + query_length, 0
+
+        self.length = length
+        self.latest: tuple[Tensor, Tensor, StoredLayer] | None = None
+        self.cache: KeyValueCache = Cache(layers=[Standing(layer) for layer in layers])
+
+    def before(self, key: Tensor, value: Tensor) -> StoredLayer:
+        """What lies before the keys and values of an attention call, which are those that the cache got last."""
+        if self.latest is None or self.latest[0] is not key or self.latest[1] is not value:
+            raise InputError("an attention call has other keys and values than the cache got before it")
+        return self.latest[2]
+
+
+def _paged_layers(cache: PagedCache, length: int) -> list[StoredLayer] | None:
+    if not check_pages(cache) or cache.length < length:
+        return None
+    table = cache.table.to(cache.keys[0].device)
+    return [
+        StoredLayer(Pages(keys, table, length), Pages(values, table, length))
+        for keys, values in zip(cache.keys, cache.values, strict=True)
+    ]
+
+
+def check_pages(cache: PagedCache) -> bool:
+    """Refuses pages that are none; False where there are none at all."""
+    keys, values, table = list(cache.keys), list(cache.values), cache.table
+    if len(keys) != len(values):
+        raise InputError(f"a PagedCache has keys of {len(keys)} layers and values of {len(values)}: expected as many")
+    if not keys or cache.length < 1:
+        return False
+    shapes = {tuple(x.shape[:3]) for x in (*keys, *values)}
+    if len(shapes) != 1 or any(x.dim() != 4 for x in (*keys, *values)):
+        listed = ", ".join(map(str, sorted({tuple(x.shape) for x in (*keys, *values)})))
+        raise InputError(
+            f"the pages have the shapes {listed}: expected [page, place in the page, key head, size], alike in all layers"
+        )
+    pages, places, _ = shapes.pop()
+    if table.dim() != 1 or table.is_floating_point() or table.dtype == torch.bool:
+        raise InputError(f"table is {table.dtype} of shape {tuple(table.shape)}: expected page numbers in one row")
+    if len(table) * places < cache.length:
+        raise InputError(
+            f"table has {len(table)} pages of {places} positions, and length is {cache.length}: expected pages for all"
+        )
+    if int(table.min()) < 0 or int(table.max()) >= pages:
+        raise InputError(f"table has the pages {int(table.min())} to {int(table.max())}: expected 0 to {pages - 1}")
+    return True
+
+
+def _tensors(cache: Any) -> list[tuple[Tensor | None, Tensor | None, int, int]]:
+    """Of each layer the keys, the values, how many positions it has dropped, and how many it has seen."""
     if cache is None:  # of a model that keeps none
         return []
     layers = getattr(cache, "layers", None)
     if layers is None:  # the tuples of old
-        return [(pair[0], pair[1]) for pair in cache]
+        return [(pair[0], pair[1], 0, int(pair[0].shape[2])) for pair in cache]
+    lengths = _lengths(layers)
     return [
-        (None, None)
-        if getattr(layer, "keys", None) is None
-        or (getattr(layer, "is_sliding", False) and layer.get_seq_length() > layer.keys.shape[2])
-        else (layer.keys, layer.values)
+        (None, None, 0, 0) if end is None else (layer.keys, layer.values, *_span(layer, end))
+        for layer, end in zip(layers, lengths, strict=True)
+    ]
+
+
+def _lengths(layers: Sequence[Any]) -> list[int | None]:
+    """How many positions each layer has seen; None where it has no keys, or keeps them in another form."""
+    lengths: list[Any] = [
+        None if getattr(layer, "keys", None) is None or hasattr(layer, "_quantized_keys") else layer.get_seq_length()
         for layer in layers
     ]
+    counters = [x for x in lengths if isinstance(x, Tensor)]  # of static caches, on their device: read all at once
+    counts = iter(torch.stack(counters).tolist() if counters else [])
+    return [int(next(counts)) if isinstance(x, Tensor) else x for x in lengths]
+
+
+def _span(layer: Any, end: int) -> tuple[int, int]:
+    """How many positions a layer has dropped, and where what it has ends."""
+    room = int(layer.keys.shape[2])
+    if getattr(layer, "max_cache_len", None) is not None and end <= room:  # preallocated, and filled from the front
+        return 0, end
+    if getattr(layer, "is_sliding", False):
+        return end - room, end
+    return 0, min(end, room)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnflow.capture.paged import Stored
 from attnflow.capture.scores import FEW, LazyMask, Scores, Weighing, mixed
 from attnflow.errors import InputError
 
@@ -36,15 +37,20 @@ EDGE_BYTES = 512 << 20
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tensor, Scores]:
-    """The output of the attention, [batch, query, head, size], and what a later `step` needs."""
+def attention_output(
+    scores: Scores, value: Tensor, offload: bool = False, before: Stored | None = None
+) -> tuple[Tensor, Scores]:
+    """The output of the attention, [batch, query, head, size], and what a later `step` needs.
+
+    before: values of the keys in ``scores.before``.
+    """
     plain = plain_kind(scores)
     operands = scores
-    if plain is None:
-        out = torch.cat([mixed(scores.weights(*block), value) for block in scores.blocks()], dim=1)
-    elif scores.query.is_cuda and _fused(scores, value):
-        out, lse = _with_lse(scores, value, plain == "causal")
+    if is_fused(scores, value):
+        out, lse = _fused_output(scores, value, before)
         operands = replace(scores, lse=lse)
+    elif plain is None or scores.before is not None:
+        out = torch.cat([mixed(scores.weights(*block), value, before) for block in scores.blocks()], dim=1)
     else:
         grouped = scores.query.shape[1] != scores.key.shape[1]
         out = scaled_dot_product_attention(
@@ -53,6 +59,87 @@ def attention_output(scores: Scores, value: Tensor, offload: bool) -> tuple[Tens
     if offload:
         operands = replace(operands, query=_to_host(operands.query), key=_to_host(operands.key))
     return out, operands
+
+
+def is_fused(scores: Scores, value: Tensor) -> bool:
+    """Whether a fused kernel computes this attention and hands out its log-sum-exp."""
+    if not scores.query.is_cuda or not _fused(scores, value):
+        return False
+    if scores.before is None:
+        return plain_kind(scores) is not None
+    return isinstance(scores.before, Tensor) and _in_two_places(scores)
+
+
+def _in_two_places(scores: Scores) -> bool:
+    """Whether every query sees all keys that lie before, and of the others those up to its own, or all of them."""
+    plain = scores.mask is None or (isinstance(scores.mask, LazyMask) and scores.mask.plain == "causal")
+    return plain and _unmasked(scores) and scores.queries == scores.key.shape[2]
+
+
+def _fused_output(scores: Scores, value: Tensor, before: Stored | None) -> tuple[Tensor, Tensor]:
+    """Of keys in two places, each by itself; then the two are merged by how much of the denominator each has."""
+    if scores.before is None:
+        return attention_with_lse(scores.query, scores.key, value, plain_kind(scores) == "causal", scores.scale)
+    assert isinstance(scores.before, Tensor) and isinstance(before, Tensor)
+    far, far_lse = attention_with_lse(scores.query, scores.before, before, False, scores.scale)
+    causal = scores.mask is not None or scores.causal
+    near, near_lse = attention_with_lse(scores.query, scores.key, value, causal, scores.scale)
+    return merged(far, far_lse, near, near_lse)
+
+
+def merged(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over all keys from that over some and that over the others, each with its log-sum-exp.
+
+    Outputs are [batch, query, head, size], log-sum-exps [batch, head, query].
+    """
+    share = torch.sigmoid(first_lse - second_lse).transpose(1, 2)[..., None]  # of the denominator
+    lse = torch.logaddexp(first_lse, second_lse)
+    return torch.lerp(second.to(share.dtype), first.to(share.dtype), share).to(first.dtype), lse
+
+
+def attention_with_lse(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Fused attention on a GPU: the output [batch, query, head, size], and the log-sum-exp [batch, head, query].
+
+    causal: query i sees the keys up to i, of which there are as many.
+    """
+    return _with_lse(Scores(query, key, scale), value, causal)
+
+
+def own_weights(scores: Scores) -> Tensor:
+    """What each of the last positions gives to itself, [batch, head, query], by the log-sum-exp of its row."""
+    assert scores.lse is not None
+    batch, heads, queries, size = scores.query.shape
+    key_heads = scores.key.shape[1]
+    key = scores.key[:, :, scores.key.shape[2] - queries :, None].transpose(2, 3)  # [batch, key head, 1, query, size]
+    query = scores.query.reshape(batch, key_heads, heads // key_heads, queries, size)
+    products = (query.to(scores.lse.dtype) * key).sum(-1) * scores.scale
+    return (products.reshape(batch, heads, queries) - scores.lse).exp()
+
+
+def add_edge_rows(
+    totals: Sequence[Tensor], scores: Scores, weighing: Weighing, first: int, last: int, room: int | None = None
+) -> None:
+    """Adds rows ``first:last`` of what edges weigh to each of ``totals`` [batch, last - first, key], in place."""
+    for piece, part, place in _pieces(scores, weighing):
+        ranges = ((first, last),) if _has_kernels(piece) else piece.blocks(room, first, last)
+        for start, stop in ranges:
+            edges = edge_rows(piece, part, start, stop)
+            for total in totals:
+                total[:, start - first : stop - first, place : place + edges.shape[-1]] += edges
+
+
+def _pieces(scores: Scores, weighing: Weighing) -> list[tuple[Scores, Weighing, int]]:
+    """Keys in two places one after the other, where the log-sum-exp of both is known, and at which key each begins."""
+    before, causal = scores.before, scores.mask is not None or scores.causal
+    if scores.lse is None or not isinstance(before, Tensor) or not _in_two_places(scores):
+        return [(scores, weighing, 0)]
+    plain = replace(scores, before=None, mask=None, partial=True)
+    far = replace(plain, key=before, causal=False)
+    values = weighing.before if isinstance(weighing.before, Tensor) else None
+    return [
+        (far, replace(weighing, value=values, before=None), 0),
+        (replace(plain, causal=causal), replace(weighing, before=None), int(before.shape[2])),
+    ]
 
 
 def step(scores: Scores, rows: Tensor) -> Tensor:
@@ -162,7 +249,7 @@ def _spans(scores: Scores) -> tuple[Tensor, Tensor] | None:
 
 def _has_kernels(scores: Scores) -> bool:
     """Whether kernels know this attention: on a GPU, and of a mask that gives every query one range of keys."""
-    known = scores.query.is_cuda and scores.query.dtype in KERNEL_TYPES and _has_triton()
+    known = scores.query.is_cuda and scores.query.dtype in KERNEL_TYPES and scores.before is None and _has_triton()
     return known and (not _irregular(scores) or _spans(scores) is not None)
 
 
@@ -190,11 +277,17 @@ def uniform_step(scores: Scores, rows: Tensor) -> Tensor:
 
 def plain_kind(scores: Scores) -> str | None:
     """ "causal" or "full" where a fused kernel computes exactly this attention, else None."""
-    if scores.softcap is not None or scores.sinks is not None or scores.bias is not None:
+    if not _unmasked(scores):
         return None
     if isinstance(scores.mask, LazyMask):
-        return scores.mask.plain
+        # a fused kernel aligns queries and keys at the first of each
+        return scores.mask.plain if scores.mask.plain == "full" or scores.queries == scores.keys else None
     return "full" if scores.mask is None and not scores.causal else None
+
+
+def _unmasked(scores: Scores) -> bool:
+    """Whether nothing but a mask changes the products."""
+    return scores.softcap is None and scores.sinks is None and scores.bias is None
 
 
 def _irregular(scores: Scores) -> bool:
@@ -221,12 +314,16 @@ def _with_lse(scores: Scores, value: Tensor, causal: bool) -> tuple[Tensor, Tens
             return result[0].transpose(1, 2), result[1].reshape(result[1].shape[:3])
         except RuntimeError:  # a shape or a card that cuDNN does not take
             pass
-    if groups > 1:
+    query = scores.query
+    if groups > 1 and causal:
         key, values = key.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+    elif groups > 1:  # the queries of all heads that share a key head are rows beside each other: no key is copied
+        query = query.reshape(query.shape[0], key.shape[1], -1, query.shape[-1])
     result = torch.ops.aten._scaled_dot_product_flash_attention(
-        scores.query, key, values, 0.0, causal, False, scale=scores.scale
+        query, key, values, 0.0, causal, False, scale=scores.scale
     )
-    return result[0].transpose(1, 2), result[1]
+    out, lse = result[0].reshape(*scores.query.shape[:3], -1), result[1].reshape(scores.query.shape[:3])
+    return out.transpose(1, 2), lse
 
 
 def _to_host(x: Tensor) -> Tensor:

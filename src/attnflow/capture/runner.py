@@ -68,7 +68,8 @@ class Runner:
     """A model in evaluation mode, with its tokenizer or processor. Several threads may run it at a time.
 
     checked: what the self-check found, by the kind of input. checked_linear: kinds checked without matrices too.
-    reads_cache: whether the model gives the same on a key-value cache; None before anybody wanted to know.
+    reads_cache: whether the model gives the same on a key-value cache; reads_in_place: whether a frozen pass may take it
+    where it lies; None before anybody wanted to know.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Runner:
         self.checked: dict[str, Checked] = {}
         self.checked_linear: set[str] = set()
         self.reads_cache: bool | None = None
+        self.reads_in_place: bool | None = None
         self._forms: dict[tuple[str, ...], tuple[Form, ...]] = {}
 
     def __repr__(self) -> str:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from attnflow.capture.check import half
+from attnflow.capture.collect import Collector, collecting
 from attnflow.capture.inputs import kind
-from attnflow.capture.kv_cache import reading_cache
+from attnflow.capture.kv_cache import StoredLayer, stored_layers
+from attnflow.capture.paged import PagedCache, Stored
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
 """How far a key may be from what the model computes, relative to its length; another token's is as far as it is long."""
 
 TOLERANCE_HALF = 0.1
+
+BLOCK = 8192
+"""Tokens whose keys are computed at a time, where a model is told their positions: a long prompt needs no more memory."""
 
 
 class _Met(Exception):
@@ -36,23 +41,24 @@ class _Met(Exception):
 def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
     """Refuses what somebody gives for the cache of these tokens, all but the last, and is not."""
     try:
-        shown = reading_cache(cache, len(ids) - 1) if len(ids) > 1 else None
-    except (TypeError, AttributeError, LookupError, ValueError):
+        layers = stored_layers(cache, len(ids) - 1) if len(ids) > 1 else None
+    except (TypeError, AttributeError, LookupError, ValueError) as e:
+        if isinstance(e, InputError):
+            raise
         raise InputError(
-            f"cache is {kind(cache)}: expected a key-value cache of transformers, or keys and values of each layer"
+            f"cache is {kind(cache)}: expected a key-value cache of transformers, keys and values of each layer, or a "
+            "PagedCache"
         ) from None
-    if shown is None:  # empty, too short, or without what left a sliding window: it is made again
+    if layers is None:  # empty, too short, or without what left a sliding window: it is made again
         return
-    first = getattr(cache, "layers", None)
-    count = len(first[0].keys if first else cache[0][0])
+    count = 1 if isinstance(cache, PagedCache) else _texts(cache)
     if count != 1:
         raise InputError(f"cache holds {count} texts: expected the key-value cache of this prompt alone")
-    expected = _first_keys(model, ids[:-1])
-    if expected is not None and expected.device != shown.layers[0].keys.device:
-        raise InputError(
-            f"cache is on {shown.layers[0].keys.device} and the model on {expected.device}: move it there, or leave it out"
-        )
-    if expected is not None and not _near(shown.layers[0].keys, expected):
+    first = layers[0]
+    device = first.keys.device if isinstance(first.keys, Tensor) else first.keys.store.device
+    if device != model.device:
+        raise InputError(f"cache is on {device} and the model on {model.device}: move it there, or leave it out")
+    if _same_keys(model, first, ids[:-1]) is False:
         raise InputError(
             "cache does not hold this prompt: the keys in it are of other tokens, of other positions or of another model. "
             "Give the cache that was made with these tokens from the first one on, or leave it out"
@@ -61,20 +67,43 @@ def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
 
 def is_same(model: Runner, cache: Any, ids: Sequence[int], item: int, start: int) -> bool:
     """Whether the model computes these keys by itself, too: some count positions otherwise when they generate."""
-    shown = reading_cache(cache, len(ids), item, start)
-    expected = None if shown is None else _first_keys(model, ids)
-    return shown is not None and expected is not None and _near(shown.layers[0].keys, expected)
+    layers = stored_layers(cache, len(ids), item, start)
+    return layers is not None and bool(_same_keys(model, layers[0], ids))
 
 
-def _near(keys: Tensor, expected: Tensor) -> bool:
+def _texts(cache: Any) -> int:
+    layers = getattr(cache, "layers", None)
+    return len(layers[0].keys if layers else cache[0][0])
+
+
+def _same_keys(model: Runner, layer: StoredLayer, ids: Sequence[int]) -> bool | None:
+    """Whether these are the keys of these tokens, as far as they are there; None for a model that shows none."""
+    step = BLOCK if model.accepts("position_ids") else len(ids)
+    near = []
+    for start in range(layer.first - layer.first % step, len(ids), step):
+        stop = min(start + step, len(ids))
+        expected = _first_keys(model, ids[start:stop], start)
+        if expected is None:
+            return None
+        begin = max(start, layer.first)
+        keys = _positions(layer.keys, begin - layer.first, stop - layer.first)
+        near.append(_near(keys, expected[:, :, begin - start :]))
+    return bool(torch.stack(near).all())
+
+
+def _positions(keys: Stored, start: int, stop: int) -> Tensor:
+    return keys[:, :, start:stop] if isinstance(keys, Tensor) else keys.block(start, stop)
+
+
+def _near(keys: Tensor, expected: Tensor) -> Tensor:
     if keys.shape != expected.shape:
-        return False
+        return torch.tensor(False, device=expected.device)
     tolerance = TOLERANCE_HALF if half(expected.dtype) else TOLERANCE[expected.dtype]
     gaps, sizes = (x.double().square().sum((1, 3)).sqrt() for x in (keys.double() - expected.double(), expected))
-    return bool((gaps <= tolerance * sizes + 1e-12).all())
+    return (gaps <= tolerance * sizes + 1e-12).all()
 
 
-def _first_keys(model: Runner, ids: Sequence[int]) -> Tensor | None:
+def _first_keys(model: Runner, ids: Sequence[int], start: int) -> Tensor | None:
     """[1, head, token, size] of the first layer, or None for a model that shows none."""
     from transformers.cache_utils import Cache, DynamicLayer
 
@@ -82,8 +111,12 @@ def _first_keys(model: Runner, ids: Sequence[int]) -> Tensor | None:
         def update(self, key_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             raise _Met(key_states)
 
+    tensors = {"input_ids": torch.tensor([list(ids)])}
+    if start:
+        tensors["position_ids"] = torch.arange(start, start + len(ids))[None]
     try:
-        model.forward({"input_ids": torch.tensor([list(ids)])}, past_key_values=Cache(layers=[First()]), use_cache=True)
+        with collecting(Collector("operands")):  # masks are rules then: no matrix is made for a pass that ends here
+            model.forward(tensors, past_key_values=Cache(layers=[First()]), use_cache=True)
     except _Met as met:
         return met.keys
     except Exception:  # whatever a model file does with a cache it does not know

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnflow.capture.paged import Stored, blocks_of
+
 BLOCK_BYTES = 1 << 20
 """How large the weights of one block of queries may be, all heads × queries × keys, where half of n×n is less than that."""
 
@@ -25,8 +27,10 @@ class LazyMask:
     """Which keys a query may see, as a rule instead of a matrix.
 
     rule: ``rule(batch, head, query, key)`` over index tensors, as in transformers' masking module.
-    plain: what a fused kernel needs no matrix for: "causal", "full", or None for everything else.
+    plain: what a fused kernel needs no matrix for: "causal", where the last query sees the last key, "full", or None for
+        everything else.
     window: the width of the causal sliding window, where that is all there is besides causality.
+    reach: no query sees a key that stands so many positions before it; None where it may see them all.
     """
 
     rule: Callable[..., Tensor]
@@ -38,6 +42,7 @@ class LazyMask:
     plain: str | None
     window: int | None
     device: torch.device
+    reach: int | None = None
 
     def block(self, start: int, stop: int) -> Tensor:
         """True where visible: [batch, 1, stop - start, key]."""
@@ -79,7 +84,7 @@ class Weighing:
 
     lengths: w = lengths[h, k], [batch, head, key]; none is negative.
     direction, value: w = max(0, direction_q·value_k), or the product itself where ``signed``, so that heads may cancel;
-        [batch, head, query, size] and [batch, key head, key, size].
+        [batch, head, query, size] and [batch, key head, key, size]. before: values of the keys before those.
     """
 
     factor: float
@@ -87,6 +92,20 @@ class Weighing:
     direction: Tensor | None = None
     value: Tensor | None = None
     signed: bool = False
+    before: Stored | None = None
+
+    def of(self, weights: Tensor, start: int, stop: int) -> Tensor:
+        """Edges of weights [batch, head, queries ``start:stop``, the first keys]: heads are added up."""
+        batch, heads, rows, keys = weights.shape
+        if self.lengths is not None:
+            weights = weights * self.lengths[:, :, None, :keys]
+        if self.direction is not None and self.value is not None:
+            directions = self.direction[:, :, start:stop]
+            stacked = directions.reshape(batch, self.value.shape[1], -1, directions.shape[-1])
+            along = times(stacked, self.value, self.before, keys).reshape(batch, heads, rows, keys)
+            weights = weights * (along if self.signed else along.clamp_(min=0))
+        edges = weights.sum(1)
+        return edges if self.factor == 1 else edges * self.factor
 
 
 @dataclass(frozen=True)
@@ -98,6 +117,8 @@ class Scores:
     causal: whether a query sees only what is not after it, where ``mask`` is None; the last query sees the last key.
     bias: additive, for position biases. softcap: c in c·tanh(s / c). sinks: one logit a head, in the denominator only.
     lse: the logarithm of each row's denominator, [batch, head, query], where the forward pass gave it.
+    before: keys of the positions before those in ``key``, where they lie; the mask is about all of them.
+    partial: whether the denominators that ``lse`` tells are of more keys than these.
     """
 
     query: Tensor
@@ -109,6 +130,8 @@ class Scores:
     softcap: float | None = None
     sinks: Tensor | None = None
     lse: Tensor | None = None
+    before: Stored | None = None
+    partial: bool = False
 
     @property
     def queries(self) -> int:
@@ -116,7 +139,7 @@ class Scores:
 
     @property
     def keys(self) -> int:
-        return int(self.key.shape[2])
+        return int(self.key.shape[2]) + (0 if self.before is None else int(self.before.shape[2]))
 
     def blocks(self, room: int | None = None, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges of the queries ``first:last`` whose weights take ``room`` bytes; by default half of the matrix with the
@@ -131,7 +154,7 @@ class Scores:
 
     def visible(self, stop: int) -> int:
         """How many keys the queries before ``stop`` can see at most: later columns of their block are zero."""
-        if self.causal or (isinstance(self.mask, LazyMask) and (self.mask.plain == "causal" or self.mask.window)):
+        if self._is_causal() or (isinstance(self.mask, LazyMask) and self.mask.window):
             return max(1, min(self.keys, stop + self.keys - self.queries))
         return self.keys
 
@@ -145,25 +168,40 @@ class Scores:
         wide = self.query.dtype in (torch.float32, torch.float64)
         if wide:  # scaling the short side saves a pass; half precision is scaled where the model does it
             rows = rows * self.scale
-        s = torch.matmul(rows, self.key[:, :, :keys].transpose(2, 3)).reshape(batch, heads, stop - start, keys)
+        s = times(rows, self.key, self.before, keys).reshape(batch, heads, stop - start, keys)
         s = s if wide else s.float().mul_(self.scale)
         if self.softcap is not None:
             s = s.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
             s += self.bias[..., start:stop, :keys]
         mask = self._mask(start, stop)
-        if mask is not None:
+        if mask is not None and self._is_causal():  # every query of the block sees what stands before its first
+            own = s[..., keys - (stop - start) :]
+            own.masked_fill_(~mask, torch.finfo(self.query.dtype).min)
+        elif mask is not None:
             mask = mask[..., :keys]
             if mask.dtype == torch.bool:
                 s.masked_fill_(~mask, torch.finfo(self.query.dtype).min)
             else:
                 s += mask
+        if self.partial and self.lse is not None:
+            return s.sub_(self.lse[:, :, start:stop, None]).exp_()
         if self.sinks is None:
             return torch.softmax(s, dim=-1)
         sinks = self.sinks.float().reshape(1, -1, 1, 1).expand(batch, heads, stop - start, 1)
         return torch.softmax(torch.cat([s, sinks], dim=-1), dim=-1)[..., :-1]
 
+    def _is_causal(self) -> bool:
+        """Whether queries are the last positions, and see all that is not after them."""
+        plain = self.mask.plain == "causal" if isinstance(self.mask, LazyMask) else self.mask is None and self.causal
+        return plain and self.queries <= self.keys
+
     def _mask(self, start: int, stop: int) -> Tensor | None:
+        """Which keys are visible to some queries; of causal attention, those from the first of these queries on."""
+        if self._is_causal():
+            if stop - start == 1:
+                return None
+            return torch.ones(stop - start, stop - start, dtype=torch.bool, device=self.query.device).tril()
         if isinstance(self.mask, LazyMask):
             return None if self.mask.plain == "full" else self.mask.block(start, stop)
         if self.mask is not None:
@@ -175,16 +213,7 @@ class Scores:
 
     def edge_rows(self, weighing: Weighing, start: int, stop: int) -> Tensor:
         """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, visible(stop)]."""
-        weights = self.weights(start, stop)  # [batch, head, query, key]
-        batch, heads, rows, keys = weights.shape
-        if weighing.lengths is not None:
-            weights = weights * weighing.lengths[:, :, None, :keys]
-        if weighing.direction is not None and weighing.value is not None:
-            directions, values = weighing.direction[:, :, start:stop], weighing.value[:, :, :keys]
-            stacked = directions.reshape(batch, values.shape[1], -1, directions.shape[-1])
-            along = torch.matmul(stacked, values.transpose(2, 3)).reshape(batch, heads, rows, keys)
-            weights = weights * (along if weighing.signed else along.clamp_(min=0))
-        return weights.sum(1) * weighing.factor
+        return weighing.of(self.weights(start, stop), start, stop)
 
     def transposed(self, rows: Tensor) -> Tensor:
         """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key]. Nothing n×n is made."""
@@ -209,12 +238,28 @@ class Scores:
             yield from self.blocks()
 
 
-def mixed(weights: Tensor, value: Tensor) -> Tensor:
-    """The output of attention, [batch, query, head, size], from weights [batch, head, query, key] of the first keys."""
+def times(rows: Tensor, last: Tensor, before: Stored | None, count: int) -> Tensor:
+    """``rows·xᵀ`` over the first ``count`` of keys or values, those before first: [batch, key head, row, key]."""
+    if before is None:
+        return torch.matmul(rows, last[:, :, :count].transpose(2, 3))
+    parts = [torch.matmul(rows, block.transpose(2, 3)) for _, _, block in blocks_of(before)]
+    parts.append(torch.matmul(rows, last[:, :, : count - before.shape[2]].transpose(2, 3)))
+    return torch.cat(parts, -1)
+
+
+def mixed(weights: Tensor, value: Tensor, before: Stored | None = None) -> Tensor:
+    """The output of attention, [batch, query, head, size], from weights [batch, head, query, key] of the first keys.
+
+    before: values of the keys before those in ``value``.
+    """
     batch, heads, rows, keys = weights.shape
     groups = heads // value.shape[1]
     stacked = weights.to(value.dtype).reshape(batch, heads // groups, groups * rows, keys)
-    return torch.matmul(stacked, value[:, :, :keys]).reshape(batch, heads, rows, -1).transpose(1, 2)
+    first = 0 if before is None else int(before.shape[2])
+    out = torch.matmul(stacked[..., first:], value[:, :, : keys - first])
+    for start, stop, block in () if before is None else blocks_of(before):
+        out += torch.matmul(stacked[..., start:stop], block)
+    return out.reshape(batch, heads, rows, -1).transpose(1, 2)
 
 
 def scores_of(

@@ -1,0 +1,81 @@
+"""Keys and values that lie in pages, as servers keep them, and how they are read some positions at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+BLOCK_POSITIONS = 1024
+"""So many positions of a paged cache are gathered at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class PagedCache:
+    """The key-value cache of one text in pages.
+
+    keys, values: a tensor for each layer, [page, place in the page, key head, size]; pages of other texts may lie between.
+    table: the numbers of this text's pages, in order. length: how many positions are filled, from the first place of the
+    first page on.
+    """
+
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+    table: Tensor
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pages:
+    """The keys or values of one layer: position p lies in page ``table[p // places]`` at place ``p % places``.
+
+    store: [page, place, key head, size]. first, length: which positions are shown.
+    """
+
+    store: Tensor
+    table: Tensor
+    length: int
+    first: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """That of the tensor [1, key head, position, size] which they stand for."""
+        return (1, int(self.store.shape[2]), self.length, int(self.store.shape[3]))
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """A copy of some positions: [1, key head, stop - start, size]."""
+        places = self.store.shape[1]
+        begin, end = self.first + start, self.first + stop
+        pages = self.store[self.table[begin // places : (end - 1) // places + 1]].flatten(0, 1)
+        skipped = begin % places
+        return pages[skipped : skipped + stop - start].transpose(0, 1)[None]
+
+
+Stored: TypeAlias = Tensor | Pages
+"""Keys or values [batch, key head, position, size], wherever they lie."""
+
+
+def blocks_of(stored: Stored) -> Iterator[tuple[int, int, Tensor]]:
+    """Ranges of positions with their keys or values. A tensor is one block, and no copy."""
+    positions = int(stored.shape[2])
+    if isinstance(stored, Tensor):
+        yield 0, positions, stored
+        return
+    for start in range(0, positions, BLOCK_POSITIONS):
+        stop = min(start + BLOCK_POSITIONS, positions)
+        yield start, stop, stored.block(start, stop)
+
+
+def shown_from(stored: Stored, first: int) -> Stored:
+    """All but the first positions, as a view."""
+    if isinstance(stored, Tensor):
+        return stored[:, :, first:]
+    return replace(stored, first=stored.first + first, length=stored.length - first)
+
+
+def gathered(stored: Stored) -> Tensor:
+    """One tensor; a copy where it lay in pages."""
+    return stored if isinstance(stored, Tensor) else torch.cat([block for _, _, block in blocks_of(stored)], 2)

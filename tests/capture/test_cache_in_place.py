@@ -1,0 +1,367 @@
+"""An answer explained on a cache where it lies: the same parts as with the cache joined to what is new, and no copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.cache_utils import DynamicCache, StaticCache
+
+import attnflow as af
+from attnflow.capture import answer_pass
+from attnflow.capture.answer_pass import Parts, run_answer
+from attnflow.capture.collect import lazy_mask
+from attnflow.capture.generate import Written
+from attnflow.capture.linear import add_edge_rows, edge_rows, merged, own_weights
+from attnflow.capture.paged import Pages
+from attnflow.capture.scores import LazyMask, Scores, Weighing
+from attnflow.errors import InputError
+from helpers.architectures import LLAMA, hf
+
+LONG = {**LLAMA, "max_position_embeddings": 1024, "pad_token_id": 0}
+HEADS = {**LONG, "head_dim": 8}
+MODELS = {
+    "Llama": hf("LlamaForCausalLM", **LONG),
+    "Mistral": hf("MistralForCausalLM", **LONG, sliding_window=5),
+    "Gemma 2": hf("Gemma2ForCausalLM", **HEADS, sliding_window=5, attn_logit_softcapping=2.0),
+    "gpt-oss": hf("GptOssForCausalLM", **HEADS, sliding_window=5, num_local_experts=4),
+    "GPT-2": hf("GPT2LMHeadModel", vocab_size=120, n_embd=32, n_layer=3, n_head=4, n_positions=1024),
+}
+WINDOWS = ("Mistral", "Gemma 2", "gpt-oss")
+PROMPT = torch.randint(2, 120, (23,), generator=torch.Generator().manual_seed(1)).tolist()
+ANSWER = (17, 42, 5, 99)
+
+
+@cache
+def model(name: str) -> Any:
+    """In double precision, with weights so large that attention prefers something."""
+    module = MODELS[name]()
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            parameter.data.mul_(6)
+    if name == "gpt-oss":
+        module.set_experts_implementation("eager")  # the grouped product of experts knows no double precision
+    return af.wrap(module.double())
+
+
+def filled(name: str, kind: Any, ids: Any) -> Any:
+    """A cache with what the model made of these tokens."""
+    with torch.no_grad():
+        model(name).model(torch.tensor([ids]), past_key_values=kind, use_cache=True)
+    return kind
+
+
+def dynamic(name: str, ids: Any = (*PROMPT, *ANSWER[:-1])) -> Any:
+    return filled(name, DynamicCache(), list(ids))
+
+
+def static(name: str) -> Any:
+    return filled(name, StaticCache(model(name).model.config, max_cache_len=64), PROMPT[:-1])
+
+
+def tuples(name: str) -> Any:
+    return tuple((layer.keys, layer.values) for layer in dynamic(name).layers)
+
+
+def sliding(name: str, ids: Any = tuple(PROMPT[:-1])) -> Any:
+    """As far as the model's own windows go."""
+    return filled(name, DynamicCache(config=model(name).model.config), list(ids))
+
+
+def paged(name: str, size: int, length: int = len(PROMPT) - 1) -> af.PagedCache:
+    """Pages in disorder, among pages of others, and what lies behind the last position is no number."""
+    whole = dynamic(name, PROMPT[:length])
+    count = -(-length // size)
+    table = torch.randperm(count + 3, generator=torch.Generator().manual_seed(size))[:count]
+
+    def pages(x: Tensor) -> Tensor:
+        store = x.new_full((count + 3, size, x.shape[1], x.shape[3]), torch.nan)
+        for position in range(length):
+            store[table[position // size], position % size] = x[0, :, position]
+        return store
+
+    keys, values = ([pages(getattr(layer, kind)) for layer in whole.layers] for kind in ("keys", "values"))
+    return af.PagedCache(keys, values, table, length)
+
+
+CACHES: dict[str, Callable[[str], Any]] = {
+    "dynamic": dynamic,
+    "static": static,
+    "tuples": tuples,
+    "sliding": sliding,
+    **{f"pages of {size}": lambda name, size=size: paged(name, size) for size in (1, 3, 7, 64)},  # type: ignore[misc]
+}
+
+
+def parts_on(name: str, cache: Any, monkeypatch: pytest.MonkeyPatch, written: Written | None = None) -> Parts:
+    """The parts on this cache, in which the prompt is not read again."""
+
+    def again(*_: Any) -> None:
+        raise AssertionError("the prompt was read again")
+
+    answer_pass.reads_in_place(model(name), run_answer_checked(name))
+    monkeypatch.setattr(answer_pass, "prompt_cache", again)
+    parts = run_answer(model(name), PROMPT, written or Written(ANSWER, cache)).parts(every=True)
+    monkeypatch.undo()
+    return parts
+
+
+@cache
+def run_answer_checked(name: str) -> Any:
+    run_answer(model(name), PROMPT, Written(ANSWER))
+    return model(name).verify(model(name).encode({"input_ids": torch.tensor([PROMPT])}))
+
+
+@cache
+def joined(name: str) -> Parts:
+    """What the cache gives when it is joined with what is new, by copies, as the model's own attention has it."""
+    run_answer_checked(name)
+    model(name).reads_in_place = False
+    parts = run_answer(model(name), PROMPT, Written(ANSWER, dynamic(name))).parts(every=True)
+    model(name).reads_in_place = None
+    return parts
+
+
+def assert_same(parts: Parts, expected: Parts) -> None:
+    np.testing.assert_allclose(parts.log_odds, expected.log_odds, rtol=0, atol=1e-9)
+    for one, other in (
+        (parts.prompt, expected.prompt),
+        (parts.answer, expected.answer),
+        (parts.layers, expected.layers),
+    ):
+        assert one is not None and other is not None and one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9 * np.abs(other).max())
+    assert parts.rest == pytest.approx(expected.rest, abs=1e-9)
+    assert np.abs(parts.prompt).max() > 1e-3  # there is something to compare
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_cache_gives_the_same_parts(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = joined(name)
+    if (kind, name) in {("static", name) for name in WINDOWS}:
+        # a static window keeps as many keys as the window has: the first answer token sees them all
+        assert any(getattr(layer, "is_sliding", False) for layer in static(name).layers)
+    assert_same(parts_on(name, CACHES[kind](name), monkeypatch), expected)
+    assert model(name).reads_in_place
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_kept_and_the_same_comes_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = joined(name)
+    monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+    parts = run_answer(model(name), PROMPT, Written(ANSWER, dynamic(name))).parts(every=True)
+    assert_same(parts, expected)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_window_that_went_on_is_read_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = joined(name)
+    calls = []
+    original = answer_pass.prompt_cache
+    monkeypatch.setattr(answer_pass, "prompt_cache", lambda *args: calls.append(args) or original(*args))  # type: ignore[func-returns-value]
+    assert_same(
+        run_answer(model(name), PROMPT, Written(ANSWER, sliding(name, (*PROMPT, *ANSWER[:-1])))).parts(True), expected
+    )
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_text_of_a_batch_from_where_it_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = joined(name)
+    start = 6
+    pairs = []
+    for layer in dynamic(name).layers:
+        both = []
+        for x in (layer.keys, layer.values):
+            padding = torch.full_like(x[:, :, :start], torch.nan)
+            text = torch.cat([padding, x], 2)
+            both.append(torch.cat([torch.full_like(text, torch.nan), text]))
+        pairs.append(tuple(both))
+    written = Written(ANSWER, tuple(pairs), 1, start)
+    assert_same(parts_on(name, None, monkeypatch, written), expected)
+
+
+class Allocations(TorchDispatchMode):
+    """The bytes of every tensor that an operation makes, unless it is a view of one it got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[tuple[int, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        flat = torch.utils._pytree.tree_leaves((args, kwargs or {}))
+        sources = {x.untyped_storage().data_ptr() for x in flat if isinstance(x, Tensor)}
+        for x in torch.utils._pytree.tree_leaves(out):
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in sources:
+                self.sizes.append((x.untyped_storage().nbytes(), str(func)))
+        return out
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("kind", ["dynamic", "pages of 7"])
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "gpt-oss"])
+def test_no_tensor_is_as_large_as_the_keys_of_a_layer(
+    name: str, kind: str, keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_answer_checked(name)
+    prompt = [2 + i * i % 117 for i in range(700)]
+    answer_pass.reads_in_place(model(name), run_answer_checked(name))
+    stored = paged_of(name, prompt) if kind != "dynamic" else dynamic(name, prompt)
+    monkeypatch.setattr("attnflow.capture.paged.BLOCK_POSITIONS", 64)
+    if not keep:
+        monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+    with Allocations() as made:
+        parts = run_answer(model(name), prompt, Written((17, 42), stored)).parts()
+    keys = 699 * 2 * 8 * 8  # positions × key heads × size × bytes
+    largest = max(made.sizes)
+    assert largest[0] < keys, largest
+    assert max(size for size, _ in made.sizes) > keys / 10  # the weights of two rows: nothing was overlooked
+    assert parts.prompt.shape == (2, 700)
+
+
+def paged_of(name: str, prompt: list[int], size: int = 7) -> af.PagedCache:
+    layers = dynamic(name, prompt).layers
+    count = -(-len(prompt) // size)
+
+    def pages(x: Tensor) -> Tensor:
+        flat = torch.nn.functional.pad(x[0].transpose(0, 1), (0, 0, 0, 0, 0, count * size - len(prompt)))
+        return flat.reshape(count, size, *flat.shape[1:]).flip(0)
+
+    keys, values = ([pages(getattr(layer, kind)) for layer in layers] for kind in ("keys", "values"))
+    return af.PagedCache(keys, values, torch.arange(count).flip(0), len(prompt))
+
+
+def test_answers_take_a_paged_cache() -> None:
+    wrapped = model("Llama")
+    expected = wrapped.answer(PROMPT, answer=list(ANSWER))
+    on_pages = wrapped.answer(PROMPT, answer=list(ANSWER), cache=paged("Llama", 3))
+    np.testing.assert_allclose(on_pages.sources().values, expected.sources().values, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(on_pages.leave_out("token").values, expected.leave_out("token").values, atol=1e-9)
+    with pytest.raises(InputError, match="cache does not hold this prompt"):
+        wrapped.answer(PROMPT[::-1], answer=list(ANSWER), cache=paged("Llama", 3))
+    short = paged("Llama", 3, 9)  # made again
+    np.testing.assert_allclose(
+        wrapped.answer(PROMPT, answer=list(ANSWER), cache=short).sources().values, expected.sources().values, atol=1e-9
+    )
+
+
+def test_pages_that_are_none_are_refused() -> None:
+    good = paged("Llama", 3)
+    for wrong, message in (
+        (replace(good, values=good.values[1:]), "keys of 3 layers and values of 2: expected as many"),
+        (replace(good, keys=[x[0] for x in good.keys]), r"expected \[page, place in the page, key head, size\]"),
+        (replace(good, table=good.table.float()), "table is torch.float32 of shape .8,.: expected page numbers in one row"),
+        (replace(good, table=good.table[:3]), "table has 3 pages of 3 positions, and length is 22: expected pages for all"),
+        (replace(good, table=good.table + 9), "expected 0 to 10"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            model("Llama").answer(PROMPT, answer=list(ANSWER), cache=wrong)
+
+
+def test_keys_in_another_form_are_not_read() -> None:
+    """A quantized cache has a few of the last keys as they are, and the others are not what the model computed."""
+
+    class Quantized:
+        def __init__(self, layer: Any) -> None:
+            self.keys, self.values, self._quantized_keys = layer.keys, layer.values, layer.keys
+
+        def get_seq_length(self) -> int:
+            return 400
+
+    stored = dynamic("Llama")
+    stored.layers = [Quantized(layer) for layer in stored.layers]
+    assert answer_pass.stored_layers(stored, 5) is None
+
+
+CAUSAL = lazy_mask(1, 6, 20, 14, 0)
+WINDOW = lazy_mask(1, 6, 20, 14, 0, mask_function=lambda b, h, q, k: (k <= q) & (k > q - 4), local_size=4)
+
+
+@pytest.mark.parametrize("pages", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask": CAUSAL},
+        {"mask": WINDOW},
+        {"causal": True},
+        {"mask": torch.rand(1, 1, 6, 20, generator=torch.Generator().manual_seed(0)) > 0.4},
+        {"mask": torch.randn(1, 1, 6, 20, generator=torch.Generator().manual_seed(0)).double()},
+        {"mask": CAUSAL, "softcap": 2.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)},
+        {"bias": torch.randn(1, 4, 6, 20, generator=torch.Generator().manual_seed(0)).double()},
+    ],
+    ids=["causal", "window", "flag", "boolean", "additive", "softcap and sinks", "bias"],
+)
+def test_keys_in_two_places_are_keys_in_one(options: Any, pages: bool) -> None:
+    draw = torch.Generator().manual_seed(3)
+    query, direction = (torch.randn(1, 4, 6, 8, generator=draw).double() for _ in range(2))
+    key, value = (torch.randn(1, 2, 20, 8, generator=draw).double() for _ in range(2))
+    whole = Scores(query, key, 0.4, **options)
+    before: list[Any] = [key[:, :, :14], value[:, :, :14]]
+    if pages:
+        before = [Pages(x[0].transpose(0, 1).reshape(7, 2, 2, 8), torch.arange(7), 14) for x in before]
+    split = replace(whole, key=key[:, :, 14:], before=before[0])
+    of_whole = Weighing(0.5, direction=direction, value=value, signed=True)
+    of_split = replace(of_whole, value=value[:, :, 14:], before=before[1])
+    assert split.keys == 20
+    for start, stop in ((0, 6), (1, 4), (5, 6)):
+        torch.testing.assert_close(split.weights(start, stop), whole.weights(start, stop), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            edge_rows(split, of_split, start, stop), edge_rows(whole, of_whole, start, stop), rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("options", [{"mask": CAUSAL}, {"causal": True}, {}], ids=["rule", "flag", "everything"])
+def test_rows_are_added_up_one_piece_at_a_time(options: Any) -> None:
+    """With the log-sum-exp of both pieces, neither has to know the other."""
+    draw = torch.Generator().manual_seed(3)
+    query, direction = (torch.randn(1, 4, 6, 8, generator=draw).double() for _ in range(2))
+    key, value = (torch.randn(1, 2, 20, 8, generator=draw).double() for _ in range(2))
+    whole = Scores(query, key, 0.4, **options)
+    of_whole = Weighing(1.0, direction=direction, value=value, signed=True)
+    s = (query @ key.repeat_interleave(2, 1).transpose(2, 3)) * 0.4
+    hidden = torch.ones(6, 20, dtype=torch.bool).triu(15) if options else torch.zeros(6, 20, dtype=torch.bool)
+    lse = s.masked_fill(hidden, -torch.inf).logsumexp(-1)
+    split = replace(whole, key=key[:, :, 14:], before=key[:, :, :14], lse=lse)
+    totals = [torch.full((1, 3, 20), 2.0).double(), torch.zeros(1, 3, 20).double()]
+    add_edge_rows(
+        totals, split, replace(of_whole, value=value[:, :, 14:], before=value[:, :, :14]), 2, 5, room=2 * 4 * 20 * 4
+    )
+    expected = torch.zeros(1, 3, 20).double()
+    rows = whole.edge_rows(of_whole, 2, 5)
+    expected[..., : rows.shape[-1]] = rows
+    torch.testing.assert_close(totals[1], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(totals[0], expected + 2, rtol=0, atol=1e-12)
+    own = whole.weights(0, 6)[..., torch.arange(6), torch.arange(14, 20)]
+    torch.testing.assert_close(own_weights(split), own, rtol=0, atol=1e-12)
+
+
+def test_masks_of_a_cached_pass() -> None:
+    assert CAUSAL.plain == "causal" and CAUSAL.reach is None
+    assert WINDOW.plain is None and WINDOW.window is None and WINDOW.reach == 4
+    assert (
+        isinstance(CAUSAL, LazyMask)
+        and bool(CAUSAL.block(0, 1)[0, 0, 0, 14])
+        and not bool(CAUSAL.block(0, 1)[0, 0, 0, 15])
+    )
+
+
+def test_attention_over_two_pieces_is_merged() -> None:
+    draw = torch.Generator().manual_seed(5)
+    s, value = torch.randn(1, 3, 4, 9, generator=draw).double() * 4, torch.randn(1, 3, 9, 5, generator=draw).double()
+
+    def attention(columns: slice) -> tuple[Tensor, Tensor]:
+        return (s[..., columns].softmax(-1) @ value[:, :, columns]).transpose(1, 2), s[..., columns].logsumexp(-1)
+
+    out, lse = merged(*attention(slice(0, 6)), *attention(slice(6, 9)))
+    expected, expected_lse = attention(slice(0, 9))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(lse, expected_lse, rtol=0, atol=1e-12)
