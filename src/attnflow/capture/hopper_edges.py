@@ -2,12 +2,13 @@
 """`edge_kernels.edge_rows` on Hopper GPUs: tiles of edges in registers, while the heads pass by.
 
 A tile has 192 keys (128 with directions) and 128 queries. A warpgroup holds 64 of its keys; one warp brings the queries of
-each head and, as often as they change, its keys. Products run on the tensor cores for one half of the queries while the
-exponentials of the other half are taken.
+each head and, as often as they change, its keys. There is one program for each multiprocessor, which goes from tile to
+tile: what the next tile begins with is brought while this one is stored.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -21,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 TILE_Q = 128
+KEYS_AT_ONCE = 8  # tiles of keys between which programs go to and fro, so that they find queries in the cache
 
 
 def edge_rows(
@@ -41,66 +43,61 @@ def edge_rows(
     """Writes ``factor · Σ_h w·exp2(scale · query·key + shift[q])`` into out, [batch, queries, keys], rows of any stride.
 
     offset: how many positions the first query stands behind the first key. lengths: w, [batch, heads, keys]. direction,
-    value: w is their product, as large as zero at least unless ``signed``.
+    value: w is their product, and zero where that is negative unless ``signed``. add: to what is in out.
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
     wide = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
     narrow = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
     shifts = shift.view(batch * heads, -1)
-    tile_k = 128 if direction is not None else 192
+    tiles_q, tiles_k = triton.cdiv(queries, TILE_Q), triton.cdiv(keys, 192 if direction is None else 128)
+    tiles = tiles_q * tiles_k * batch
 
     def described(x, rows):
         return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, size], wide)
 
-    arguments = (
-        described(query, TILE_Q), described(key, 64),
-        described(query if direction is None else direction, TILE_Q), described(key if value is None else value, 64),
-        TensorDescriptor(shifts, list(shifts.shape), list(shifts.stride()), [1, TILE_Q], narrow),
-        out if lengths is None else lengths, out, out.stride(0), out.stride(1),
-        heads, heads // key.shape[1], queries, keys, triton.cdiv(queries, TILE_Q), triton.cdiv(keys, tile_k),
-        offset, scale, factor,
-    )  # fmt: skip
-    grid = (triton.cdiv(queries, TILE_Q) * triton.cdiv(keys, tile_k), batch)
-    options = {
-        "CAUSAL": causal,
-        "LENGTHS": lengths is not None,
-        "SIZE": size,
-        "TILE_Q": TILE_Q,
-        "GROUPED": 8,
-        "ADD": add,
-    }
+    of_queries = [described(query, TILE_Q)] + ([] if direction is None else [described(direction, TILE_Q)])
+    of_keys = [described(key, 64)] + ([] if value is None else [described(value, 64)])
+    shifts = TensorDescriptor(shifts, list(shifts.shape), list(shifts.stride()), [1, TILE_Q], narrow)
+    sizes = heads, heads // key.shape[1], queries, keys, tiles_q, tiles_k, tiles, offset, scale, factor
+    options = {"CAUSAL": causal, "ADD": add, "SIZE": size, "TILE_Q": TILE_Q, "GROUPED": KEYS_AT_ONCE, "num_warps": 4}
+    grid = (min(tiles, torch.cuda.get_device_properties(query.device).multi_processor_count),)
     if direction is None:
-        _edge_rows[grid](*arguments, STAGES=4, num_warps=4, **options)
+        weights = out if lengths is None else lengths.float().contiguous()
+        _edge_rows[grid](
+            *of_queries, *of_keys, shifts, weights, out, out.stride(0), out.stride(1), *sizes,
+            LENGTHS=lengths is not None, STAGES=4, **options,
+        )  # fmt: skip
     else:
-        _directed_rows[grid](*arguments, SIGNED=signed, STAGES=2, num_warps=4, **options)
+        _directed_rows[grid](
+            *of_queries, *of_keys, shifts, out, out.stride(0), out.stride(1), *sizes, SIGNED=signed, STAGES=2, **options
+        )
 
 
 @gluon.jit
-def _place(tiles_q, tiles_k, GROUPED: gl.constexpr):
-    """Which tile of keys and of queries a program has: neighbours share both, so that they find them in the cache."""
-    program = gl.program_id(0)
-    group = program // (GROUPED * tiles_q)
-    within = program % (GROUPED * tiles_q)
+def _place(t, spans, KEYS: gl.constexpr, TILE_Q: gl.constexpr, GROUPED: gl.constexpr, CAUSAL: gl.constexpr):
+    """The text, first query and first key of tile t, and how many heads it takes: none where no query sees a key."""
+    heads, _, _, _, tiles_q, tiles_k, _, offset = spans
+    b = t // (tiles_q * tiles_k)
+    t = t % (tiles_q * tiles_k)
+    group = t // (GROUPED * tiles_q)
+    within = t % (GROUPED * tiles_q)
     size = gl.minimum(GROUPED, tiles_k - group * GROUPED)
-    return group * GROUPED + within % size, within // size
+    first = (group * GROUPED + within % size) * KEYS
+    at_q = within // size * TILE_Q
+    count = heads
+    if CAUSAL and first > at_q + TILE_Q - 1 + offset:
+        count = 0
+    return b, at_q, first, count
 
 
 @gluon.jit
 def _edge_rows(
-    q_desc, k_desc, g_desc, v_desc, c_desc, lengths, out, o_b, o_q, heads, group, queries, keys, tiles_q, tiles_k,
-    offset, scale, factor,
+    q_desc, k_desc, c_desc, lengths, out, o_b, o_q, heads, group, queries, keys, tiles_q, tiles_k, tiles, offset, scale,
+    factor,
     CAUSAL: gl.constexpr, LENGTHS: gl.constexpr, SIZE: gl.constexpr, TILE_Q: gl.constexpr, GROUPED: gl.constexpr,
     ADD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    tile_k, tile_q = _place(tiles_q, tiles_k, GROUPED)
-    b = gl.program_id(1)
-    at_q = tile_q * TILE_Q
-    first = tile_k * 192
-    # Tiles in which no query sees a key take no products; zeros are stored all the same.
-    count = heads
-    if CAUSAL and first > at_q + TILE_Q - 1 + offset:
-        count = 0
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, TILE_Q, SIZE], q_desc.layout)
     c_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, 1, TILE_Q], c_desc.layout)
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [2 * 3, 1, 1, 64, SIZE], k_desc.layout)
@@ -116,95 +113,109 @@ def _edge_rows(
         mbarrier.init(k_empty.index(i), count=3)
     fence_async_shared()
     pipe = (q_tiles, c_tiles, k_tiles, q_full, q_empty, k_full, k_empty)
-    spans = (at_q, queries, keys, offset, count, group)
-    lengths += b.to(gl.int64) * heads * keys
-    out += b.to(gl.int64) * o_b
-    store = (out, o_q, factor)
+    spans = (heads, group, queries, keys, tiles_q, tiles_k, tiles, offset)
+    store = (out, o_b, o_q, factor)
     gl.warp_specialize([
-        (_add_heads, (pipe, store, lengths, first, spans, scale, 0, CAUSAL, LENGTHS, ADD, SIZE, TILE_Q, STAGES)),
-        (_add_heads, (pipe, store, lengths, first + 64, spans, scale, 1, CAUSAL, LENGTHS, ADD, SIZE, TILE_Q, STAGES)),
-        (_add_heads, (pipe, store, lengths, first + 128, spans, scale, 2, CAUSAL, LENGTHS, ADD, SIZE, TILE_Q, STAGES)),
-        (_bring_heads, (pipe, q_desc, k_desc, c_desc, b, heads, first, spans, STAGES)),
+        (_add_heads, (pipe, store, lengths, spans, scale, 0, CAUSAL, LENGTHS, ADD, SIZE, TILE_Q, GROUPED, STAGES)),
+        (_add_heads, (pipe, store, lengths, spans, scale, 1, CAUSAL, LENGTHS, ADD, SIZE, TILE_Q, GROUPED, STAGES)),
+        (_add_heads, (pipe, store, lengths, spans, scale, 2, CAUSAL, LENGTHS, ADD, SIZE, TILE_Q, GROUPED, STAGES)),
+        (_bring_heads, (pipe, q_desc, k_desc, c_desc, spans, CAUSAL, TILE_Q, GROUPED, STAGES)),
     ], [4, 4, 1], [160, 160, 24])  # fmt: skip
 
 
 @gluon.jit
-def _bring_heads(pipe, q_desc, k_desc, c_desc, b, heads, first, spans, STAGES: gl.constexpr):
+def _bring_heads(
+    pipe, q_desc, k_desc, c_desc, spans,
+    CAUSAL: gl.constexpr, TILE_Q: gl.constexpr, GROUPED: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
     q_tiles, c_tiles, k_tiles, q_full, q_empty, k_full, k_empty = pipe
-    at_q, _, _, _, count, group = spans
-    for h in range(count):
-        if h % group == 0:
-            number = h // group
-            pair = number % 2
-            mbarrier.wait(k_empty.index(pair), (number // 2 & 1) ^ 1)
+    heads, group, _, _, _, _, tiles, _ = spans
+    i = 0  # of the queries that were brought, and of the keys
+    n = 0
+    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        b, at_q, first, count = _place(t, spans, 192, TILE_Q, GROUPED, CAUSAL)
+        for head in range(count // group):
+            pair = n % 2
+            mbarrier.wait(k_empty.index(pair), (n // 2 & 1) ^ 1)
             mbarrier.expect(k_full.index(pair), 3 * k_desc.block_type.nbytes)
             for part in gl.static_range(3):
                 tma.async_copy_global_to_shared(
-                    k_desc, [b, number, first + part * 64, 0], k_full.index(pair), k_tiles.index(pair * 3 + part)
+                    k_desc, [b, head, first + part * 64, 0], k_full.index(pair), k_tiles.index(pair * 3 + part)
                 )
-        slot = h % STAGES
-        mbarrier.wait(q_empty.index(slot), (h // STAGES & 1) ^ 1)
-        mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes + c_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(q_desc, [b, h, at_q, 0], q_full.index(slot), q_tiles.index(slot))
-        tma.async_copy_global_to_shared(c_desc, [b * heads + h, at_q], q_full.index(slot), c_tiles.index(slot))
+            n += 1
+            for member in range(group):
+                h = head * group + member
+                slot = i % STAGES
+                mbarrier.wait(q_empty.index(slot), (i // STAGES & 1) ^ 1)
+                mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes + c_desc.block_type.nbytes)
+                tma.async_copy_global_to_shared(q_desc, [b, h, at_q, 0], q_full.index(slot), q_tiles.index(slot))
+                tma.async_copy_global_to_shared(c_desc, [b * heads + h, at_q], q_full.index(slot), c_tiles.index(slot))
+                i += 1
 
 
 @gluon.jit
 def _add_heads(
-    pipe, store, lengths, first, spans, scale, NUMBER: gl.constexpr,
+    pipe, store, lengths, spans, scale, NUMBER: gl.constexpr,
     CAUSAL: gl.constexpr, LENGTHS: gl.constexpr, ADD: gl.constexpr, SIZE: gl.constexpr, TILE_Q: gl.constexpr,
-    STAGES: gl.constexpr,
+    GROUPED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     q_tiles, c_tiles, k_tiles, q_full, q_empty, k_full, k_empty = pipe
-    at_q, queries, keys, offset, count, group = spans
+    heads, group, _, keys, _, _, tiles, _ = spans
     HALF: gl.constexpr = TILE_Q // 2
     tile: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, tile, 2)
     across: gl.constexpr = gl.SliceLayout(0, tile)
     down: gl.constexpr = gl.SliceLayout(1, tile)
-    at_k = first + gl.arange(0, 64, layout=down)
     nothing = gl.zeros([64, HALF], gl.float32, layout=tile)
-    left = nothing
-    right = nothing
-    for h in range(count):
-        pair = h // group % 2
-        if h % group == 0:
-            mbarrier.wait(k_full.index(pair), h // group // 2 & 1)
-        slot = h % STAGES
-        mbarrier.wait(q_full.index(slot), h // STAGES & 1)
-        k = k_tiles.index(pair * 3 + NUMBER).reshape([64, SIZE])
-        q = q_tiles.index(slot).reshape([TILE_Q, SIZE])
-        c = c_tiles.index(slot).reshape([TILE_Q])
-        first_half = warpgroup_mma(k, q.slice(0, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
-        second_half = warpgroup_mma(k, q.slice(HALF, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
-        w = gl.full([64], 1.0, gl.float32, layout=down)
-        if LENGTHS:
-            w = gl.load(lengths + (h * keys + at_k), mask=at_k < keys, other=0.0)
-        c_left = c.slice(0, HALF, 0).load(across)
-        first_half = warpgroup_mma_wait(1, deps=[first_half])
-        p = gl.exp2(first_half * scale + c_left[None, :])
-        left = gl.fma(p, gl.expand_dims(w, 1).broadcast_to([64, HALF]), left) if LENGTHS else left + p
-        c_right = c.slice(HALF, HALF, 0).load(across)
-        second_half = warpgroup_mma_wait(0, deps=[second_half])
-        mbarrier.arrive(q_empty.index(slot), count=1)
-        if h % group == group - 1:
-            mbarrier.arrive(k_empty.index(pair), count=1)
-        p = gl.exp2(second_half * scale + c_right[None, :])
-        right = gl.fma(p, gl.expand_dims(w, 1).broadcast_to([64, HALF]), right) if LENGTHS else right + p
-    _store_half(left, store, at_q, at_k, queries, keys, offset, HALF, CAUSAL, ADD, across)
-    _store_half(right, store, at_q + HALF, at_k, queries, keys, offset, HALF, CAUSAL, ADD, across)
+    i = 0
+    n = 0
+    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        b, at_q, first, count = _place(t, spans, 192, TILE_Q, GROUPED, CAUSAL)
+        at_k = first + NUMBER * 64 + gl.arange(0, 64, layout=down)
+        left = nothing
+        right = nothing
+        place = b * heads * keys
+        for _head in range(count // group):
+            # From registers, or the tensor cores would read these keys from shared memory for every head and half.
+            mbarrier.wait(k_full.index(n % 2), n // 2 & 1)
+            k = k_tiles.index(n % 2 * 3 + NUMBER).reshape([64, SIZE]).load(operand)
+            mbarrier.arrive(k_empty.index(n % 2), count=1)
+            n += 1
+            for _member in range(group):
+                slot = i % STAGES
+                mbarrier.wait(q_full.index(slot), i // STAGES & 1)
+                q = q_tiles.index(slot).reshape([TILE_Q, SIZE])
+                c = c_tiles.index(slot).reshape([TILE_Q])
+                s = warpgroup_mma(k, q.slice(0, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
+                if LENGTHS:
+                    w = gl.load(lengths + (place + at_k), mask=at_k < keys, other=0.0)
+                    place += keys
+                shift = c.slice(0, HALF, 0).load(across)
+                s = warpgroup_mma_wait(0, deps=[s])
+                p = gl.exp2(s * scale + shift[None, :])
+                s = warpgroup_mma(k, q.slice(HALF, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
+                left = gl.fma(p, gl.expand_dims(w, 1).broadcast_to([64, HALF]), left) if LENGTHS else left + p
+                shift = c.slice(HALF, HALF, 0).load(across)
+                s = warpgroup_mma_wait(0, deps=[s])
+                mbarrier.arrive(q_empty.index(slot), count=1)
+                p = gl.exp2(s * scale + shift[None, :])
+                right = gl.fma(p, gl.expand_dims(w, 1).broadcast_to([64, HALF]), right) if LENGTHS else right + p
+                i += 1
+        _store(left, store, spans, b, at_q, at_k, HALF, CAUSAL, ADD, across)
+        _store(right, store, spans, b, at_q + HALF, at_k, HALF, CAUSAL, ADD, across)
 
 
 @gluon.jit
-def _store_half(
-    total, store, at, at_k, queries, keys, offset,
-    HALF: gl.constexpr, CAUSAL: gl.constexpr, ADD: gl.constexpr, across: gl.constexpr,
-):  # fmt: skip
-    out, o_q, factor = store
-    at_q = at + gl.arange(0, HALF, layout=across)
+def _store(
+    total, store, spans, b, at, at_k, WIDTH: gl.constexpr, CAUSAL: gl.constexpr, ADD: gl.constexpr, across: gl.constexpr
+):
+    out, o_b, o_q, factor = store
+    _, _, queries, keys, _, _, _, offset = spans
+    at_q = at + gl.arange(0, WIDTH, layout=across)
     if CAUSAL:
         total = gl.where(at_k[:, None] <= at_q[None, :] + offset, total, 0.0)
     exists = (at_q < queries)[None, :] & (at_k < keys)[:, None]
-    place = out + at_q.to(gl.int64)[None, :] * o_q + at_k[:, None]
+    place = out + b.to(gl.int64) * o_b + at_q.to(gl.int64)[None, :] * o_q + at_k[:, None]
     total = total * factor
     if ADD:
         total += gl.load(place, mask=exists, other=0.0)
@@ -213,18 +224,11 @@ def _store_half(
 
 @gluon.jit
 def _directed_rows(
-    q_desc, k_desc, g_desc, v_desc, c_desc, lengths, out, o_b, o_q, heads, group, queries, keys, tiles_q, tiles_k,
-    offset, scale, factor,
-    CAUSAL: gl.constexpr, LENGTHS: gl.constexpr, SIZE: gl.constexpr, TILE_Q: gl.constexpr, GROUPED: gl.constexpr,
-    ADD: gl.constexpr, SIGNED: gl.constexpr, STAGES: gl.constexpr,
+    q_desc, g_desc, k_desc, v_desc, c_desc, out, o_b, o_q, heads, group, queries, keys, tiles_q, tiles_k, tiles, offset,
+    scale, factor,
+    CAUSAL: gl.constexpr, SIZE: gl.constexpr, TILE_Q: gl.constexpr, GROUPED: gl.constexpr, ADD: gl.constexpr,
+    SIGNED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    tile_k, tile_q = _place(tiles_q, tiles_k, GROUPED)
-    b = gl.program_id(1)
-    at_q = tile_q * TILE_Q
-    first = tile_k * 128
-    count = heads
-    if CAUSAL and first > at_q + TILE_Q - 1 + offset:
-        count = 0
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, TILE_Q, SIZE], q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [STAGES, 1, 1, TILE_Q, SIZE], g_desc.layout)
     c_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, 1, TILE_Q], c_desc.layout)
@@ -242,89 +246,88 @@ def _directed_rows(
         mbarrier.init(kv_empty.index(i), count=2)
     fence_async_shared()
     pipe = (q_tiles, g_tiles, c_tiles, kv_tiles, full, empty, kv_full, kv_empty)
-    spans = (at_q, queries, keys, offset, count, group)
-    out += b.to(gl.int64) * o_b
-    store = (out, o_q, factor)
+    spans = (heads, group, queries, keys, tiles_q, tiles_k, tiles, offset)
+    store = (out, o_b, o_q, factor)
     gl.warp_specialize([
-        (_add_directed, (pipe, store, first, spans, scale, 0, CAUSAL, SIGNED, ADD, SIZE, TILE_Q, STAGES)),
-        (_add_directed, (pipe, store, first + 64, spans, scale, 1, CAUSAL, SIGNED, ADD, SIZE, TILE_Q, STAGES)),
-        (_bring_directed, (pipe, q_desc, k_desc, g_desc, v_desc, c_desc, b, heads, first, spans, STAGES)),
+        (_add_directed, (pipe, store, spans, scale, 0, CAUSAL, SIGNED, ADD, SIZE, TILE_Q, GROUPED, STAGES)),
+        (_add_directed, (pipe, store, spans, scale, 1, CAUSAL, SIGNED, ADD, SIZE, TILE_Q, GROUPED, STAGES)),
+        (_bring_directed, (pipe, q_desc, g_desc, k_desc, v_desc, c_desc, spans, CAUSAL, TILE_Q, GROUPED, STAGES)),
     ], [4, 1], [232, 24])  # fmt: skip
 
 
 @gluon.jit
-def _bring_directed(pipe, q_desc, k_desc, g_desc, v_desc, c_desc, b, heads, first, spans, STAGES: gl.constexpr):
+def _bring_directed(
+    pipe, q_desc, g_desc, k_desc, v_desc, c_desc, spans,
+    CAUSAL: gl.constexpr, TILE_Q: gl.constexpr, GROUPED: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
     q_tiles, g_tiles, c_tiles, kv_tiles, full, empty, kv_full, kv_empty = pipe
-    at_q, _, _, _, count, group = spans
-    for h in range(count):
-        if h % group == 0:
-            head = h // group
+    heads, group, _, _, _, _, tiles, _ = spans
+    i = 0
+    n = 0
+    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        b, at_q, first, count = _place(t, spans, 128, TILE_Q, GROUPED, CAUSAL)
+        for head in range(count // group):
             for which in gl.static_range(2):
-                number = 2 * head + which
-                place = number % 3
-                mbarrier.wait(kv_empty.index(place), (number // 3 & 1) ^ 1)
+                place = n % 3
+                mbarrier.wait(kv_empty.index(place), (n // 3 & 1) ^ 1)
                 mbarrier.expect(kv_full.index(place), 2 * k_desc.block_type.nbytes)
                 for part in gl.static_range(2):
                     tma.async_copy_global_to_shared(
                         k_desc if which == 0 else v_desc, [b, head, first + part * 64, 0], kv_full.index(place),
                         kv_tiles.index(place * 2 + part),
                     )  # fmt: skip
-        slot = h % STAGES
-        mbarrier.wait(empty.index(slot), (h // STAGES & 1) ^ 1)
-        mbarrier.expect(full.index(slot), 2 * q_desc.block_type.nbytes + c_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(q_desc, [b, h, at_q, 0], full.index(slot), q_tiles.index(slot))
-        tma.async_copy_global_to_shared(c_desc, [b * heads + h, at_q], full.index(slot), c_tiles.index(slot))
-        tma.async_copy_global_to_shared(g_desc, [b, h, at_q, 0], full.index(slot), g_tiles.index(slot))
+                n += 1
+            for member in range(group):
+                h = head * group + member
+                slot = i % STAGES
+                mbarrier.wait(empty.index(slot), (i // STAGES & 1) ^ 1)
+                mbarrier.expect(full.index(slot), 2 * q_desc.block_type.nbytes + c_desc.block_type.nbytes)
+                tma.async_copy_global_to_shared(q_desc, [b, h, at_q, 0], full.index(slot), q_tiles.index(slot))
+                tma.async_copy_global_to_shared(c_desc, [b * heads + h, at_q], full.index(slot), c_tiles.index(slot))
+                tma.async_copy_global_to_shared(g_desc, [b, h, at_q, 0], full.index(slot), g_tiles.index(slot))
+                i += 1
 
 
 @gluon.jit
 def _add_directed(
-    pipe, store, first, spans, scale, NUMBER: gl.constexpr,
+    pipe, store, spans, scale, NUMBER: gl.constexpr,
     CAUSAL: gl.constexpr, SIGNED: gl.constexpr, ADD: gl.constexpr, SIZE: gl.constexpr, TILE_Q: gl.constexpr,
-    STAGES: gl.constexpr,
+    GROUPED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     q_tiles, g_tiles, c_tiles, kv_tiles, full, empty, kv_full, kv_empty = pipe
-    at_q, queries, keys, offset, count, group = spans
-    HALF: gl.constexpr = TILE_Q // 2
-    tile: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
+    _, group, _, _, _, _, tiles, _ = spans
+    tile: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_Q, 16])
     across: gl.constexpr = gl.SliceLayout(0, tile)
     down: gl.constexpr = gl.SliceLayout(1, tile)
-    at_k = first + gl.arange(0, 64, layout=down)
-    nothing = gl.zeros([64, HALF], gl.float32, layout=tile)
-    left = nothing
-    right = nothing
-    for h in range(count):
-        head = h // group
-        k_place = 2 * head % 3
-        v_place = (2 * head + 1) % 3
-        if h % group == 0:
-            mbarrier.wait(kv_full.index(k_place), 2 * head // 3 & 1)
-            mbarrier.wait(kv_full.index(v_place), (2 * head + 1) // 3 & 1)
-        slot = h % STAGES
-        mbarrier.wait(full.index(slot), h // STAGES & 1)
-        k = kv_tiles.index(k_place * 2 + NUMBER).reshape([64, SIZE])
-        v = kv_tiles.index(v_place * 2 + NUMBER).reshape([64, SIZE])
-        q = q_tiles.index(slot).reshape([TILE_Q, SIZE])
-        g = g_tiles.index(slot).reshape([TILE_Q, SIZE])
-        c = c_tiles.index(slot).reshape([TILE_Q])
-        s_left = warpgroup_mma(k, q.slice(0, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
-        s_right = warpgroup_mma(k, q.slice(HALF, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
-        u_left = warpgroup_mma(v, g.slice(0, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
-        c_left = c.slice(0, HALF, 0).load(across)
-        s_left = warpgroup_mma_wait(2, deps=[s_left])
-        p_left = gl.exp2(s_left * scale + c_left[None, :])
-        s_right = warpgroup_mma_wait(1, deps=[s_right])
-        if h % group == group - 1:
+    nothing = gl.zeros([64, TILE_Q], gl.float32, layout=tile)
+    i = 0
+    n = 0
+    for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        b, at_q, first, count = _place(t, spans, 128, TILE_Q, GROUPED, CAUSAL)
+        total = nothing
+        for _head in range(count // group):
+            k_place = n % 3
+            v_place = (n + 1) % 3
+            mbarrier.wait(kv_full.index(k_place), n // 3 & 1)
+            mbarrier.wait(kv_full.index(v_place), (n + 1) // 3 & 1)
+            n += 2
+            k = kv_tiles.index(k_place * 2 + NUMBER).reshape([64, SIZE])
+            v = kv_tiles.index(v_place * 2 + NUMBER).reshape([64, SIZE])
+            for _member in range(group):
+                slot = i % STAGES
+                mbarrier.wait(full.index(slot), i // STAGES & 1)
+                q = q_tiles.index(slot).reshape([TILE_Q, SIZE])
+                g = g_tiles.index(slot).reshape([TILE_Q, SIZE])
+                s = warpgroup_mma(k, q.permute([1, 0]), nothing, use_acc=False, is_async=True)
+                u = warpgroup_mma(v, g.permute([1, 0]), nothing, use_acc=False, is_async=True)
+                shift = c_tiles.index(slot).reshape([TILE_Q]).load(across)
+                s = warpgroup_mma_wait(1, deps=[s])
+                p = gl.exp2(s * scale + shift[None, :])
+                u = warpgroup_mma_wait(0, deps=[u])
+                mbarrier.arrive(empty.index(slot), count=1)
+                total = gl.fma(p, u if SIGNED else gl.maximum(u, 0.0), total)
+                i += 1
             mbarrier.arrive(kv_empty.index(k_place), count=1)
-        u_right = warpgroup_mma(v, g.slice(HALF, HALF, 0).permute([1, 0]), nothing, use_acc=False, is_async=True)
-        c_right = c.slice(HALF, HALF, 0).load(across)
-        p_right = gl.exp2(s_right * scale + c_right[None, :])
-        u_left = warpgroup_mma_wait(1, deps=[u_left])
-        left = gl.fma(p_left, u_left if SIGNED else gl.maximum(u_left, 0.0), left)
-        u_right = warpgroup_mma_wait(0, deps=[u_right])
-        mbarrier.arrive(empty.index(slot), count=1)
-        if h % group == group - 1:
             mbarrier.arrive(kv_empty.index(v_place), count=1)
-        right = gl.fma(p_right, u_right if SIGNED else gl.maximum(u_right, 0.0), right)
-    _store_half(left, store, at_q, at_k, queries, keys, offset, HALF, CAUSAL, ADD, across)
-    _store_half(right, store, at_q + HALF, at_k, queries, keys, offset, HALF, CAUSAL, ADD, across)
+        at_k = first + NUMBER * 64 + gl.arange(0, 64, layout=down)
+        _store(total, store, spans, b, at_q, at_k, TILE_Q, CAUSAL, ADD, across)
