@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnflow._arrays import indices, positions
+from attnflow._arrays import positions
+from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked, half
-from attnflow.capture.collect import Collector
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.linear import step, uniform_step
+from attnflow.capture.linear import Operands, pass_down, row_sums, seen_by, step, uniform_step
+from attnflow.capture.offload import lane_of
+from attnflow.capture.operands import PLAIN, VALUED, Descend, run_kept
 from attnflow.capture.passes import Prediction, Residual, check_shares, measured_shares
-from attnflow.capture.runner import Runner
-from attnflow.capture.scores import Scores
+from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
+from attnflow.edges import edges_of, normalization_of
 from attnflow.errors import InputError, ModelError
 from attnflow.receptive import compared
 from attnflow.result import TokenAttention
 from attnflow.rollout import roll_down
-from attnflow.selection import select_layers
+from attnflow.selection import Queries, Row, select_layers, select_rows
 from attnflow.sinks import overwhelming, short_values
+
+LINEAR = (PLAIN, *VALUED)
+"""The edges that need no matrix."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinearTrace:
-    """A forward pass of which only queries and keys were kept: memory grows with the length, not with its square.
+    """A forward pass of which no matrix was kept: memory grows with the length, not with its square.
 
     `raw` and `rollout` explain the positions and layers that `Model.trace` was asked for; flow needs the matrices.
+    rows: the positions, each by itself or several with weights. edges: what an edge weighs; None for attention as it is.
+    normalized: "rows", "graph" or "none". descend: goes through what is kept of the layers, from the top one down.
     """
 
     tokens: tuple[str, ...] = field(repr=False)
@@ -39,23 +47,36 @@ class LinearTrace:
     word_ids: tuple[int | None, ...] = field(repr=False)
     word_texts: tuple[str, ...] = field(repr=False)
     text: str = field(repr=False)
-    scores: tuple[Scores, ...] = field(repr=False)
+    descend: Descend = field(repr=False)
     device: torch.device
-    queries: tuple[int, ...]
+    dtype: torch.dtype
+    rows: tuple[Row, ...] = field(repr=False)
     layers: tuple[int, ...]
+    depth: int
     provenance: Mapping[str, Any] = field(repr=False)
     prediction: Prediction | None = None
+    default_query: int | None = None
+    edges: str | None = None
+    normalized: str = "none"
     own: tuple[Tensor | None, ...] = field(default=(), repr=False)
     lengths: tuple[Tensor | None, ...] = field(default=(), repr=False)
 
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """How results number the rows: by their position; rows of several positions by numbers past the text."""
+        past = iter(range(len(self.tokens), len(self.tokens) + len(self.rows)))
+        return tuple(next(past) if row.several else row.positions[0] for row in self.rows)
+
     def raw(self) -> TokenAttention:
-        """Raw attention of the chosen positions at the chosen layers."""
-        return self._result("raw", torch.stack([step(self.scores[l], self._one_hot())[0] for l in self.layers]), {})
+        """What the chosen positions take at the chosen layers."""
+        rows = {o.number: self._edges(o, self._start())[0] for o in self._down() if o.number in self.layers}
+        return self._result("raw", torch.stack([rows[l] for l in self.layers]), {})
 
     def rollout(self, residual: Residual = 0.5, receptive_field: str | None = None) -> TokenAttention:
         """Attention rollout of the chosen positions, from each chosen layer down to the input.
 
-        ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down.
+        ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down; with
+        edges, their rows in place of the mean of P, and where the residual connection is in them nothing is added.
         residual: a weight, or "measured", each position's own share at each layer.
         receptive_field: None, "ratio" or "difference", as in `attnflow.receptive`; the uniform attention beside it is
         computed without matrices too.
@@ -65,34 +86,86 @@ class LinearTrace:
                 f'receptive_field={receptive_field!r}: expected "ratio" or "difference" here, or None for none'
             )
         check_shares(residual)
-        values = self._rolled(residual, step)
+        values = self._rolled(residual, self._edges)
         options: dict[str, Any] = {"residual": residual}
         if receptive_field is not None:
+            if self.edges is not None:
+                raise InputError("receptive_field is for attention itself: leave it or edges out")
             options["receptive_field"] = receptive_field
-            values = compared(values, self._rolled(residual, uniform_step), receptive_field)
+            values = compared(values, self._rolled(residual, _uniform), receptive_field)
         else:
             options |= self._note(values)
         return self._result("rollout", values, options)
 
+    def columns(self, receptive_field: str | None = "layer") -> TokenAttention:
+        """What each position gives in all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``, about no query.
+
+        receptive_field: "layer" takes the mean over the queries that can see a key in place of the sum; None the sum.
+        """
+        return self._answered("columns", self._columns(receptive_field), {})
+
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
         raise InputError('flow needs one matrix a layer, which memory="linear" never makes: trace with memory="graph"')
 
-    def _rolled(self, residual: Residual, transposed: Callable[[Scores, Tensor], Tensor]) -> Tensor:
+    @property
+    def _whole(self) -> bool:
+        """Whether the residual connection is in the edges."""
+        return self.edges is not None and edges_of(self.edges).whole
+
+    @cached_property
+    def _largest(self) -> Tensor:
+        """The largest sum of any row of any layer, by which normalize="graph" divides."""
+        sums = [row_sums(o.scores, o.weighing, o.own).max() for o in self.descend()]
+        largest = torch.stack(sums).max()
+        return torch.where(largest == 0, 1, largest)
+
+    def _down(self) -> Iterator[Operands]:
+        """The layers from the highest chosen one down."""
+        return (o for o in self.descend() if o.number <= max(self.layers))
+
+    def _edges(self, o: Operands, rows: Tensor) -> Tensor:
+        """``r·E`` of each row r, with E as the graph has it: normalised, the residual connection in it if it is whole."""
+        by_rows = self.normalized == "rows"
+        if self.edges in (None, PLAIN) and not (by_rows and o.scores.sinks is not None):
+            down = step(o.scores, rows)  # the rows of attention sum to one by themselves
+        else:
+            down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows)
+        return down / self._largest.to(down) if self.normalized == "graph" else down
+
+    def _columns(self, receptive_field: str | None) -> Tensor:
+        """[input]."""
+        if receptive_field not in (None, "layer"):
+            raise InputError(f"receptive_field={receptive_field!r}: of columns, expected 'layer' or None")
+        every = torch.ones(1, 1, len(self.tokens), device=self.device, dtype=self.dtype)
+        total = torch.zeros_like(every[0, 0])
+        for o in self.descend():
+            sums = self._edges(o, every)[0, 0]
+            total += sums if receptive_field is None else sums / seen_by(o.scores).clamp(min=1)
+        return total
+
+    def _rolled(self, residual: Residual, below: Callable[[Operands, Tensor], Tensor]) -> Tensor:
         """[layer, query, input]; all rows go down together: several at once cost less than one at a time."""
+        down = self._down()
 
         def through(l: int, state: Tensor | None) -> Tensor:
-            rows = [x for x in (state, self._one_hot() if l in self.layers else None) if x is not None]
+            operands = next(down)
+            assert operands.number == l
+            rows = [x for x in (state, self._start() if l in self.layers else None) if x is not None]
             both = torch.cat(rows, dim=1)
+            if self._whole:
+                return below(operands, both)
             if isinstance(residual, str):
                 own = measured_shares(self.own[l]).to(both)
-                return transposed(self.scores[l], (1 - own) * both) + own * both
-            return (1 - residual) * transposed(self.scores[l], both) + residual * both
+                return below(operands, (1 - own) * both) + own * both
+            return (1 - residual) * below(operands, both) + residual * both
 
         rolled = roll_down(self.layers, 0, through)
         return torch.stack([rolled[l][0] for l in self.layers])
 
     def _note(self, values: Tensor) -> dict[str, list[str]]:
         """The sentence for a row that one token takes, whose values are short in most layers: a sink by the row itself."""
+        if self.edges is not None:
+            return {}
         below = [x for x in self.lengths[: max(self.layers) + 1] if x is not None]
         row = values[-1].mean(0)
         first = int(row.argmax())
@@ -101,18 +174,44 @@ class LinearTrace:
         note = overwhelming(row, [first], "rollout", self.tokens)
         return {} if note is None else {"notes": [note]}
 
-    def _one_hot(self) -> Tensor:
-        rows = torch.zeros(1, len(self.queries), len(self.tokens), device=self.device)
-        rows[0, torch.arange(len(self.queries)), torch.tensor(self.queries)] = 1
-        return rows
+    def _start(self) -> Tensor:
+        """[1, row, position]: the weights of the rows."""
+        rows = torch.zeros(1, len(self.rows), len(self.tokens), dtype=self.dtype)
+        for number, row in enumerate(self.rows):
+            rows[0, number, list(row.positions)] = torch.tensor(row.weights, dtype=self.dtype)
+        return rows.to(self.device)
 
     def _result(self, method: str, values: Tensor, options: Mapping[str, Any]) -> TokenAttention:
+        labels = tuple(row.label(self.tokens) for row in self.rows)
+        spans = {
+            str(number): dict(zip(map(str, row.positions), row.weights, strict=True))
+            for number, row in zip(self.queries, self.rows, strict=True)
+            if row.several
+        }
+        more = {**options, **({"query_weights": spans} if spans else {})}
+        return self._labelled(method, values, self.layers, self.queries, labels, more)
+
+    def _answered(self, method: str, values: Tensor, options: Mapping[str, Any]) -> TokenAttention:
+        """A result that is about no query, at the place that answers."""
+        place = self.default_query or 0
+        top = (self.depth - 1,)
+        return self._labelled(method, values[None, None], top, (place,), (self.tokens[place],), options)
+
+    def _labelled(
+        self,
+        method: str,
+        values: Tensor,
+        layers: tuple[int, ...],
+        queries: tuple[int, ...],
+        labels: tuple[str, ...],
+        options: Mapping[str, Any],
+    ) -> TokenAttention:
         return TokenAttention(
             values=values.cpu().numpy().astype(np.float64),
             method=method,
-            layers=self.layers,
-            queries=self.queries,
-            query_tokens=tuple(self.tokens[q] for q in self.queries),
+            layers=layers,
+            queries=queries,
+            query_tokens=labels,
             tokens=self.tokens,
             word_ids=self.word_ids,
             word_texts=self.word_texts,
@@ -122,66 +221,108 @@ class LinearTrace:
         )
 
 
+def _uniform(o: Operands, rows: Tensor) -> Tensor:
+    return uniform_step(o.scores, rows)
+
+
 def trace_linear(
     model: Runner,
-    encoded: Encoded,
+    encoded: Sequence[Encoded],
     reduce: str | list[int],
-    queries: Sequence[int] | None,
+    queries: Queries | None,
     layers: Sequence[int] | None,
     offload: bool,
-) -> LinearTrace:
-    """`Model.trace` with memory="linear"."""
+    edges: str | None = None,
+    normalize: str | None = None,
+) -> list[LinearTrace]:
+    """`Model.trace` with memory="linear", of texts that may run together."""
     if reduce != "mean":
         raise InputError(f'heads={reduce!r}: memory="linear" takes the mean over heads; leave heads out')
-    queries = None if queries is None else positions(queries, "query")
+    normalized = "none"
+    if edges is not None:
+        normalized = normalization_of(edges, normalize)
+        if edges not in LINEAR:
+            raise InputError(
+                f'edges={edges!r} need matrices: memory="linear" has {", ".join(map(repr, LINEAR))}; or trace with '
+                'memory="graph"'
+            )
     layers = None if layers is None else positions(layers, "layer")
-    for name, numbers in (("queries", queries), ("layers", layers)):
-        if numbers == []:
-            raise InputError(f"{name} is an empty list: expected at least one")
-    if "input_ids" not in encoded.tensors or encoded.target is not None:
-        raise InputError('memory="linear" is for texts and models with one stack; trace this one with memory="graph"')
-    checked = model.verify(encoded)
+    if layers == []:
+        raise InputError("layers is an empty list: expected at least one")
+    for one in encoded:
+        if "input_ids" not in one.tensors or one.target is not None:
+            raise InputError(
+                'memory="linear" is for texts and models with one stack; trace this one with memory="graph"'
+            )
+    checked = model.verify(encoded[0])
     if not checked.blocks:
         raise ModelError(
             f'memory="linear" needs attention that is softmax(QKᵀ + mask), which {type(model.model).__name__} was not '
             'found to have: trace with memory="graph"'
         )
-    kind = kind_of(encoded)
+    kind = kind_of(encoded[0])
     if kind not in model.checked_linear:
-        _verify(model, encoded, checked)
+        _verify(model, encoded[0], checked)
         model.checked_linear.add(kind)
-    return _trace(model, encoded, checked, queries, layers, offload)
+    rows = [tuple(select_rows(queries, int(one.tensors["input_ids"].shape[1]))) for one in encoded]
+    if not rows[0]:
+        raise InputError("queries is an empty list: expected at least one")
+    chosen = tuple(select_layers([-1] if layers is None else layers, len(checked.stack.main)))
+    lane = lane_of(model.device) if offload else None
+    batch, descend = run_kept(model, [_bare(one) for one in encoded], checked, edges or PLAIN, lane)
+    return [
+        _trace_of(replace(batch, encoded=encoded), number, descend, rows[number], chosen, edges, normalized)
+        for number in range(len(encoded))
+    ]
 
 
-def _trace(
-    model: Runner,
-    encoded: Encoded,
-    checked: Checked,
-    queries: Sequence[int] | None,
-    layers: Sequence[int] | None,
-    offload: bool,
-) -> LinearTrace:
-    n = int(encoded.tensors["input_ids"].shape[1])
-    # A mask of ones would be read at every layer for nothing; beside positions it says that they are one text.
+def _bare(encoded: Encoded) -> Encoded:
+    """Without a mask of ones, which would be read at every layer for nothing; beside positions it says that they are one
+    text."""
     positioned = "position_ids" in encoded.tensors
     tensors = {k: v for k, v in encoded.tensors.items() if positioned or k != "attention_mask" or not bool(v.all())}
-    collector = Collector("operands", offload=offload)
-    batch = model.run_batch([replace(encoded, tensors=tensors)], checked, collector=collector)
-    scores = [batch.calls[i].scores for i in checked.stack.main]
+    return replace(encoded, tensors=tensors)
+
+
+def _trace_of(
+    batch: Batch,
+    number: int,
+    descend: Descend,
+    rows: tuple[Row, ...],
+    layers: tuple[int, ...],
+    edges: str | None,
+    normalized: str,
+) -> LinearTrace:
+    encoded, n = batch.encoded[number], batch.lengths[number]
+    calls = [batch.calls[i] for i in batch.checked.stack.main]
+    about = {} if edges is None else {"edges": edges, "edges_normalized": normalized}
+
+    def down() -> Iterator[Operands]:
+        alone = len(batch.encoded) == 1
+        return descend() if alone else (o.of_text(number, n) for o in descend())
+
+    own, lengths = (tuple(None if x is None else x[number, :n] for x in xs) for xs in (
+        [call.own for call in calls], [call.lengths for call in calls]
+    ))  # fmt: skip
     return LinearTrace(
         tokens=encoded.tokens,
         special=encoded.special,
         word_ids=encoded.word_ids,
         word_texts=encoded.word_texts,
         text=encoded.text,
-        scores=tuple(s for s in scores if s is not None),
-        device=model.device,
-        queries=tuple(indices([n - 1] if queries is None else queries, n, "query")),
-        layers=tuple(select_layers([-1] if layers is None else layers, len(scores))),
-        provenance=batch.provenance(),
-        prediction=batch.prediction(0),
-        own=tuple(None if own is None else own[0] for own in (batch.calls[i].own for i in checked.stack.main)),
-        lengths=tuple(None if x is None else x[0] for x in (batch.calls[i].lengths for i in checked.stack.main)),
+        descend=down,
+        device=batch.runner.device,
+        dtype=torch.float64 if batch.runner.dtype == torch.float64 else torch.float32,
+        rows=rows,
+        layers=layers,
+        depth=len(calls),
+        provenance={**batch.provenance(), **about},
+        prediction=batch.prediction(number),
+        default_query=natural_query(batch.checked, encoded.special),
+        edges=edges,
+        normalized=normalized,
+        own=own,
+        lengths=lengths,
     )
 
 
@@ -189,12 +330,13 @@ def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
     """Products without matrices against matrices, from the same operands, on the first tokens of the text."""
     tensors = probe(encoded.tensors)
     n = int(tensors["input_ids"].shape[1])
-    trace = _trace(model, Encoded(tensors, ("",) * n), checked, None, None, False)
+    _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN, None)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
-    for number, scores in enumerate(trace.scores):
-        whole = scores.weights(0, n).mean(1).float()
-        gap = float((step(scores, rows) - rows @ whole).abs().max())
+    for operands in descend():
+        whole = operands.scores.weights(0, n).mean(1).float()
+        gap = float((step(operands.scores, rows) - rows @ whole).abs().max())
         if gap > (2e-2 if half(model.dtype) else 1e-4):
             raise ModelError(
-                f'layer {number} by memory="linear" differs from its matrix by {gap:.3g}: trace with memory="graph"'
+                f'layer {operands.number} by memory="linear" differs from its matrix by {gap:.3g}: trace with '
+                'memory="graph"'
             )

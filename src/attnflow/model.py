@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -20,7 +20,7 @@ from attnflow.errors import InputError
 from attnflow.importance import blank_out, gradient, integrated_gradients, shapley
 from attnflow.importance.question import many
 from attnflow.long import LinearTrace, trace_linear
-from attnflow.selection import Query
+from attnflow.selection import Queries, Query
 from attnflow.trace import Trace
 from attnflow.version import __version__
 
@@ -85,6 +85,18 @@ def wrap(model: torch.nn.Module, processor: Any = None, *, name: str | None = No
     return Model(model, processor, name)
 
 
+def _refuse(options: Mapping[str, Any], sentence: str) -> None:
+    """Refuses the first of these options that was given."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise InputError(sentence.format(name=name))
+
+
+def _read_once(queries: Any) -> Any:
+    """An iterator as a list, so that it serves for all texts."""
+    return list(queries) if isinstance(queries, Iterator) else queries
+
+
 class TraceOptions(TypedDict, total=False):
     """The options of `Model.trace` that do not change what kind of thing it returns."""
 
@@ -93,7 +105,7 @@ class TraceOptions(TypedDict, total=False):
     keep_heads: bool | Iterable[int]
     missing: str
     truncate: bool
-    queries: Sequence[int] | None
+    queries: Queries | None
     layers: Sequence[int] | None
     offload: bool
     sampling_rate: int | None
@@ -122,6 +134,10 @@ class Model(Runner):
         self, text: list[Any], *, memory: Literal["graph"] = "graph", **options: Unpack[TraceOptions]
     ) -> list[Trace]: ...
     @overload
+    def trace(
+        self, text: list[Any], *, memory: Literal["linear"], **options: Unpack[TraceOptions]
+    ) -> list[LinearTrace]: ...
+    @overload
     def trace(self, text: Any, *, memory: Literal["linear"], **options: Unpack[TraceOptions]) -> LinearTrace: ...
     @overload
     def trace(self, text: Any, *, memory: Literal["graph"] = "graph", **options: Unpack[TraceOptions]) -> Trace: ...
@@ -135,7 +151,7 @@ class Model(Runner):
         missing: str = "keep",
         truncate: bool = False,
         memory: str = "graph",
-        queries: Sequence[int] | None = None,
+        queries: Queries | None = None,
         layers: Sequence[int] | None = None,
         offload: bool = False,
         sampling_rate: int | None = None,
@@ -143,7 +159,7 @@ class Model(Runner):
         normalize: str | None = None,
         answer: Any = None,
         of: str = "logit",
-    ) -> Trace | LinearTrace | list[Trace]:
+    ) -> Trace | LinearTrace | list[Trace] | list[LinearTrace]:
         """Runs the model once and returns a `Trace`; for a list of texts, padded batches and a list of traces.
 
         text: a text; a pair of texts as a tuple; an image (PIL, array, path or pixel values) or a waveform for models
@@ -155,36 +171,39 @@ class Model(Runner):
             by the sum, "self" gives the rest to the position itself.
         truncate: cut texts that are longer than the model takes, instead of refusing them.
         memory: "graph" keeps one matrix a layer. "linear" keeps queries and keys only, and explains ``queries`` at
-            ``layers`` by raw attention and rollout: for contexts whose matrices would not fit.
-        queries, layers: for memory="linear": which positions and layers to explain; the last of each by default.
-        offload: for memory="linear" on a GPU: keep queries and keys in host memory.
+            ``layers`` by raw attention and rollout: for contexts whose matrices would not fit. It takes the edges "mean",
+            "head-norm" and "projection".
+        queries, layers: for memory="linear": which positions and layers to explain; the last of each by default. An item
+            of ``queries`` may be a mapping {position: weight}, one row of several positions, taken as they are: a span at
+            the price of one position.
+        offload: for memory="linear" on a GPU: keep what layers need in host memory, copied while others are at work.
         sampling_rate: of a waveform, in Hz.
         edges: what an edge weighs, other than its attention, for example "value-norm", "alti" or "attention-gradient":
             `attnflow.edges.EDGES` has them all. normalize: see `attnflow.edges.reweighed`.
         answer, of: for edges by gradients, what is differentiated, as in `gradient`, but the logit unless told otherwise.
         """
+        if memory not in ("graph", "linear"):
+            raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
         if edges is not None:
-            others = {
-                "target": target, "keep_heads": keep_heads, "queries": queries, "layers": layers, "offload": offload,
-                "sampling_rate": sampling_rate, "heads": None if heads == "mean" else heads,
-                "memory": None if memory == "graph" else memory,
-            }  # fmt: skip
-            for name, value in others.items():
-                if value is not None and value is not False:
-                    raise InputError(f"{name} does not go with edges={edges!r}: leave one of them out")
+            others: dict[str, Any] = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
+            others["heads"] = None if heads == "mean" else heads
+            if memory == "linear":
+                others["missing"] = None if missing == "keep" else missing
+            else:
+                others |= {"queries": queries, "layers": layers, "offload": offload}
+            _refuse(others, f"{{name}} does not go with edges={edges!r}: leave one of them out")
+        else:
+            with_edges = {"normalize": normalize, "answer": answer, "of": None if of == "logit" else of}
+            _refuse(with_edges, "{name} goes with edges: say which, for example edges='attention-gradient'")
+        if edges is not None and memory == "graph":
             options: dict[str, Any] = {"of": of, "missing": missing, "truncate": truncate}
             traces = [
                 Trace.of(traced(self, item, edges, normalize, answer=label, **options))
                 for item, label in zip(*many(text, answer), strict=True)
             ]
             return traces if isinstance(text, list) else traces[0]
-        for name, value in (("normalize", normalize), ("answer", answer), ("of", None if of == "logit" else of)):
-            if value is not None:
-                raise InputError(f"{name} goes with edges: say which, for example edges='attention-gradient'")
         if missing not in MISSING:
             raise InputError(f"missing={missing!r}: expected one of {', '.join(map(repr, MISSING))}")
-        if memory not in ("graph", "linear"):
-            raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
         if memory == "graph" and (queries is not None or layers is not None or offload):
             raise InputError(
                 'queries, layers and offload are for memory="linear"; here, give query= to raw(), rollout() or flow()'
@@ -198,12 +217,18 @@ class Model(Runner):
         items = text if many_texts else [text]
         encoded = [self.encode(item, target, truncate, sampling_rate) for item in items]
         reduce = self._head_reduction(heads, encoded[0])
-        if memory == "linear":
-            if many_texts:
-                raise InputError('memory="linear" takes one text at a time')
-            return trace_linear(self, encoded[0], reduce, queries, layers, offload)
-        keep = keep_heads if isinstance(keep_heads, bool) else frozenset(positions(keep_heads, "layer"))
         batches = [encoded[i : i + BATCH] for i in range(0, len(encoded), BATCH)]
+        if memory == "linear":
+            queries = queries if queries is None or isinstance(queries, Mapping) else _read_once(queries)
+            layers = None if layers is None else positions(layers, "layer")
+            linear = [
+                trace
+                for batch in batches
+                for some in self._together(batch)
+                for trace in trace_linear(self, some, reduce, queries, layers, offload, edges, normalize)
+            ]
+            return linear if many_texts else linear[0]
+        keep = keep_heads if isinstance(keep_heads, bool) else frozenset(positions(keep_heads, "layer"))
         traces = [trace for batch in batches for trace in self._trace(batch, reduce, keep, missing)]
         return traces if many_texts else traces[0]
 
@@ -216,12 +241,17 @@ class Model(Runner):
     def _trace(
         self, encoded: list[Encoded], reduce: str | list[int], keep: bool | frozenset[int], missing: str
     ) -> list[Trace]:
+        traces = []
+        for some in self._together(encoded):
+            batch = self.run_batch(some, self.verify(encoded[0]), reduce, keep)
+            traces += [Trace.of(batch.passed(number, missing)) for number in range(len(some))]
+        return traces
+
+    def _together(self, encoded: list[Encoded]) -> list[list[Encoded]]:
+        """These inputs as batches: all of them, or one by one where padding would change what the model does."""
         checked = self.verify(encoded[0])
         alone = checked.padding is False or "input_ids" not in encoded[0].tensors or encoded[0].target is not None
-        if len(encoded) > 1 and alone:
-            return [trace for one in encoded for trace in self._trace([one], reduce, keep, missing)]
-        batch = self.run_batch(encoded, checked, reduce, keep)
-        return [Trace.of(batch.passed(number, missing)) for number in range(len(encoded))]
+        return [[one] for one in encoded] if alone else [encoded]
 
     @overload
     def answer(

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from attnflow._arrays import indices
+from attnflow._arrays import indices, positions
 from attnflow.errors import InputError
 
 Query = int | str | Iterable[int | str] | None
+
+Queries = int | Mapping[int, float] | Iterable[int | Mapping[int, float]]
+"""Rows of a long context: a position, or positions with their weights, or several of these."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Positions that are explained together, each with its weight. several: whether somebody gave weights."""
+
+    positions: tuple[int, ...]
+    weights: tuple[float, ...]
+    several: bool = False
+
+    def label(self, tokens: Sequence[str]) -> str:
+        """How people see it: its token; of several, all of them where they are few, else the first and the last.
+
+        >>> Row((0, 2), (0.5, 0.5), True).label(["the", "key", "to"])
+        'the + to'
+        >>> Row((0, 1, 2, 3), (1, 1, 1, 1), True).label(["the", "key", "to", "it"])
+        'the … it (4 positions)'
+        """
+        named = [tokens[i] for i in self.positions]
+        return " + ".join(named) if len(named) < 4 else f"{named[0]} … {named[-1]} ({len(named)} positions)"
 
 
 def select_layers(layers: int | Iterable[int] | None, depth: int, lowest: int = 0) -> list[int]:
@@ -49,6 +75,45 @@ def select_positions(query: Query, labels: Sequence[str], default: int | None) -
     if isinstance(query, Iterable):
         return [i for one in query for i in select_positions(one, labels, default)]
     return indices(query, len(labels), "query")
+
+
+def select_rows(queries: Queries | None, size: int) -> list[Row]:
+    """Rows over so many positions; None for the last one.
+
+    >>> select_rows([0, {-1: 2.0, 1: 0.5}], 4)
+    [Row(positions=(0,), weights=(1.0,), several=False), Row(positions=(1, 3), weights=(0.5, 2.0), several=True)]
+    """
+    if queries is None:
+        return [Row((size - 1,), (1.0,))]
+    if isinstance(queries, Mapping):
+        return [_mixture(queries, size)]
+    items: list[Any] = [queries] if hasattr(queries, "__index__") and not hasattr(queries, "__len__") else []
+    try:
+        items = items or list(queries)  # type: ignore[arg-type]
+    except TypeError:
+        positions(queries, "query")  # type: ignore[arg-type]  # says what is wrong with them
+    rows = []
+    for item in items:
+        if isinstance(item, Mapping):
+            rows.append(_mixture(item, size))
+        else:
+            rows += [Row((i,), (1.0,)) for i in indices(positions([item], "query"), size, "query")]
+    single = [row.positions[0] for row in rows if not row.several]
+    if len(set(single)) < len(single):
+        twice = next(i for i in single if single.count(i) > 1)
+        raise InputError(f"queries has position {twice} more than once: expected each position once")
+    return rows
+
+
+def _mixture(weights: Mapping[int, float], size: int) -> Row:
+    for weight in weights.values():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise InputError(f"the weight {weight!r} of a query: expected a finite number for each position")
+    places = indices(positions(weights.keys(), "query"), size, "query")
+    if not places or len(set(places)) < len(places):
+        raise InputError(f"queries={dict(weights)!r}: expected at least one position with its weight, and each once")
+    pairs = sorted(zip(places, map(float, weights.values()), strict=True))
+    return Row(tuple(i for i, _ in pairs), tuple(w for _, w in pairs), several=True)
 
 
 def read_layer(text: str, depth: int, others: str = "or last") -> int:

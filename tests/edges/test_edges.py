@@ -584,7 +584,15 @@ ALL = ", ".join(map(repr, EDGES))
         ({"edges": "alti", "normalize": "row"}, "normalize='row': expected one of 'rows', 'graph', 'none'"),
         ({"edges": "alti", "keep_heads": True}, "keep_heads does not go with edges='alti': leave one of them out"),
         ({"edges": "alti", "heads": "max"}, "heads does not go with edges='alti': leave one of them out"),
-        ({"edges": "alti", "memory": "linear"}, "memory does not go with edges='alti': leave one of them out"),
+        (
+            {"edges": "alti", "memory": "linear"},
+            "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection'; or trace with "
+            'memory="graph"',
+        ),
+        (
+            {"edges": "mean", "memory": "linear", "missing": "self"},
+            "missing does not go with edges='mean': leave one of them out",
+        ),
         ({"edges": "alti", "target": "key"}, "target does not go with edges='alti': leave one of them out"),
         (
             {"edges": "alti", "missing": "self"},

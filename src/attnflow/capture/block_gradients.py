@@ -23,7 +23,7 @@ def attention_with_gradient(query: Tensor, key: Tensor, value: Tensor, scores: S
     """
     if plain_kind(scores) is not None and not (scores.query.is_cuda and scores.query.dtype == torch.float64):
         # a fused function, whose own backward pass makes no matrix
-        out, operands = attention_output(replace(scores, query=query, key=key), value, False)
+        out, operands = attention_output(replace(scores, query=query, key=key), value)
         lse = None if operands.lse is None else operands.lse.detach()
         return out, replace(scores, lse=lse)
     out = _InBlocks.apply(query, key, value, scores)
@@ -38,7 +38,7 @@ class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no 
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-        out, _ = attention_output(scores, value, False)
+        out, _ = attention_output(scores, value)
         ctx.scores = scores
         ctx.save_for_backward(value, out)
         return out

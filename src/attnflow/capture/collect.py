@@ -56,13 +56,14 @@ class Collector:
         nothing, and item b of the batch takes nothing from position ``without[b]``; "frozen" and "frozen, whole",
         what ``attend(module, query, key, value, mask, …)`` keeps, which computes the attention's output.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
+    keep: of "operands", what takes them from each call, with the values, as soon as it is seen.
     measure: keep the lengths of the values.
     """
 
     mode: str = "whole"
     reduce: str | list[int] = "mean"
     keep_heads: bool | frozenset[int] = False
-    offload: bool = False
+    keep: Callable[[Call], None] | None = None
     measure: bool = True
     paths: dict[int, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
@@ -136,7 +137,11 @@ class Collector:
     def add_operands(self, module: Any, scores: Scores, value: Tensor) -> None:
         count = int(scores.query.shape[1])
         lengths = self._lengths(value, count)
-        self.calls.append(Call(*self.named(module), count, scores.sinks is not None, scores=scores, lengths=lengths))
+        call = Call(*self.named(module), count, scores.sinks is not None, scores=scores, lengths=lengths)
+        self.calls.append(call)
+        if self.keep is not None:
+            call.value = value
+            self.keep(call)
 
     def _lengths(self, value: Tensor | None, heads: int) -> Tensor | None:
         """``‖v_k‖`` of values [batch, key head, key, size], mean over the heads that are reduced: [batch, key]."""
@@ -233,7 +238,7 @@ def register(original: str) -> str:
             return collector.add_blocks(module, scores, value), None
         from attnflow.capture.linear import attention_output
 
-        out, operands = attention_output(scores, value, collector.offload)
+        out, operands = attention_output(scores, value)
         collector.add_operands(module, operands, value)
         return out, None
 
@@ -276,16 +281,12 @@ def lazy_mask(
     from transformers.masking_utils import and_masks, causal_mask_function, padding_mask_function, prepare_padding_mask
 
     rule = causal_mask_function if mask_function is None else mask_function
-    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    padded = padding is not None and not bool(padding.all())
-    if padded:
-        rule = and_masks(rule, padding_mask_function(padding))
-    local = local_size is not None and local_size < kv_length
     plain, window = None, None
+    local = local_size is not None and local_size < kv_length
     last = int(q_offset) + q_length == int(kv_offset) + kv_length  # the queries are the last positions
-    if allow_is_causal_skip and not padded and last and (q_length == kv_length or not local):
+    if allow_is_causal_skip and last and (q_length == kv_length or not local):
         plain, window = (None, local_size) if local else ("causal", None)
-    elif allow_is_bidirectional_skip and not padded and not local:
+    elif allow_is_bidirectional_skip and not local:
         plain = "full"
     mask = LazyMask(
         rule,
@@ -299,7 +300,12 @@ def lazy_mask(
         torch.device(device),
         local_size,
     )
-    return mask if window is None or _slides(mask, window) else replace(mask, window=None)
+    if window is not None and not _slides(mask, window):
+        mask = replace(mask, window=None)
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is None or bool(padding.all()):
+        return mask
+    return replace(mask, rule=and_masks(rule, padding_mask_function(padding)), plain=None, window=None, unpadded=mask)
 
 
 def _slides(mask: LazyMask, window: int) -> bool:

@@ -87,7 +87,7 @@ def run_inside(model: Runner, encoded: Encoded, gradient: bool, every_logit: boo
     gradient: keep the graph of autograd, in which the weights are ``batch.calls[i].heads``. every_logit: as in `run_batch`.
     """
     checked = model.verify(encoded)
-    _check(model, checked)
+    check_inside(model, checked)
     collector = Collector("inside")
     paths = [checked.paths[i] for i in checked.stack.main]
     with _watching(model.model, paths, collector, gradient) as seen:
@@ -116,7 +116,8 @@ def pass_with(batch: Batch, inside: Inside) -> Pass:
     return replace(passed, inside=inside, provenance={**passed.provenance, **about})
 
 
-def _check(model: Runner, checked: Checked) -> None:
+def check_inside(model: Runner, checked: Checked) -> None:
+    """That the layers can be seen into."""
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
         raise ModelError(

@@ -187,7 +187,7 @@ def run_layers(model: Runner, encoded: Encoded, checked: Checked, *, frozen: boo
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Tensor:
         scores = scores_of(module, query, key, mask, **options)
-        out, _ = attention_output(scores, value, False)
+        out, _ = attention_output(scores, value)
         collector.calls.append(Call(*collector.named(module), int(query.shape[1]), scores.sinks is not None))
         return out
 

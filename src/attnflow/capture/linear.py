@@ -30,6 +30,12 @@ class Operands:
     own: Tensor | None = None
     holds: Tensor | None = None
 
+    def of_text(self, number: int, length: int) -> Operands:
+        """Those of one text of a batch that is padded on the right: a view."""
+        own, holds = (None if x is None else x[number : number + 1, :length] for x in (self.own, self.holds))
+        scores, weighing = self.scores.of_text(number, length), self.weighing.of_text(number, length)
+        return Operands(self.number, scores, weighing, own, holds)
+
 
 EDGE_BYTES = 512 << 20
 """How much room the edges of some queries may take on a GPU, [query, key] with the heads added up."""
@@ -37,9 +43,7 @@ EDGE_BYTES = 512 << 20
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def attention_output(
-    scores: Scores, value: Tensor, offload: bool = False, before: Stored | None = None
-) -> tuple[Tensor, Scores]:
+def attention_output(scores: Scores, value: Tensor, before: Stored | None = None) -> tuple[Tensor, Scores]:
     """The output of the attention, [batch, query, head, size], and what a later `step` needs.
 
     before: values of the keys in ``scores.before``.
@@ -56,8 +60,6 @@ def attention_output(
         out = scaled_dot_product_attention(
             scores.query, scores.key, value, is_causal=plain == "causal", scale=scores.scale, enable_gqa=grouped
         ).transpose(1, 2)
-    if offload:
-        operands = replace(operands, query=_to_host(operands.query), key=_to_host(operands.key))
     return out, operands
 
 
@@ -192,6 +194,14 @@ def row_blocks(scores: Scores, rows: Tensor) -> Iterator[tuple[int, int]]:
     yield from ((start, min(start + step, last)) for start in range(first, last, step))
 
 
+def row_sums(scores: Scores, weighing: Weighing, own: Tensor | None = None) -> Tensor:
+    """``t[q] = Σ_k E[q, k] + own[q]``: [batch, query], what `pass_down` divides rows by."""
+    every = torch.ones(1, 1, scores.queries, device=scores.query.device)
+    scores = _beside(scores, every)
+    sums = torch.cat([edge_rows(scores, weighing, *block).sum(-1) for block in row_blocks(scores, every)], dim=1)
+    return sums if own is None else sums + own
+
+
 def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int) -> Tensor:
     """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, the keys that these rows see]."""
     if not _has_kernels(scores):
@@ -261,6 +271,20 @@ def _thin(rows: Tensor, edges: Tensor) -> Tensor:
     return torch.matmul(rows, edges)
 
 
+def seen_by(scores: Scores) -> Tensor:
+    """How many queries see each key: [key], of one text."""
+    n = scores.keys
+    if not _irregular(scores):
+        if not (scores.causal or (isinstance(scores.mask, LazyMask) and scores.mask.plain != "full")):
+            return scores.query.new_full((n,), scores.queries, dtype=torch.long)
+        window = (scores.mask.window if isinstance(scores.mask, LazyMask) else None) or n
+        return torch.arange(n, 0, -1, device=scores.query.device).clamp(max=window)
+    counts = scores.query.new_zeros(n, dtype=torch.long)
+    for start, stop in scores.blocks():
+        counts += scores.sees(start, stop)[0].any(0).sum(0)
+    return counts
+
+
 def uniform_step(scores: Scores, rows: Tensor) -> Tensor:
     """`step` for attention that sees the same positions and prefers none, in O(n)."""
     if _irregular(scores):
@@ -324,13 +348,6 @@ def _with_lse(scores: Scores, value: Tensor, causal: bool) -> tuple[Tensor, Tens
     )
     out, lse = result[0].reshape(*scores.query.shape[:3], -1), result[1].reshape(scores.query.shape[:3])
     return out.transpose(1, 2), lse
-
-
-def _to_host(x: Tensor) -> Tensor:
-    if not x.is_cuda:
-        return x
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    return host.copy_(x, non_blocking=True)
 
 
 def _has_triton() -> bool:

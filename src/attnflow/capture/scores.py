@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ class LazyMask:
         everything else.
     window: the width of the causal sliding window, where that is all there is besides causality.
     reach: no query sees a key that stands so many positions before it; None where it may see them all.
+    unpadded: the same without what hides the padding of shorter texts, where it hides some.
     """
 
     rule: Callable[..., Tensor]
@@ -43,6 +44,16 @@ class LazyMask:
     window: int | None
     device: torch.device
     reach: int | None = None
+    unpadded: LazyMask | None = None
+
+    def of_text(self, number: int, length: int) -> LazyMask:
+        """The mask of one text of the batch, whose padding, if any, is on its right."""
+        whole = self.unpadded or self
+
+        def rule(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return whole.rule(batch + number, head, query, key)
+
+        return replace(whole, rule=rule, batch=1, queries=length, keys=length)
 
     def block(self, start: int, stop: int) -> Tensor:
         """True where visible: [batch, 1, stop - start, key]."""
@@ -107,6 +118,14 @@ class Weighing:
         edges = weights.sum(1)
         return edges if self.factor == 1 else edges * self.factor
 
+    def of_text(self, number: int, length: int) -> Weighing:
+        """That of one text of a batch that is padded on the right: a view."""
+
+        def part(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[number : number + 1, :, :length]
+
+        return replace(self, lengths=part(self.lengths), direction=part(self.direction), value=part(self.value))
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -132,6 +151,25 @@ class Scores:
     lse: Tensor | None = None
     before: Stored | None = None
     partial: bool = False
+
+    def of_text(self, number: int, length: int) -> Scores:
+        """Those of one text of a batch that is padded on the right: a view."""
+
+        def part(x: Tensor | None) -> Tensor | None:  # of [batch, …, query, key]; either side may be shared
+            if x is None:
+                return None
+            mine = x[number : number + 1] if x.shape[0] > 1 else x
+            return mine[..., : min(length, x.shape[-2]), :length]
+
+        mine = slice(number, number + 1)
+        return replace(
+            self,
+            query=self.query[mine, :, :length],
+            key=self.key[mine, :, :length],
+            mask=self.mask.of_text(number, length) if isinstance(self.mask, LazyMask) else part(self.mask),
+            bias=part(self.bias),
+            lse=None if self.lse is None else self.lse[mine, :, :length],
+        )
 
     @property
     def queries(self) -> int:
@@ -188,7 +226,7 @@ class Scores:
             return s.sub_(self.lse[:, :, start:stop, None]).exp_()
         if self.sinks is None:
             return torch.softmax(s, dim=-1)
-        sinks = self.sinks.float().reshape(1, -1, 1, 1).expand(batch, heads, stop - start, 1)
+        sinks = self.sinks.to(s.dtype).reshape(1, -1, 1, 1).expand(batch, heads, stop - start, 1)
         return torch.softmax(torch.cat([s, sinks], dim=-1), dim=-1)[..., :-1]
 
     def _is_causal(self) -> bool:
@@ -210,6 +248,19 @@ class Scores:
             return None
         q = torch.arange(start, stop, device=self.query.device)[:, None] + self.keys - self.queries
         return torch.arange(self.keys, device=self.query.device)[None, :] <= q
+
+    def sees(self, start: int, stop: int) -> Tensor:
+        """Which keys the queries ``start:stop`` may see: [batch, 1 or head, stop - start, key]."""
+        if self._is_causal():
+            q = torch.arange(start, stop, device=self.query.device)[:, None] + self.keys - self.queries
+            return (torch.arange(self.keys, device=self.query.device) <= q)[None, None]
+        mask = self._mask(start, stop)
+        if mask is None:
+            return torch.ones(1, 1, stop - start, self.keys, dtype=torch.bool, device=self.query.device)
+        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        while seen.dim() < 4:
+            seen = seen[None]
+        return seen.expand(*seen.shape[:2], stop - start, self.keys)
 
     def edge_rows(self, weighing: Weighing, start: int, stop: int) -> Tensor:
         """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, visible(stop)]."""

@@ -119,8 +119,7 @@ def measuring(
 
     with ExitStack() as stack:
         for layer, parts in forms:
-            for handle in _watched(layer, parts, additions, collector):
-                stack.callback(handle.remove)
+            stack.enter_context(watching_layer(layer, parts, additions.add, collector))
         yield write
 
 
@@ -138,8 +137,12 @@ def forms_of(model: Any, checked: Checked) -> tuple[Form, ...]:
     return tuple(forms.values())
 
 
-def _watched(layer: Any, parts: Parts, additions: Additions, collector: Collector) -> Iterator[Any]:
-    """The handles of hooks on the layer, on the projection after its attention, and where y is seen."""
+@contextmanager
+def watching_layer(
+    layer: Any, parts: Parts, add: Callable[[Any, Any, Any, Any], None], collector: Collector
+) -> Iterator[None]:
+    """While it lasts, ``add(x, o, y, norm)`` is called when a layer's addition is seen: what was there, what attention
+    adds, what both give, and the norm after it."""
     x: Any = None
     o: Any = None
 
@@ -156,9 +159,12 @@ def _watched(layer: Any, parts: Parts, additions: Additions, collector: Collecto
     def see(module: Any, args: Any, out: Any = None) -> None:
         nonlocal x, o
         if is_collecting(collector):
-            additions.add(x, o, args[0] if parts.before else out, parts.norm)
+            add(x, o, args[0] if parts.before else out, parts.norm)
             x = o = None
 
-    yield layer.register_forward_pre_hook(enter, with_kwargs=True)
-    yield parts.projection.register_forward_hook(project)
-    yield (parts.seen.register_forward_pre_hook if parts.before else parts.seen.register_forward_hook)(see)
+    with ExitStack() as stack:
+        stack.callback(layer.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        stack.callback(parts.projection.register_forward_hook(project).remove)
+        see_at = parts.seen.register_forward_pre_hook if parts.before else parts.seen.register_forward_hook
+        stack.callback(see_at(see).remove)
+        yield

@@ -18,7 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnflow.errors import ModelError
+
 FORMS = "BERT-, GPT-2- and Llama-like models"
+
+NO_MATRIX = "the projection after the attention is no plain matrix"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,27 +120,45 @@ def sublayer_of(
     weights [head, query, key], values [head, key, size], states and y [position, width], all of one text.
     """
     heads, _, size = values.shape
-    parameters = _matrix(parts.projection, heads * size)
+    parameters = matrix_of(parts.projection, heads * size)
     if parameters is None:
-        return "the projection after the attention is no plain matrix"
+        return NO_MATRIX
     matrix, bias = (x.detach().to(values) for x in parameters)
     projection = matrix.reshape(heads, size, -1)
     o = torch.einsum("hqk,hks,hsw->qw", weights, values, projection) + bias
     if o.shape != states.shape or y.shape != states.shape:
         return f"the states are {tuple(states.shape)} and what attention adds is {tuple(o.shape)}"
-    total, scale, expected = states + o, None, states + o
-    if parts.norm is not None:
-        gamma, beta, eps = parts.norm.weight, parts.norm.bias, parts.norm.eps
-        scale = gamma.detach().to(total) / torch.sqrt(total.var(-1, correction=0, keepdim=True) + eps)
-        expected = (total - total.mean(-1, keepdim=True)) * scale + beta.detach().to(total)
-    # position by position: one with large entries, as first tokens have them, would hide what is wrong at others
-    gap = float(((expected - y).norm(dim=-1) / y.norm(dim=-1).clamp(min=1e-30)).max())
-    if not gap <= slack:
-        return f"projecting, adding and norming as {FORMS} do is off by {gap:.2g} of what the layer computes"
-    return Sublayer(projection, bias, y, scale)
+    scale, expected = normed(parts.norm, states + o)
+    gap = float(far_off(expected, y))
+    return Sublayer(projection, bias, y, scale) if gap <= slack else off_by(gap)
 
 
-def _matrix(module: Any, width: int) -> tuple[Tensor, Tensor] | None:
+def normed(norm: Any, total: Tensor) -> tuple[Tensor | None, Tensor]:
+    """What the norm after an addition multiplies centred vectors by, and what it gives; nothing and the sum without one."""
+    if norm is None:
+        return None, total
+    scale = norm.weight.detach().to(total) / torch.sqrt(total.var(-1, correction=0, keepdim=True) + norm.eps)
+    return scale, (total - total.mean(-1, keepdim=True)) * scale + norm.bias.detach().to(total)
+
+
+def far_off(expected: Tensor, y: Tensor) -> Tensor:
+    """The largest difference as a part of y, position by position: one with large entries, as first tokens have them,
+    would hide what is wrong at others."""
+    return ((expected - y).norm(dim=-1) / y.norm(dim=-1).clamp(min=1e-30)).max()
+
+
+def off_by(gap: float) -> str:
+    return f"projecting, adding and norming as {FORMS} do is off by {gap:.2g} of what the layer computes"
+
+
+def refused(why: str, instead: str) -> ModelError:
+    """The refusal of edges that are made of a layer's parts. instead: the edges that do without them."""
+    return ModelError(
+        f"these edges need to know how a layer projects, adds and norms what attention gives, and {why}: {instead}"
+    )
+
+
+def matrix_of(module: Any, width: int) -> tuple[Tensor, Tensor] | None:
     """[in, out] and the bias of a linear map: `Linear` stores the transpose, GPT-2's `Conv1D` does not."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():

@@ -35,6 +35,14 @@ def edges_of(name: str) -> Edges:
     return EDGES[name]
 
 
+def normalization_of(name: str, normalize: str | None) -> str:
+    """How edges are put into a graph: as given, or as they were published."""
+    how = edges_of(name).normalize if normalize is None else normalize
+    if how not in NORMALIZE:
+        raise InputError(f"normalize={normalize!r}: expected one of {', '.join(map(repr, NORMALIZE))}")
+    return how
+
+
 def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
     """The same trace with other weights on its edges.
 
@@ -43,10 +51,7 @@ def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
         weights were published with: "none" for gradients, "rows" for the others. Rollout is at most flow, and flow at most
         one, where no row sums to more than one: with "rows" and "graph", and not with "none".
     """
-    kind = edges_of(name)
-    how = kind.normalize if normalize is None else normalize
-    if how not in NORMALIZE:
-        raise InputError(f"normalize={normalize!r}: expected one of {', '.join(map(repr, NORMALIZE))}")
+    kind, how = edges_of(name), normalization_of(name, normalize)
     edge_weights = kind.function(trace)  # [layer, query, key]
     if how == "rows":
         edge_weights = rows(edge_weights)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attnflow.capture.inside import Inside, Layer
 from attnflow.capture.passes import Pass
-from attnflow.capture.sublayer import Sublayer
-from attnflow.errors import InputError, ModelError
+from attnflow.capture.sublayer import Sublayer, refused
+from attnflow.errors import InputError
 from attnflow.graph import with_residual
 from attnflow.receptive import layerwise
 from attnflow.rollout import rollout
@@ -270,10 +270,8 @@ def _gradient(trace: Pass, layer: Layer) -> Tensor:
 
 def _sublayer(layer: Layer) -> Sublayer:
     if isinstance(layer.sublayer, str):
-        raise ModelError(
-            f"these edges need to know how a layer projects, adds and norms what attention gives, and {layer.sublayer}: "
-            'edges="effective", "attention-gradient" and "value-zeroing", for example, do without'
-        )
+        instead = 'edges="effective", "attention-gradient" and "value-zeroing", for example, do without'
+        raise refused(layer.sublayer, instead)
     return layer.sublayer
 
 

@@ -1,0 +1,159 @@
+"""What a forward pass keeps of each layer so that its edges can be had again without a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.check import Checked, half
+from attnflow.capture.collect import Call, Collector
+from attnflow.capture.inputs import Encoded
+from attnflow.capture.inside import check_inside, wide
+from attnflow.capture.linear import Operands
+from attnflow.capture.offload import Lane, downwards
+from attnflow.capture.runner import Batch, Runner
+from attnflow.capture.scores import Weighing, mixed
+from attnflow.capture.shares import LOOKED_AT, watching_layer
+from attnflow.capture.sublayer import FORMS, NO_MATRIX, direction_of, far_off, matrix_of, normed, off_by, refused
+
+PLAIN = "mean"
+VALUED = ("head-norm", "projection")
+"""Edges that are made of what a layer's forward pass has at hand: attention, values and the sublayer's output."""
+
+INSTEAD = 'edges="mean" do without'
+
+NUMBERS = 1 << 24
+"""So many numbers of projected values or directions at a time."""
+
+Descend = Callable[[], Iterator[Operands]]
+"""Goes through the layers from the top one down; each call begins anew."""
+
+
+@dataclass
+class Keeper:
+    """Takes from each attention call what its edges need, as soon as the model has it.
+
+    edges: their name. lane: the way to host memory, where layers are kept there. layers: from the first one up.
+    gaps: by how much the parts of each layer miss what it gave; problem: why there are no parts.
+    """
+
+    edges: str
+    lane: Lane | None = None
+    layers: list[Operands] = field(default_factory=list)
+    gaps: list[Tensor] = field(default_factory=list)
+    problem: str = ""
+    _call: Call | None = None
+
+    def take(self, call: Call) -> None:
+        """A call of the attention; edges of values wait for what the layer makes of it."""
+        if self.edges == PLAIN:
+            self._keep(call, Weighing(1 / call.head_count), None)
+        else:
+            self._call = call
+
+    def add(self, x: Any, o: Any, y: Any, norm: Any, projection: Any) -> None:
+        """What a layer made of the call before: the state, what attention added, what both gave, and the parts."""
+        call, self._call = self._call, None
+        if call is None or call.scores is None or call.value is None:
+            self.problem = self.problem or "a layer has other than one attention"
+            return
+        value, scores = call.value, call.scores
+        parameters = matrix_of(projection, call.head_count * value.shape[-1])
+        if parameters is None or not all(isinstance(z, Tensor) and z.shape == y.shape for z in (x, o, y)):
+            self.problem = self.problem or (NO_MATRIX if parameters is None else "its additions were not seen")
+            return
+        matrix, bias = (wide(p) for p in parameters)
+        by_head = matrix.reshape(call.head_count, value.shape[-1], -1)  # [head, size, width]
+        last = slice(max(0, scores.queries - LOOKED_AT), None)
+        heads = mixed(scores.weights(last.start, scores.queries), wide(value)).flatten(2)  # [batch, some, head·size]
+        expected = normed(norm, wide(x[:, last]) + heads @ matrix + bias)[1]
+        self.gaps.append(far_off(expected, wide(y[:, last])))
+        if self.edges == "head-norm":
+            self._keep(call, Weighing(1.0, lengths=projected_lengths(value, by_head)), wide(x).norm(dim=-1))
+        else:
+            seen, own = directions(x, o, y, norm, by_head, value.dtype)
+            self._keep(call, Weighing(1.0, direction=seen, value=value), own)
+
+    def _keep(self, call: Call, weighing: Weighing, own: Tensor | None) -> None:
+        assert call.scores is not None
+        operands = Operands(len(self.layers), call.scores, weighing, own)
+        call.scores = call.value = None  # whoever else has the call holds no memory by it
+        self.layers.append(operands if self.lane is None else self.lane.send(operands))
+
+    def check(self, model: Runner, count: int) -> None:
+        """That the layers were what their form says; one look at the device for all of them."""
+        if self.edges == PLAIN:
+            return
+        if self.problem or len(self.layers) != count:
+            raise refused(self.problem or unknown(model), INSTEAD)
+        gap = float(torch.stack(self.gaps).max())
+        if not gap <= (0.03 if half(model.dtype) else 1e-4):
+            raise refused(off_by(gap), INSTEAD)
+
+    def descend(self) -> Iterator[Operands]:
+        return downwards(self.layers, self.lane)
+
+
+def unknown(model: Runner) -> str:
+    return f"the layers of {type(model.model).__name__} are not made as those of {FORMS}"
+
+
+def run_kept(
+    model: Runner, encoded: Sequence[Encoded], checked: Checked, edges: str, lane: Lane | None
+) -> tuple[Batch, Descend]:
+    """One forward pass of texts that may run together, and the way down through what was kept of it."""
+    keeper = Keeper(edges, lane)
+    collector = Collector("operands", keep=keeper.take)
+    with ExitStack() as stack:
+        if edges in VALUED:
+            check_inside(model, checked)
+            forms = model.forms(checked)
+            if not forms:
+                raise refused(unknown(model), INSTEAD)
+            for layer, parts in forms:
+
+                def add(x: Any, o: Any, y: Any, norm: Any, projection: Any = parts.projection) -> None:
+                    keeper.add(x, o, y, norm, projection)
+
+                stack.enter_context(watching_layer(layer, parts, add, collector))
+        batch = model.run_batch(encoded, checked, collector=collector)
+    keeper.check(model, len(checked.stack.main))
+    return batch, keeper.descend
+
+
+def projected_lengths(value: Tensor, by_head: Tensor) -> Tensor:
+    """``‖v_k·W^h‖`` of values [batch, key head, key, size] and W [head, size, width]: [batch, head, key].
+
+    From ``W·Wᵀ`` of each head, some keys at a time: nothing of [head, key, width] is made.
+    """
+    batch, shared, keys, size = value.shape
+    gram = (by_head @ by_head.mT).reshape(shared, -1, size, size)
+    step = max(1, NUMBERS // (batch * by_head.shape[0] * size))
+    squares = []
+    for some in value.split(step, dim=2):
+        v = wide(some)[:, :, None]  # [batch, key head, 1, some, size]
+        squares.append(((v @ gram) * v).sum(-1))
+    return torch.cat(squares, dim=-1).clamp_(min=0).sqrt_().reshape(batch, by_head.shape[0], keys)
+
+
+def directions(
+    x: Tensor, o: Tensor, y: Tensor, norm: Any, by_head: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The direction of y seen from each head, [batch, head, query, size], and how far x points to y, [batch, query]."""
+    batch, n, width = y.shape
+    heads, size, _ = by_head.shape
+    seen = y.new_empty(batch, heads, n, size, dtype=dtype)
+    own = wide(y).new_empty(batch, n)
+    for start in range(0, n, step := max(1, NUMBERS // (batch * width))):
+        some = slice(start, start + step)
+        states, whole = wide(x[:, some]), wide(y[:, some])
+        scale = None if norm is None else normed(norm, states + wide(o[:, some]))[0]
+        direction = direction_of(whole, scale)
+        seen[:, :, some] = (direction @ by_head.flatten(0, 1).mT).unflatten(-1, (heads, size)).transpose(1, 2)
+        own[:, some] = (direction * states).sum(-1).clamp(min=0)
+    return seen, own

@@ -1,0 +1,334 @@
+"""Long contexts without matrices: the same numbers as the graph of the same edges, in double precision."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="long contexts need torch")
+transformers = pytest.importorskip("transformers", reason="long contexts need transformers")
+
+import attnflow as af  # noqa: E402
+from attnflow.capture.linear import Operands  # noqa: E402
+from attnflow.capture.offload import downwards  # noqa: E402
+from attnflow.capture.operands import projected_lengths  # noqa: E402
+from attnflow.capture.scores import Scores, Weighing  # noqa: E402
+from attnflow.edges import EDGES  # noqa: E402
+from helpers.architectures import ARCHITECTURES, LLAMA, built, hf, ids  # noqa: E402
+from helpers.double import in_double, sharpened  # noqa: E402
+from helpers.small_tokenizers import wordpiece  # noqa: E402
+
+N = 13
+VALUED = ("head-norm", "projection")
+WITH_PARTS = (
+    "BERT", "RoBERTa", "DistilBERT", "ALBERT", "GPT-2", "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "gpt-oss", "Phi-3",
+    "DeepSeek-V3",
+)  # fmt: skip
+OTHERS = ("Gemma 2", "Gemma 3", "GPT-NeoX", "OPT")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks of queries, of keys and of positions, also in a short text."""
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
+    monkeypatch.setattr("attnflow.capture.operands.NUMBERS", 150)
+
+
+@cache
+def model(name: str) -> Any:
+    return af.wrap(sharpened(built(next(a for a in ARCHITECTURES if a.name == name))))
+
+
+def given(n: int = N, seed: int = 0) -> dict[str, Any]:
+    return {"input_ids": ids(n, seed)}
+
+
+def matrices(name: str, edges: str, normalize: str, inputs: dict[str, Any]) -> tuple[np.ndarray, bool]:
+    """[layer, query, key] of the graph, from all heads of all positions, in double precision."""
+    trace = model(name).trace(inputs, edges="mean")
+    weights = EDGES[edges].function(trace).numpy()
+    if normalize == "rows":
+        total = weights.sum(-1, keepdims=True)
+        weights = weights / np.where(total == 0, 1, total)
+    elif normalize == "graph":
+        weights = weights / weights.sum(-1).max()
+    return weights, EDGES[edges].whole
+
+
+def rolled(weights: np.ndarray, whole: bool, residual: float, start: np.ndarray, top: int) -> np.ndarray:
+    rows = start
+    for layer in weights[: top + 1][::-1]:
+        rows = rows @ layer if whole else (1 - residual) * rows @ layer + residual * rows
+    return rows
+
+
+@pytest.mark.parametrize("normalize", ["rows", "none", "graph"])
+@pytest.mark.parametrize(
+    ("name", "edges"),
+    [(name, edges) for name in WITH_PARTS for edges in ("mean", *VALUED)] + [(name, "mean") for name in OTHERS],
+)
+def test_linear_is_the_graph_of_the_same_edges(name: str, edges: str, normalize: str) -> None:
+    wrapped = model(name)
+    with in_double(wrapped.model):
+        weights, whole = matrices(name, edges, normalize, given())
+        queries = [0, 7, -1]
+        linear = wrapped.trace(
+            given(), memory="linear", edges=edges, normalize=normalize, queries=queries, layers=[-1, 0]
+        )
+        raw, rollout, columns = linear.raw(), linear.rollout(residual=0.3), linear.columns(receptive_field=None)
+    assert np.abs(weights - weights.mean()).max() > 1e-2
+    top = len(weights) - 1
+    start = np.eye(N)[queries]
+    near = {"rtol": 0, "atol": 1e-9 * max(1.0, weights.sum(-1).max() ** len(weights))}
+    np.testing.assert_allclose(raw.values, np.stack([weights[top][queries], weights[0][queries]]), **near)
+    expected = np.stack([rolled(weights, whole, 0.3, start, l) for l in (top, 0)])
+    np.testing.assert_allclose(rollout.values, expected, **near)
+    np.testing.assert_allclose(columns.values[0, 0], weights.sum((0, 1)), **near)
+    assert linear.provenance["edges"] == edges and linear.provenance["edges_normalized"] == normalize
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "Mistral", "gpt-oss"])
+def test_columns_are_the_mean_over_who_can_see(name: str) -> None:
+    wrapped = model(name)
+    with in_double(wrapped.model):
+        weights, _ = matrices(name, "head-norm", "rows", given())
+        attention = EDGES["mean"].function(wrapped.trace(given(), edges="mean")).numpy()
+        columns = wrapped.trace(given(), memory="linear", edges="head-norm").columns()
+    seen = (attention > 0).sum(1)
+    np.testing.assert_allclose(columns.values[0, 0], (weights.sum(1) / seen).sum(0), rtol=1e-9)
+    assert columns.method == "columns" and columns.layers == (2,)
+
+
+def test_softcaps_weigh_as_their_matrix_does() -> None:
+    """No model with a softcap has parts of a known form, so this is about one layer by itself."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Any:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    query, key, value, lengths = draw(1, 4, N, 8), draw(1, 2, N, 8), draw(1, 2, N, 6), draw(1, 4, N).abs()
+    direction = draw(1, 4, N, 6)
+    scores = Scores(query, key, 0.7, causal=True, softcap=1.5, sinks=draw(4))
+    s = torch.einsum("hqd,hkd->hqk", query[0], key[0].repeat_interleave(2, 0)) * 0.7
+    s = (torch.tanh(s / 1.5) * 1.5).masked_fill(~torch.ones(N, N).tril().bool(), -torch.inf)
+    sinks = scores.sinks[:, None, None].expand(4, N, 1)
+    A = torch.softmax(torch.cat([s, sinks], -1), -1)[..., :-1]
+    along = torch.einsum("hqs,hks->hqk", direction[0], value[0].repeat_interleave(2, 0)).clamp(min=0)
+    for weighing, expected in (
+        (Weighing(1.0, lengths=lengths), (A * lengths[0][:, None]).sum(0)),
+        (Weighing(1.0, direction=direction, value=value), (A * along).sum(0)),
+    ):
+        found = torch.cat([scores.edge_rows(weighing, q, q + 1)[0] @ torch.eye(q + 1, N).double() for q in range(N)])
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_lengths_are_those_of_projected_values() -> None:
+    generator = torch.Generator().manual_seed(0)
+    value, matrix = (torch.randn(*shape, generator=generator).double() for shape in ((2, 2, N, 6), (4, 6, 20)))
+    expected = (value.repeat_interleave(2, 1) @ matrix).norm(dim=-1)
+    torch.testing.assert_close(projected_lengths(value, matrix), expected, rtol=1e-12, atol=0)
+
+
+def test_edges_of_attention_are_attention() -> None:
+    wrapped = model("Llama")
+    plain, mean = (wrapped.trace(given(), memory="linear", edges=edges).rollout().values for edges in (None, "mean"))
+    assert np.array_equal(plain, mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "edges", "sentence"),
+    [
+        ("Gemma 2", "head-norm", "these edges need to know how a layer projects, adds and norms what attention gives, and "
+         "projecting, adding and norming as BERT-, GPT-2- and Llama-like models do is off by "),
+        ("GPT-NeoX", "projection", "these edges need to know how a layer projects, adds and norms what attention gives, and "
+         "the layers of GPTNeoXForCausalLM are not made as those of BERT-, GPT-2- and Llama-like models: "
+         'edges="mean" do without'),
+        ("Llama", "alti", "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection'; or trace "
+         'with memory="graph"'),
+        ("Llama", "values", "edges='values': expected one of 'mean', 'max', "),
+    ],
+)  # fmt: skip
+def test_edges_that_are_refused(name: str, edges: str, sentence: str) -> None:
+    with pytest.raises(af.InputError) as caught:
+        model(name).trace(given(), memory="linear", edges=edges)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_layer_that_is_not_what_its_form_says_is_refused() -> None:
+    wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
+    attention = wrapped.model.model.layers[1].self_attn
+    attention.o_proj.register_forward_hook(lambda module, args, out: out * 1.01)
+    for edges in VALUED:
+        with pytest.raises(af.ModelError, match=r'is off by .* of what the layer computes: edges="mean" do without'):
+            wrapped.trace(given(), memory="linear", edges=edges)
+
+
+@pytest.mark.parametrize("edges", [None, "head-norm"])
+def test_weights_of_queries_make_one_row(edges: str | None, tmp_path: Path) -> None:
+    wrapped = model("Llama")
+    weights = {3: 0.25, -1: 2.0, 5: -1.0}
+    alone = wrapped.trace(given(), memory="linear", edges=edges, queries=[3, 5, N - 1], layers=[-1, 1])
+    both = wrapped.trace(given(), memory="linear", edges=edges, queries=[5, weights], layers=[-1, 1])
+    for method in ("raw", "rollout"):
+        three, found = getattr(alone, method)(), getattr(both, method)()
+        a, b, c = (three.values[:, i] for i in range(3))
+        np.testing.assert_allclose(found.values[:, 1], 0.25 * a - b + 2 * c, atol=1e-12)
+        np.testing.assert_allclose(found.values[:, 0], b, atol=1e-12)
+    assert found.queries == (5, N)
+    assert found.query_tokens[1] == " + ".join(found.tokens[i] for i in (3, 5, N - 1))
+    assert found.provenance["query_weights"] == {str(N): {"3": 0.25, "5": -1.0, str(N - 1): 2.0}}
+    single = wrapped.trace(given(), memory="linear", edges=edges, queries=weights, layers=[-1, 1]).rollout()
+    np.testing.assert_allclose(single.values[:, 0], found.values[:, 1], atol=1e-12)
+    for ending in ("json", "npz", "csv", "parquet"):
+        found.save(tmp_path / f"row.{ending}")
+        again = af.TokenAttention.load(tmp_path / f"row.{ending}")
+        assert np.array_equal(again.values, found.values) and again.query_tokens == found.query_tokens
+        assert again.provenance == found.provenance
+        assert np.array_equal(again.row(found.query_tokens[1]), found.values[-1, 1])
+    found.show(query=N)
+
+
+@pytest.mark.parametrize(
+    ("queries", "sentence"),
+    [
+        ([], "queries is an empty list: expected at least one"),
+        ({}, "queries={}: expected at least one position with its weight, and each once"),
+        ({-1: 1.0, N - 1: 2.0}, "expected at least one position with its weight, and each once"),
+        ([{0: "all"}], "the weight 'all' of a query: expected a finite number for each position"),
+        ({0: float("nan")}, "the weight nan of a query: expected a finite number for each position"),
+        ([{99: 1.0}], f"query 99 does not exist: there are {N}, so expected -{N} to {N - 1}"),
+        ([3, 3], "queries has position 3 more than once: expected each position once"),
+        ([[1]], "is not a position: expected an int or a list of ints"),
+        (0.5, "query=0.5 is not a position: expected an int or a list of ints"),
+    ],
+)
+def test_queries_that_are_refused(queries: Any, sentence: str) -> None:
+    with pytest.raises(af.InputError) as caught:
+        model("Llama").trace(given(), memory="linear", queries=queries)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("edges", [None, *VALUED])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "Mistral", "gpt-oss"])
+def test_batches_give_what_single_texts_give(name: str, edges: str | None) -> None:
+    wrapped = model(name)
+    texts = [given(n, n) for n in (9, 4, 13, 9)]
+    options = {"memory": "linear", "edges": edges, "queries": [0, {-1: 0.5, 1: 0.5}], "layers": [-1, 0]}
+    with in_double(wrapped.model):
+        batch = wrapped.trace(texts, **options)
+        alone = [wrapped.trace(text, **options) for text in texts]
+        assert [len(trace.tokens) for trace in batch] == [9, 4, 13, 9]
+        for one, together in zip(alone, batch, strict=True):
+            assert together.tokens == one.tokens
+            np.testing.assert_allclose(together.raw().values, one.raw().values, atol=1e-9)
+            np.testing.assert_allclose(together.rollout().values, one.rollout().values, atol=1e-9)
+            np.testing.assert_allclose(together.columns().values, one.columns().values, rtol=1e-9)
+            if edges is None:
+                ratio = together.rollout(receptive_field="ratio").values  # of a mask that its padding has left
+                np.testing.assert_allclose(ratio, one.rollout(receptive_field="ratio").values, rtol=1e-8)
+                measured = [t.rollout(residual="measured").values for t in (together, one)]
+                np.testing.assert_allclose(*measured, atol=1e-9)
+
+
+def test_a_list_of_texts_and_none_at_all() -> None:
+    wrapped = af.wrap(hf("BertModel", vocab_size=200, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                         intermediate_size=48, max_position_embeddings=64)(), wordpiece())  # fmt: skip
+    texts = ["the key", "the key to the cabinet is"]
+    batch = wrapped.trace(texts, memory="linear", queries=iter([0, -1]))
+    assert [t.text for t in batch] == texts and [t.queries for t in batch] == [(0, 3), (0, 7)]
+    for text, trace in zip(texts, batch, strict=True):
+        expected = wrapped.trace(text).rollout(query=[0, -1], layer=-1).values
+        np.testing.assert_allclose(trace.rollout().values, expected, atol=1e-6)
+    assert wrapped.trace([], memory="linear") == []
+
+
+def test_models_whose_padding_fails_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
+    checked = wrapped.verify(wrapped.encode(given()))
+    wrapped.checked = {kind: replace(one, padding=False) for kind, one in wrapped.checked.items()}
+    sizes = []
+    run = type(wrapped).run_batch
+
+    def counted(self: Any, encoded: Any, *args: Any, **options: Any) -> Any:
+        sizes.append(len(encoded))
+        return run(self, encoded, *args, **options)
+
+    monkeypatch.setattr(type(wrapped), "run_batch", counted)
+    wrapped.trace([given(5), given(7)], memory="linear")
+    assert checked.padding and set(sizes) == {1}
+
+
+@pytest.mark.parametrize("edges", [None, *VALUED])
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen3"])
+def test_packed_texts_stay_apart(name: str, edges: str | None) -> None:
+    wrapped, lengths = model(name), (6, 4, 8)
+    texts = [ids(n, n) for n in lengths]
+    packed = {
+        "input_ids": torch.cat(texts, 1),
+        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
+    }
+    ends = np.cumsum(lengths)
+    with in_double(wrapped.model):
+        trace = wrapped.trace(packed, memory="linear", edges=edges, queries=(ends - 1).tolist(), layers=[-1, 0])
+        raw, rollout = trace.raw().values, trace.rollout().values
+        for number, (text, end, n) in enumerate(zip(texts, ends, lengths, strict=True)):
+            alone = wrapped.trace({"input_ids": text}, memory="linear", edges=edges, layers=[-1, 0])
+            for found, expected in ((raw, alone.raw()), (rollout, alone.rollout())):
+                row = found[:, number].copy()
+                np.testing.assert_allclose(row[:, end - n : end], expected.values[:, 0], atol=1e-9)
+                row[:, end - n : end] = 0
+                assert (row == 0).all()
+
+
+class Yard:
+    """Where layers wait, in a test: notes what is wanted and when work ended."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, int]] = []
+        self.using = -1
+
+    def bring(self, operands: Operands) -> Any:
+        self.log.append(("bring", operands.number))
+
+        def ready() -> Operands:
+            self.using = operands.number
+            self.log.append(("use", operands.number))
+            return operands
+
+        return ready
+
+    def now(self) -> Any:
+        number = self.using
+        log = self.log
+
+        class Moment:
+            def synchronize(self) -> None:
+                log.append(("ended", number))
+
+        return Moment()
+
+
+def test_layers_come_while_the_one_above_is_used_and_two_at_a_time() -> None:
+    query = torch.zeros(1, 1, 2, 2)
+    layers = [Operands(number, Scores(query, query, 1.0), Weighing(1.0)) for number in range(4)]
+    yard = Yard()
+    assert [o.number for o in downwards(layers, yard)] == [3, 2, 1, 0]
+    assert yard.log == [
+        ("bring", 3), ("bring", 2), ("use", 3), ("use", 2), ("ended", 3), ("bring", 1), ("use", 1), ("ended", 2),
+        ("bring", 0), ("use", 0), ("ended", 1),
+    ]  # fmt: skip
+    assert [o.number for o in downwards(layers, None)] == [3, 2, 1, 0] and list(downwards([], yard)) == []
+
+
+@pytest.mark.parametrize("edges", [None, *VALUED])
+def test_a_host_has_nowhere_to_send_layers(edges: str | None) -> None:
+    wrapped = model("Llama")
+    here, there = (wrapped.trace(given(), memory="linear", edges=edges, offload=o).rollout() for o in (False, True))
+    assert np.array_equal(here.values, there.values)
