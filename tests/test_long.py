@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ torch = pytest.importorskip("torch", reason="long contexts need torch")
 transformers = pytest.importorskip("transformers", reason="long contexts need transformers")
 
 import attnflow as af  # noqa: E402
-from attnflow.capture.linear import Operands  # noqa: E402
+from attnflow.capture.exponents import exponents_of  # noqa: E402
+from attnflow.capture.linear import Operands, pass_down, row_sums  # noqa: E402
 from attnflow.capture.offload import downwards  # noqa: E402
 from attnflow.capture.operands import projected_lengths  # noqa: E402
 from attnflow.capture.scores import Scores, Weighing  # noqa: E402
@@ -127,11 +129,54 @@ def test_softcaps_weigh_as_their_matrix_does() -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+@pytest.mark.parametrize("kind", ["plain", "lengths", "direction"])
+def test_exponents_are_softmax_where_the_denominators_are_known(kind: str, causal: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape: int) -> Any:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    n = 40
+    query, key, value, direction = draw(2, 4, n, 8) * 3, draw(2, 2, n, 8), draw(2, 2, n, 6), draw(2, 4, n, 6)
+    lengths = draw(2, 4, n).clamp(min=0)  # some are zero
+    scores = Scores(query, key, 0.7, causal=causal)
+    s = query @ key.repeat_interleave(2, 1).mT * 0.7
+    if causal:
+        s = s.masked_fill(~torch.ones(n, n).tril().bool(), -torch.inf)
+    lse = s.logsumexp(-1)
+    weighing = {
+        "plain": Weighing(0.25), "lengths": Weighing(1.0, lengths=lengths),
+        "direction": Weighing(1.0, direction=direction, value=value),
+    }[kind]  # fmt: skip
+    rows, own = draw(2, 3, n).abs(), draw(2, n).abs()
+    for normalized in (False, True):
+        expected = pass_down(scores, rows, weighing, own, normalized)
+        found = pass_down(replace(scores, lse=lse), rows, weighing, own, normalized)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        row_sums(replace(scores, lse=lse), weighing, own), row_sums(scores, weighing, own), rtol=1e-10, atol=1e-12
+    )
+    assert exponents_of(scores, weighing) is None and exponents_of(replace(scores, lse=lse), weighing) is not None
+
+
 def test_lengths_are_those_of_projected_values() -> None:
     generator = torch.Generator().manual_seed(0)
     value, matrix = (torch.randn(*shape, generator=generator).double() for shape in ((2, 2, N, 6), (4, 6, 20)))
     expected = (value.repeat_interleave(2, 1) @ matrix).norm(dim=-1)
     torch.testing.assert_close(projected_lengths(value, matrix), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama"])
+def test_the_forward_pass_hands_out_its_denominators(name: str) -> None:
+    trace = model(name).trace(given(), memory="linear")
+    for operands in trace.descend():
+        scores = operands.scores
+        weights = replace(scores, lse=None).weights(0, N)
+        key = scores.key.repeat_interleave(scores.query.shape[1] // scores.key.shape[1], 1)
+        logits = scores.query @ key.mT * scores.scale
+        expected = (logits - weights.log()).masked_fill(weights == 0, torch.nan).nanmean(-1)
+        torch.testing.assert_close(scores.lse, expected)
 
 
 def test_edges_of_attention_are_attention() -> None:
@@ -248,8 +293,6 @@ def test_a_list_of_texts_and_none_at_all() -> None:
 
 
 def test_models_whose_padding_fails_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     wrapped = af.wrap(hf("LlamaForCausalLM", **LLAMA)())
     checked = wrapped.verify(wrapped.encode(given()))
     wrapped.checked = {kind: replace(one, padding=False) for kind, one in wrapped.checked.items()}

@@ -148,7 +148,8 @@ def test_nothing_square_is_made_and_one_layer_is_alive(name: str, frozen: bool) 
                 del layer
         assert alive.largest <= 768 * 768 // 2  # the weights of a block of queries
         peaks[depth] = alive.peak
-    assert peaks[6] <= peaks[2] + states  # four layers more, and not one state of theirs
+    # four layers more, and not their states: which layer the peak is in, windowed or not, makes a state's difference
+    assert peaks[6] <= peaks[2] + 2 * states
 
 
 def test_a_whole_trace_is_larger_than_that() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnflow.capture.exponents import exponents_of
 from attnflow.capture.paged import Stored
 from attnflow.capture.scores import FEW, LazyMask, Scores, Weighing, mixed
 from attnflow.errors import InputError
@@ -55,12 +57,26 @@ def attention_output(scores: Scores, value: Tensor, before: Stored | None = None
         operands = replace(scores, lse=lse)
     elif plain is None or scores.before is not None:
         out = torch.cat([mixed(scores.weights(*block), value, before) for block in scores.blocks()], dim=1)
+    elif _hands_out(scores, value):
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            scores.query, scores.key, value, 0.0, plain == "causal", scale=scores.scale
+        )
+        out, operands = out.transpose(1, 2), replace(scores, lse=lse)
     else:
         grouped = scores.query.shape[1] != scores.key.shape[1]
         out = scaled_dot_product_attention(
             scores.query, scores.key, value, is_causal=plain == "causal", scale=scores.scale, enable_gqa=grouped
         ).transpose(1, 2)
     return out, operands
+
+
+def _hands_out(scores: Scores, value: Tensor) -> bool:
+    """Whether the kernel that the CPU takes for this attention can be asked for its log-sum-exp too."""
+    there = hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
+    same = scores.query.shape[-1] == scores.key.shape[-1] == value.shape[-1]
+    wide = scores.query.dtype in (torch.float32, torch.float64)
+    grad = torch.is_grad_enabled() and any(x.requires_grad for x in (scores.query, scores.key, value))
+    return there and scores.query.device.type == "cpu" and same and wide and not grad
 
 
 def is_fused(scores: Scores, value: Tensor) -> bool:
@@ -168,8 +184,10 @@ def pass_down(
     scores = _beside(scores, rows)
     out = rows.new_zeros(rows.shape[0], rows.shape[1], scores.keys)
     offset = scores.keys - scores.queries
-    for start, stop in row_blocks(scores, rows):
-        edges = edge_rows(scores, weighing, start, stop).to(rows.dtype)  # [batch, query, key]
+    blocks = list(row_blocks(scores, rows))
+    edges_at = _edges_at(scores, weighing, blocks)
+    for start, stop in blocks:
+        edges = edges_at(start, stop).to(rows.dtype)  # [batch, query, key]
         r = rows[:, :, start:stop]
         if normalized:
             total = edges.sum(-1) if own is None else edges.sum(-1) + own[:, start:stop]
@@ -198,8 +216,16 @@ def row_sums(scores: Scores, weighing: Weighing, own: Tensor | None = None) -> T
     """``t[q] = Σ_k E[q, k] + own[q]``: [batch, query], what `pass_down` divides rows by."""
     every = torch.ones(1, 1, scores.queries, device=scores.query.device)
     scores = _beside(scores, every)
-    sums = torch.cat([edge_rows(scores, weighing, *block).sum(-1) for block in row_blocks(scores, every)], dim=1)
+    blocks = list(row_blocks(scores, every))
+    edges_at = _edges_at(scores, weighing, blocks)
+    sums = torch.cat([edges_at(*block).sum(-1) for block in blocks], dim=1)
     return sums if own is None else sums + own
+
+
+def _edges_at(scores: Scores, weighing: Weighing, blocks: Sequence[tuple[int, int]]) -> Callable[[int, int], Tensor]:
+    """`edge_rows` of these operands, made ready for so many blocks of queries."""
+    exponents = exponents_of(scores, weighing) if sum(stop - start for start, stop in blocks) > FEW else None
+    return partial(edge_rows, scores, weighing) if exponents is None else exponents.edge_rows
 
 
 def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int) -> Tensor:

@@ -198,7 +198,7 @@ class Scores:
 
     def weights(self, start: int, stop: int) -> Tensor:
         """Rows ``start:stop`` of the attention weights in float32: [batch, head, stop - start, visible(stop)]."""
-        keys = self.visible(stop)
+        keys, low = self.visible(stop), self._first_visible(start)
         batch, heads, _, size = self.query.shape
         groups = heads // self.key.shape[1]
         # All query heads of a key head are one taller matrix: no key is copied.
@@ -206,18 +206,19 @@ class Scores:
         wide = self.query.dtype in (torch.float32, torch.float64)
         if wide:  # scaling the short side saves a pass; half precision is scaled where the model does it
             rows = rows * self.scale
-        s = times(rows, self.key, self.before, keys).reshape(batch, heads, stop - start, keys)
+        key = self.key[:, :, low:] if low else self.key
+        s = times(rows, key, self.before, keys - low).reshape(batch, heads, stop - start, keys - low)
         s = s if wide else s.float().mul_(self.scale)
         if self.softcap is not None:
             s = s.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
-            s += self.bias[..., start:stop, :keys]
+            s += self.bias[..., start:stop, low:keys]
         mask = self._mask(start, stop)
         if mask is not None and self._is_causal():  # every query of the block sees what stands before its first
-            own = s[..., keys - (stop - start) :]
+            own = s[..., start - stop :]
             own.masked_fill_(~mask, torch.finfo(self.query.dtype).min)
         elif mask is not None:
-            mask = mask[..., :keys]
+            mask = mask[..., low:keys]
             if mask.dtype == torch.bool:
                 s.masked_fill_(~mask, torch.finfo(self.query.dtype).min)
             else:
@@ -225,9 +226,16 @@ class Scores:
         if self.partial and self.lse is not None:
             return s.sub_(self.lse[:, :, start:stop, None]).exp_()
         if self.sinks is None:
-            return torch.softmax(s, dim=-1)
-        sinks = self.sinks.to(s.dtype).reshape(1, -1, 1, 1).expand(batch, heads, stop - start, 1)
-        return torch.softmax(torch.cat([s, sinks], dim=-1), dim=-1)[..., :-1]
+            weights = torch.softmax(s, dim=-1)
+        else:
+            sinks = self.sinks.to(s.dtype).reshape(1, -1, 1, 1).expand(batch, heads, stop - start, 1)
+            weights = torch.softmax(torch.cat([s, sinks], dim=-1), dim=-1)[..., :-1]
+        return torch.nn.functional.pad(weights, (low, 0)) if low else weights
+
+    def _first_visible(self, start: int) -> int:
+        """Before which key no query from ``start`` on sees any: where there is a window."""
+        window = self.mask.window if isinstance(self.mask, LazyMask) and self.before is None else None
+        return 0 if window is None else max(0, start + self.keys - self.queries - window + 1)
 
     def _is_causal(self) -> bool:
         """Whether queries are the last positions, and see all that is not after them."""
