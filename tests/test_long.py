@@ -193,7 +193,7 @@ def test_edges_of_attention_are_attention() -> None:
         ("GPT-NeoX", "projection", "these edges need to know how a layer projects, adds and norms what attention gives, and "
          "the layers of GPTNeoXForCausalLM are not made as those of BERT-, GPT-2- and Llama-like models: "
          'edges="mean" do without'),
-        ("Llama", "alti", "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection'; or trace "
+        ("Llama", "alti", "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection', 'attention-gradient', 'answer'; or trace "
          'with memory="graph"'),
         ("Llama", "values", "edges='values': expected one of 'mean', 'max', "),
     ],

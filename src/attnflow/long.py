@@ -15,21 +15,23 @@ from attnflow._arrays import positions
 from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked, half
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.linear import Operands, pass_down, row_sums, seen_by, step, uniform_step
+from attnflow.capture.linear import Operands, gathered, pass_down, row_sums, step, uniform_step
 from attnflow.capture.offload import lane_of
 from attnflow.capture.operands import PLAIN, VALUED, Descend, run_kept
 from attnflow.capture.passes import Prediction, Residual, check_shares, measured_shares
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
-from attnflow.edges import edges_of, normalization_of
+from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
+from attnflow.edges.weights import answer_shares
 from attnflow.errors import InputError, ModelError
+from attnflow.graph import check_residual
 from attnflow.receptive import compared
 from attnflow.result import TokenAttention
 from attnflow.rollout import roll_down
-from attnflow.selection import Queries, Row, select_layers, select_rows
+from attnflow.selection import Queries, Query, Row, select_layers, select_positions, select_rows
 from attnflow.sinks import overwhelming, short_values
 
-LINEAR = (PLAIN, *VALUED)
+LINEAR = (PLAIN, *VALUED, *BY_LAYERS)
 """The edges that need no matrix."""
 
 
@@ -40,6 +42,7 @@ class LinearTrace:
     `raw` and `rollout` explain the positions and layers that `Model.trace` was asked for; flow needs the matrices.
     rows: the positions, each by itself or several with weights. edges: what an edge weighs; None for attention as it is.
     normalized: "rows", "graph" or "none". descend: goes through what is kept of the layers, from the top one down.
+    explained: of edges by gradients, the answer that they are about.
     """
 
     tokens: tuple[str, ...] = field(repr=False)
@@ -60,6 +63,7 @@ class LinearTrace:
     normalized: str = "none"
     own: tuple[Tensor | None, ...] = field(default=(), repr=False)
     lengths: tuple[Tensor | None, ...] = field(default=(), repr=False)
+    explained: Explained | None = field(default=None, repr=False)
 
     @property
     def queries(self) -> tuple[int, ...]:
@@ -100,9 +104,50 @@ class LinearTrace:
     def columns(self, receptive_field: str | None = "layer") -> TokenAttention:
         """What each position gives in all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``, about no query.
 
+        Answer edges are signed here, and what is below zero in the end counts for nothing.
         receptive_field: "layer" takes the mean over the queries that can see a key in place of the sum; None the sum.
         """
-        return self._answered("columns", self._columns(receptive_field), {})
+        return self._answered("columns", self._gathered(1.0, receptive_field, "columns"), {})
+
+    def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
+        """What all edges of all layers carried to the answer, each traced from its key to the input by rollout.
+
+        `attnflow.Trace.gather` defines it and its arguments; this is the same without a matrix, one layer at a time.
+        """
+        if self.explained is None:
+            raise InputError(
+                "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
+                'edges="answer" or "attention-gradient"'
+            )
+        share = max(0.0, 1 - 2 / self.depth) if residual is None else residual
+        check_residual(share)
+        return self._answered("gather", self._gathered(float(share), receptive_field, "gather"), {"residual": share})
+
+    def answer_rows(self, query: Query = None, signed: bool = False) -> TokenAttention:
+        """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
+
+        `attnflow.Trace.answer_rows` defines it and its arguments. Needs ``trace(..., memory="linear", edges="answer")``.
+        """
+        if self.explained is None or self.edges != "answer":
+            raise InputError('answer rows are of answer edges: trace with memory="linear", edges="answer"')
+        place = self.explained.place if query is None else query
+        rows = select_positions(place, self.tokens, self.default_query)
+        start = torch.zeros(1, 1, len(self.tokens), dtype=self.dtype)
+        start[0, 0, rows] = 1
+        parts, own = torch.zeros(len(self.tokens), dtype=torch.float64, device=self.device), None
+        for o in self.descend():
+            parts += pass_down(o.scores, start.to(self.device), o.weighing)[0, 0]
+            own = o.holds
+            del o
+        if self.explained.causal and own is not None:
+            parts[rows] = own[0, rows]  # what a position reads from itself stays there
+        if not signed:
+            parts = answer_shares(parts, [0] if self.explained.causal and len(self.tokens) > 1 else [])
+        evidence = self.explained.descent.conserved
+        assert evidence is not None  # a whole descent has checked it
+        about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
+        labels = (rows[0],), (self.tokens[rows[0]],)
+        return self._labelled("answer_rows", parts[None, None], (self.depth - 1,), *labels, {"evidence": about})
 
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
         raise InputError('flow needs one matrix a layer, which memory="linear" never makes: trace with memory="graph"')
@@ -125,6 +170,8 @@ class LinearTrace:
 
     def _edges(self, o: Operands, rows: Tensor) -> Tensor:
         """``r·E`` of each row r, with E as the graph has it: normalised, the residual connection in it if it is whole."""
+        if self.edges == "answer":  # rows of shares, however they are normalised
+            return pass_down(o.scores, rows, o.weighing, self._residual(o), normalized=True, clipped=True)
         by_rows = self.normalized == "rows"
         if self.edges in (None, PLAIN) and not (by_rows and o.scores.sinks is not None):
             down = step(o.scores, rows)  # the rows of attention sum to one by themselves
@@ -132,16 +179,23 @@ class LinearTrace:
             down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows)
         return down / self._largest.to(down) if self.normalized == "graph" else down
 
-    def _columns(self, receptive_field: str | None) -> Tensor:
+    def _residual(self, o: Operands) -> Tensor:
+        """Of answer edges, what the residual connection carries: what the state below holds and no edge reads."""
+        assert o.holds is not None
+        return (o.holds.to(self.dtype) - self._carried(o)).clamp(min=0)
+
+    def _carried(self, o: Operands) -> Tensor:
+        """``Σ_q E[q, k]`` of a layer, [key]; answer edges are signed."""
+        every = torch.ones(1, 1, len(self.tokens), device=self.device, dtype=self.dtype)
+        if self.edges == "answer":
+            return pass_down(o.scores, every, o.weighing)[0, 0]
+        return self._edges(o, every)[0, 0]
+
+    def _gathered(self, residual: float, receptive_field: str | None, method: str) -> Tensor:
         """[input]."""
         if receptive_field not in (None, "layer"):
-            raise InputError(f"receptive_field={receptive_field!r}: of columns, expected 'layer' or None")
-        every = torch.ones(1, 1, len(self.tokens), device=self.device, dtype=self.dtype)
-        total = torch.zeros_like(every[0, 0])
-        for o in self.descend():
-            sums = self._edges(o, every)[0, 0]
-            total += sums if receptive_field is None else sums / seen_by(o.scores).clamp(min=1)
-        return total
+            raise InputError(f"receptive_field={receptive_field!r}: of {method}, expected 'layer' or None")
+        return gathered(self.descend(), self._carried, residual, receptive_field == "layer")
 
     def _rolled(self, residual: Residual, below: Callable[[Operands, Tensor], Tensor]) -> Tensor:
         """[layer, query, input]; all rows go down together: several at once cost less than one at a time."""
@@ -234,8 +288,10 @@ def trace_linear(
     offload: bool,
     edges: str | None = None,
     normalize: str | None = None,
+    answer: Any = None,
+    of: str = "logit",
 ) -> list[LinearTrace]:
-    """`Model.trace` with memory="linear", of texts that may run together."""
+    """`Model.trace` with memory="linear", of texts that may run together; one at a time for edges by gradients."""
     if reduce != "mean":
         raise InputError(f'heads={reduce!r}: memory="linear" takes the mean over heads; leave heads out')
     normalized = "none"
@@ -269,11 +325,25 @@ def trace_linear(
         raise InputError("queries is an empty list: expected at least one")
     chosen = tuple(select_layers([-1] if layers is None else layers, len(checked.stack.main)))
     lane = lane_of(model.device) if offload else None
-    batch, descend = run_kept(model, [_bare(one) for one in encoded], checked, edges or PLAIN, lane)
-    return [
+    reasons = None
+    if edges in BY_LAYERS:
+        batch, reasons = explained(model, _bare(encoded[0]), checked, edges, answer=answer, of=of, lane=lane)
+        descend: Descend = reasons.descent.operands
+    else:
+        batch, descend = run_kept(model, [_bare(one) for one in encoded], checked, edges or PLAIN, lane)
+    traces = [
         _trace_of(replace(batch, encoded=encoded), number, descend, rows[number], chosen, edges, normalized)
         for number in range(len(encoded))
     ]
+    return traces if reasons is None else [_about(traces[0], reasons)]
+
+
+def _about(trace: LinearTrace, reasons: Explained) -> LinearTrace:
+    """The trace with the answer that its edges are about; answer edges of a masked token are asked at its place."""
+    masked = trace.edges == "answer" and reasons.about["kind"] == "masked token"
+    place = reasons.place if masked else trace.default_query
+    provenance = {**trace.provenance, "answer": dict(reasons.about)}
+    return replace(trace, explained=reasons, default_query=place, provenance=provenance)
 
 
 def _bare(encoded: Encoded) -> Encoded:
@@ -297,8 +367,9 @@ def _trace_of(
     calls = [batch.calls[i] for i in batch.checked.stack.main]
     about = {} if edges is None else {"edges": edges, "edges_normalized": normalized}
 
+    alone = len(batch.encoded) == 1
+
     def down() -> Iterator[Operands]:
-        alone = len(batch.encoded) == 1
         return descend() if alone else (o.of_text(number, n) for o in descend())
 
     own, lengths = (tuple(None if x is None else x[number, :n] for x in xs) for xs in (

@@ -15,7 +15,7 @@ from attnflow.capture import hub
 from attnflow.capture.generate import Progress
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.runner import Runner
-from attnflow.edges import traced
+from attnflow.edges import BY_LAYERS, traced
 from attnflow.errors import InputError
 from attnflow.importance import blank_out, gradient, integrated_gradients, shapley
 from attnflow.importance.question import many
@@ -172,7 +172,8 @@ class Model(Runner):
         truncate: cut texts that are longer than the model takes, instead of refusing them.
         memory: "graph" keeps one matrix a layer. "linear" keeps queries and keys only, and explains ``queries`` at
             ``layers`` by raw attention and rollout: for contexts whose matrices would not fit. It takes the edges "mean",
-            "head-norm" and "projection".
+            "head-norm" and "projection", and by gradients "attention-gradient" and "answer", for which layers run again
+            one by one.
         queries, layers: for memory="linear": which positions and layers to explain; the last of each by default. An item
             of ``queries`` may be a mapping {position: weight}, one row of several positions, taken as they are: a span at
             the price of one position.
@@ -221,11 +222,16 @@ class Model(Runner):
         if memory == "linear":
             queries = queries if queries is None or isinstance(queries, Mapping) else _read_once(queries)
             layers = None if layers is None else positions(layers, "layer")
+            together = [some for batch in batches for some in self._together(batch)]
+            labels: list[Any] = [None] * len(together)
+            if edges in BY_LAYERS:
+                together, labels = [[one] for one in encoded], many(text, answer)[1]
             linear = [
                 trace
-                for batch in batches
-                for some in self._together(batch)
-                for trace in trace_linear(self, some, reduce, queries, layers, offload, edges, normalize)
+                for some, label in zip(together, labels, strict=True)
+                for trace in trace_linear(
+                    self, some, reduce, queries, layers, offload, edges, normalize, answer=label, of=of
+                )
             ]
             return linear if many_texts else linear[0]
         keep = keep_heads if isinstance(keep_heads, bool) else frozenset(positions(keep_heads, "layer"))

@@ -586,7 +586,7 @@ ALL = ", ".join(map(repr, EDGES))
         ({"edges": "alti", "heads": "max"}, "heads does not go with edges='alti': leave one of them out"),
         (
             {"edges": "alti", "memory": "linear"},
-            "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection'; or trace with "
+            "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection', 'attention-gradient', 'answer'; or trace with "
             'memory="graph"',
         ),
         (

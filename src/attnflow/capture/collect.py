@@ -54,7 +54,8 @@ class Collector:
         "alone", nothing, and every position is made to attend to itself only; "alone, softmax", the same by way of
         every softmax over a square; "inside", all heads as the graph of autograd has them, and the values; "without",
         nothing, and item b of the batch takes nothing from position ``without[b]``; "frozen" and "frozen, whole",
-        what ``attend(module, query, key, value, mask, …)`` keeps, which computes the attention's output.
+        what ``attend(module, query, key, value, mask, …)`` keeps, which computes the attention's output; "layers",
+        the same where layers run one by one.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
     keep: of "operands", what takes them from each call, with the values, as soon as it is seen.
     measure: keep the lengths of the values.

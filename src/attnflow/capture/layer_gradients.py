@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from attnflow.capture.frozen import SLACK, conserved, constant_part, holdings, p
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.layer_calls import output_of, states_of, with_output, with_states
 from attnflow.capture.linear import Operands, attention_output
+from attnflow.capture.offload import Lane, downwards
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Scores, Weighing, scores_of
 from attnflow.capture.sublayer import layer_path
@@ -60,14 +61,16 @@ class Conserved:
 class Descent:
     """The way from an answer's score down through the layers, as often as one likes.
 
-    calls: of the layers, from the input up. top: what left the last layer. upstream: ∂y/∂top. constants, exact: of frozen
-    passes, the parts of y that the head's biases and the score's constant hold. conserved: set by a whole descent.
+    calls: of the layers, from the input up; in host memory where there is a lane. top: what left the last layer.
+    upstream: ∂y/∂top. constants, exact: of frozen passes, the parts of y that the head's biases and the score's constant
+    hold. conserved: set by a whole descent.
     """
 
     model: Runner
     checked: Checked
     frozen: bool
     calls: Sequence[LayerCall]
+    lane: Lane | None
     top: Tensor
     upstream: Tensor
     y: float
@@ -84,26 +87,31 @@ class Descent:
         self.model.check_evaluating()
         routes.prepare(self.model.model, self.checked.route)  # in case it was unwrapped since
         above, upstream, biases = self.top, self.upstream, self.constants
-        for number in reversed(range(len(self.calls))):
-            states = self.calls[number].states
-            layer, upstream, more = self._through(number, states, above, upstream)
-            above, biases, holds = states, biases + more.to(biases.device), layer.holds
+        numbers = reversed(range(len(self.calls)))
+        for number, call in zip(numbers, downwards(self.calls, self.lane), strict=True):
+            layer, upstream, more = self._through(number, call, above, upstream)
+            above, biases = call.states, biases + more.to(biases.device)
+            del call
+            if number == 0 and layer.holds is not None:  # before anybody has all of them
+                self._check_conserved(layer.holds, float(biases))
             yield layer
             del layer
-        if holds is not None:
-            name, parts = type(self.model.model).__name__, float(biases)
-            none = torch.zeros((), dtype=torch.float64)
-            gap = conserved(name, self.y, holds, none, parts, self.exact, SLACK[self.model.dtype])
-            self.conserved = Conserved(self.y, parts + self.exact, gap)
 
-    def _through(self, number: int, states: Tensor, above: Tensor, upstream: Tensor) -> tuple[Operands, Tensor, Tensor]:
+    def _check_conserved(self, own: Tensor, biases: float) -> None:
+        name, none = type(self.model.model).__name__, torch.zeros((), dtype=torch.float64)
+        gap = conserved(name, self.y, own, none, biases, self.exact, SLACK[self.model.dtype])
+        self.conserved = Conserved(self.y, biases + self.exact, gap)
+
+    def _through(
+        self, number: int, call: LayerCall, above: Tensor, upstream: Tensor
+    ) -> tuple[Operands, Tensor, Tensor]:
         """One layer run again: its operands, ∂y/∂x below it, and what its biases give."""
         attended: list[_Attended] = []
         collector = Collector("layers", attend=_attending(attended, self.frozen))
         freeze = Freeze() if self.frozen else _Unchanging()
         with torch.inference_mode(False), torch.enable_grad(), routes.running(), collecting(collector), freeze:
-            x = states.detach().requires_grad_()
-            out = self.calls[number].run(x)
+            x = call.states.detach().requires_grad_()
+            out = call.run(x)
             constants = freeze.constants if isinstance(freeze, Freeze) else []
             gradients = torch.autograd.grad(out, [x, *constants], upstream, allow_unused=True)
         self._check_same(number, out.detach(), above, len(attended))
@@ -118,7 +126,7 @@ class Descent:
             weighing = Weighing(1 / direction.shape[1], direction=direction, value=one.value)
             return Operands(number, one.scores, weighing), below, self.constants.new_zeros(())
         weighing = Weighing(1.0, direction=direction, value=one.value, signed=True)
-        layer = Operands(number, one.scores, weighing, holds=holdings(states, below))
+        layer = Operands(number, one.scores, weighing, holds=holdings(call.states, below))
         return layer, below, constant_part(constants, gradients[1:])
 
     def _check_same(self, number: int, out: Tensor, above: Tensor, attentions: int) -> None:
@@ -143,17 +151,19 @@ class Descent:
 
 @dataclass(frozen=True, eq=False)
 class LayerPass:
-    """A forward pass whose layers can run again. batch: its output; the logits come from ``top`` by autograd."""
+    """A forward pass whose layers can run again. logits: of ``batch``; they come from ``top`` by autograd."""
 
     batch: Batch
+    logits: Tensor
     frozen: bool
     calls: Sequence[LayerCall]
+    lane: Lane | None
     top: Tensor
     constants: Sequence[Tensor]
 
     def descent(self, score: Callable[[Tensor], Tensor]) -> Descent:
         """The way down from ``score(logits)``, one number."""
-        name, outputs = type(self.batch.runner.model).__name__, self.batch.out["logits"]
+        name, outputs = type(self.batch.runner.model).__name__, self.logits
         with torch.inference_mode(False), torch.enable_grad(), routes.running():
             logits = outputs.detach().requires_grad_()
             y = score(logits)
@@ -167,6 +177,7 @@ class LayerPass:
             self.batch.checked,
             self.frozen,
             self.calls,
+            self.lane,
             self.top.detach(),
             upstream,
             float(y.detach()),
@@ -175,8 +186,13 @@ class LayerPass:
         )
 
 
-def run_layers(model: Runner, encoded: Encoded, checked: Checked, *, frozen: bool) -> LayerPass:
-    """One forward pass of one text that keeps the states entering each layer; gradients begin above the last one."""
+def run_layers(
+    model: Runner, encoded: Encoded, checked: Checked, *, frozen: bool, lane: Lane | None = None
+) -> LayerPass:
+    """One forward pass of one text that keeps the states entering each layer; gradients begin above the last one.
+
+    lane: keep them in host memory.
+    """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE or checked.stack.cross:
         raise ModelError(
@@ -194,19 +210,25 @@ def run_layers(model: Runner, encoded: Encoded, checked: Checked, *, frozen: boo
     collector.attend = attend
     paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
     freeze = Freeze() if frozen else _Unchanging()
-    with torch.inference_mode(False), _keeping(model.model, paths, collector, freeze) as (calls, tops), freeze:
+    with torch.inference_mode(False), _keeping(model.model, paths, collector, freeze, lane) as (calls, tops), freeze:
         batch = model.run_batch([encoded], checked, collector=collector, measure=False)
     if len(calls) != len(paths) or not tops:
         raise ModelError(
             f"{name} has more than one attention in a layer, and gradients without matrices are for layers with one: "
             'trace it with memory="graph"'
         )
-    return LayerPass(batch, frozen, calls, tops[0], freeze.constants if isinstance(freeze, Freeze) else [])
+    logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
+    if not isinstance(logits, Tensor):
+        raise ModelError(f"{name} gives no logits: edges by gradients are for classifiers and language models")
+    # whoever keeps the batch keeps no graph of autograd by it
+    batch = replace(batch, out={"logits": logits.detach()})
+    constants = freeze.constants if isinstance(freeze, Freeze) else []
+    return LayerPass(batch, logits, frozen, calls, lane, tops[0], constants)
 
 
 @contextmanager
 def _keeping(
-    model: Any, paths: Sequence[str], collector: Collector, freeze: Freeze | _Unchanging
+    model: Any, paths: Sequence[str], collector: Collector, freeze: Freeze | _Unchanging, lane: Lane | None
 ) -> Iterator[tuple[list[LayerCall], list[Tensor]]]:
     """While it lasts, the calls of these layers are kept, and the output of the last is a leaf at which gradients begin."""
     if not all(paths):
@@ -217,7 +239,8 @@ def _keeping(
     def entering(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if is_collecting(collector):
             states = states_of(args, named).detach()
-            calls.append(LayerCall(module, states, *with_states(args, named, torch.empty(0))))
+            call = LayerCall(module, states, *with_states(args, named, torch.empty(0)))
+            calls.append(call if lane is None else lane.send(call))
             freeze.within = True
 
     def leaving(module: Any, args: Any, out: Any) -> Any:

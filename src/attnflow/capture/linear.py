@@ -174,12 +174,18 @@ def step(scores: Scores, rows: Tensor) -> Tensor:
 
 
 def pass_down(
-    scores: Scores, rows: Tensor, weighing: Weighing, own: Tensor | None = None, normalized: bool = False
+    scores: Scores,
+    rows: Tensor,
+    weighing: Weighing,
+    own: Tensor | None = None,
+    normalized: bool = False,
+    clipped: bool = False,
 ) -> Tensor:
     """``out[k] = Σ_q r[q]·(E[q, k] + [q = k]·own[q]) / t[q]`` for each row r: [batch, row, query] -> [batch, row, key].
 
     E: what edges weigh by ``weighing``, some queries at a time. own: what the residual connection weighs, [batch, query].
     normalized: t is the sum of a row of E and of its own part, so that rows sum to one; else t is one.
+    clipped: what is below zero in E, after heads are added up, counts for nothing, and a row of zeros stays where it is.
     """
     scores = _beside(scores, rows)
     out = rows.new_zeros(rows.shape[0], rows.shape[1], scores.keys)
@@ -188,13 +194,16 @@ def pass_down(
     edges_at = _edges_at(scores, weighing, blocks)
     for start, stop in blocks:
         edges = edges_at(start, stop).to(rows.dtype)  # [batch, query, key]
-        r = rows[:, :, start:stop]
-        if normalized:
-            total = edges.sum(-1) if own is None else edges.sum(-1) + own[:, start:stop]
-            r = r / torch.where(total == 0, 1, total)[:, None]
+        edges = edges.clamp_(min=0) if clipped else edges
+        r, stays = rows[:, :, start:stop], None if own is None else own[:, start:stop]
+        if normalized or clipped:
+            total = edges.sum(-1) if stays is None else edges.sum(-1) + stays
+            if clipped:
+                stays = torch.where(total == 0, 1, 0 if stays is None else stays)
+            r = r / torch.where(total == 0, 1, total)[:, None] if normalized else r
         out[:, :, : edges.shape[-1]] += _thin(r, edges)
-        if own is not None:
-            out[:, :, start + offset : stop + offset] += r * own[:, None, start:stop]
+        if stays is not None:
+            out[:, :, start + offset : stop + offset] += r * stays[:, None]
     return out
 
 
@@ -309,6 +318,49 @@ def seen_by(scores: Scores) -> Tensor:
     for start, stop in scores.blocks():
         counts += scores.sees(start, stop)[0].any(0).sum(0)
     return counts
+
+
+def received(scores: Scores) -> Tensor:
+    """What uniform attention sends to each key, ``Σ_q [q sees k] / number of keys that q sees``: [key], of one text."""
+    if not _irregular(scores):
+        every = torch.ones(1, 1, scores.queries, device=scores.query.device, dtype=torch.float64)
+        return uniform_step(scores, every)[0, 0]
+    sums = torch.zeros(scores.keys, device=scores.query.device, dtype=torch.float64)
+    for start, stop in scores.blocks():
+        seen = scores.sees(start, stop)[0].any(0).double()  # [query, key]
+        sums += (seen / seen.sum(-1, keepdim=True).clamp(min=1)).sum(0)
+    return sums
+
+
+def corrected_step(scores: Scores, rows: Tensor) -> Tensor:
+    """`step` of attention that is corrected for its receptive field, as `attnflow.receptive.layerwise` does it."""
+    heads, mean = scores.query.shape[1], Weighing(1 / scores.query.shape[1])
+    field = received(scores).to(rows.dtype)
+    share = 1 / torch.where(field == 0, 1, field)
+    if scores.sinks is not None:  # rows sum to what they did
+        rows = rows * row_sums(scores, mean).to(rows.dtype)[:, None]
+    lengths = share[None, None].expand(rows.shape[0], heads, -1).contiguous()
+    return pass_down(scores, rows, replace(mean, lengths=lengths), normalized=True)
+
+
+def gathered(layers: Iterator[Operands], carried: Callable[[Operands], Tensor], residual: float, field: bool) -> Tensor:
+    """``Σ_l Σ_k (Σ_q E(l)[q, k]) · Ã(l-1)[k, t]`` as `Trace.gather` defines it: [input], of one text.
+
+    By Horner's rule from the top layer down, ``s = (1 - residual)·Aᵀ·s + residual·s + Σ_q E``. layers: from the top one
+    down. carried: ``Σ_q E`` of a layer, [key]. residual: of the rollout. field: correct for the receptive field.
+    """
+    state: Tensor | None = None
+    for o in layers:
+        sums = carried(o)
+        if field:
+            sums = sums / seen_by(o.scores).clamp(min=1)
+        if state is not None and residual < 1:
+            below = (corrected_step if field else step)(o.scores, state[None, None])[0, 0]
+            state = (1 - residual) * below + residual * state
+        state = sums if state is None else state + sums
+        del o  # or it would live until the next layer has run
+    assert state is not None
+    return state.clamp(min=0)
 
 
 def uniform_step(scores: Scores, rows: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from attnflow.capture.linear import Operands
-
 T = TypeVar("T")
+"""A layer: a dataclass with tensors in it, such as `attnflow.capture.linear.Operands`."""
 
 AHEAD = 2
 """Layers that are on their way, or in use, at a time."""
@@ -36,7 +35,7 @@ class Moment(Protocol):
 class Way(Protocol):
     """How layers come back from where they are kept."""
 
-    def bring(self, operands: Operands) -> Callable[[], Operands]: ...
+    def bring(self, layer: T) -> Callable[[], T]: ...
 
     def now(self) -> Moment: ...
 
@@ -49,12 +48,12 @@ class Lane:
     stream: torch.cuda.Stream
     leaving: deque[Moment] = field(default_factory=deque)
 
-    def send(self, operands: Operands) -> Operands:
+    def send(self, layer: T) -> T:
         """The same in pinned host memory, once the lane has got so far."""
         if len(self.leaving) == AHEAD:
             self.leaving.popleft().synchronize()
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        kept = _each(operands, self._send)
+        kept = _each(layer, self._send)
         self.leaving.append(self.stream.record_event())
         return kept
 
@@ -67,13 +66,13 @@ class Lane:
         x.record_stream(self.stream)
         return host
 
-    def bring(self, operands: Operands) -> Callable[[], Operands]:
+    def bring(self, layer: T) -> Callable[[], T]:
         """Begins to copy back; the function that it gives hands the copy out, for what the device does next."""
         with torch.cuda.stream(self.stream):  # behind the copies to the host, which are on this stream too
-            copy = _each(operands, lambda x: x.to(self.device, non_blocking=True))
+            copy = _each(layer, lambda x: x.to(self.device, non_blocking=True))
             arrived = self.stream.record_event()
 
-        def ready() -> Operands:
+        def ready() -> T:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(arrived)
 
@@ -95,7 +94,7 @@ def lane_of(device: torch.device) -> Lane | None:
     return Lane(device, torch.cuda.Stream(device)) if device.type == "cuda" else None
 
 
-def downwards(layers: Sequence[Operands], way: Way | None) -> Iterator[Operands]:
+def downwards(layers: Sequence[T], way: Way | None) -> Iterator[T]:
     """The layers from the top one down; by a way, each is coming while the one above it is used.
 
     A layer is sent for once the work with the layer two above it has ended, so that two are on the device at most: who

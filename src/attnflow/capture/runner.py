@@ -31,6 +31,10 @@ WHOLE_BYTES = 8 << 20
 """Up to this size all heads of a layer are computed at once by the model's own code; above it, in blocks where possible."""
 
 
+CAPTURED = {"operands": ", queries and keys only", "layers": ", layer by layer"}
+"""What results say of passes that kept no weights, by the collector's mode."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """One forward pass of inputs that ran together.
@@ -265,9 +269,7 @@ class Runner:
         blocks = mode == "blocks" or checked.route == routes.FUSED
         record: dict[str, Any] = {
             **self.identity(),
-            "captured": f"{checked.route}, queries and keys only"
-            if mode == "operands"
-            else checked.route + (", in blocks of queries" if blocks else ""),
+            "captured": checked.route + CAPTURED.get(mode, ", in blocks of queries" if blocks else ""),
             "heads": reduce,
             "torch": str(torch.__version__),
             "attnflow": __version__,

@@ -7,15 +7,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from attnflow.capture.check import Checked
 from attnflow.capture.frozen import Evidence, run_frozen
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
+from attnflow.capture.layer_gradients import Descent, run_layers
+from attnflow.capture.offload import Lane
 from attnflow.capture.passes import Pass
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Batch, Runner
@@ -27,6 +30,9 @@ from attnflow.importance.question import Question, check_difference, check_of, l
 PassT = TypeVar("PassT", bound=Pass)
 
 NORMALIZE = ("rows", "graph", "none")
+
+BY_LAYERS = ("attention-gradient", "answer")
+"""Edges by gradients that need no matrix: layers run again one by one, and give what their edges are made of."""
 
 
 def edges_of(name: str) -> Edges:
@@ -140,6 +146,40 @@ def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
     place = question.place if question.kind == "masked token" else passed.default_query
     about = {**passed.provenance, "answer": dict(inside.answer or {})}
     return replace(passed, inside=inside, default_query=place, provenance=about)
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """The answer that the edges of a trace without matrices are about.
+
+    descent: the way down from its score through the layers. about: what it is, for the provenance. place: the position that
+    answers; None where the whole text does. causal: whether positions look back only.
+    """
+
+    descent: Descent
+    about: Mapping[str, Any]
+    place: int | None
+    causal: bool
+
+
+def explained(
+    model: Runner, encoded: Encoded, checked: Checked, name: str, *, answer: Any, of: str, lane: Lane | None = None
+) -> tuple[Batch, Explained]:
+    """One forward pass of one text, and the way down from its answer, for edges of `BY_LAYERS`.
+
+    answer, of: what the edges are about, as in `Model.gradient`; answer edges are about the log-odds.
+    """
+    check_of(of)
+    frozen = name == "answer"
+    layers = run_layers(model, encoded, checked, frozen=frozen, lane=lane)
+    question = _question(layers.batch, answer)
+    if question is None:
+        raise InputError(f"these edges are about an answer, and {_no_answer(model)}")
+    of = "log-odds" if frozen else of
+    check_difference([question], of)
+    about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
+    descent = layers.descent(_score_of(model, question, of))
+    return layers.batch, Explained(descent, about, question.place, checked.causal)
 
 
 def look_inside(

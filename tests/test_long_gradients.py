@@ -1,0 +1,227 @@
+"""Edges by gradients in linear memory: gather, columns, rollout, raw and answer rows equal those of the full matrices."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import attnflow as af
+from attnflow.edges.weights import answer_rows, attention_gradient, evidence_graph, mean, signed_edges
+from helpers.layer_models import MODELS, built, ids_of, model
+from helpers.small_models import TEXT, bert, gpt2
+from helpers.wide import Living, Wide
+
+QUERIES = [3, 8, 13]
+
+
+@cache
+def ready(name: str) -> Any:
+    """The model after its self-checks, which compare in the precision of its file."""
+    wrapped = model(name)
+    wrapped.trace(ids_of(wrapped), memory="linear")
+    return wrapped
+
+
+@cache
+def matrices(name: str) -> dict[str, np.ndarray]:
+    """[layer, query, key] in double precision: attention, its product with its gradient, and answer edges."""
+    wrapped = ready(name)
+    with Wide():
+        inside = wrapped.trace(ids_of(wrapped), edges="attention-gradient")
+        trace = wrapped.trace(ids_of(wrapped), edges="answer")
+        tensors = {
+            "mean": mean(inside),
+            "attention-gradient": attention_gradient(inside),
+            "answer": signed_edges(trace),
+            "graph": evidence_graph(trace),
+            "own": trace.inside.evidence.own,
+        }
+    return {key: x.numpy() for key, x in tensors.items()}
+
+
+def traced(name: str, edges: str, **options: Any) -> Any:
+    wrapped = ready(name)
+    with Wide():
+        return wrapped.trace(ids_of(wrapped), memory="linear", edges=edges, **options)
+
+
+def layerwise(weights: np.ndarray) -> np.ndarray:
+    """Each key's weight divided by what uniform attention sends to it; rows sum to what they did."""
+    corrected = []
+    for layer in weights:
+        seen = (layer > 0).astype(float)
+        received = (seen / seen.sum(1, keepdims=True)).sum(0)
+        scaled = layer / received
+        corrected.append(scaled * (layer.sum(1) / scaled.sum(1))[:, None])
+    return np.stack(corrected)
+
+
+def gathered(name: str, edges: str, residual: float, field: str | None) -> np.ndarray:
+    """T[t] = Σ_l Σ_k (Σ_q E(l)[q, k])·Ã(l-1)[k, t], matrix by matrix; then what is below zero is cut off."""
+    carried, attention = matrices(name)[edges].sum(1), matrices(name)["mean"]
+    if field == "layer":
+        carried = carried / (attention > 0).sum(1)
+        attention = layerwise(attention)
+    total, rolled = carried[0].copy(), np.eye(attention.shape[1])
+    for l in range(1, len(attention)):
+        rolled = ((1 - residual) * attention[l - 1] + residual * np.eye(len(rolled))) @ rolled
+        total += carried[l] @ rolled
+    return np.clip(total, 0, None)
+
+
+@pytest.mark.parametrize("field", ["layer", None])
+@pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gather_and_columns(name: str, edges: str, field: str | None) -> None:
+    trace = traced(name, edges)
+    with Wide():
+        results = {residual: trace.gather(residual, field) for residual in (None, 0.25, 1.0)}
+        columns = trace.columns(field)
+    for residual, result in results.items():
+        expected = gathered(name, edges, 1 - 2 / 3 if residual is None else residual, field)
+        assert expected.max() > 1e-4
+        np.testing.assert_allclose(result.row(), expected, rtol=1e-8, atol=1e-11)
+    np.testing.assert_allclose(columns.row(), results[1.0].row(), rtol=1e-12, atol=0)
+    assert results[None].method == "gather" and results[None].provenance["residual"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("normalize", [None, "rows", "graph"])
+@pytest.mark.parametrize("name", MODELS)
+def test_rollout_and_raw_of_gradients(name: str, normalize: str | None) -> None:
+    edges = matrices(name)["attention-gradient"]
+    if normalize == "rows":
+        total = edges.sum(-1, keepdims=True)
+        edges = edges / np.where(total == 0, 1, total)
+    elif normalize == "graph":
+        edges = edges / edges.sum(-1).max()
+    trace = traced(name, "attention-gradient", normalize=normalize, queries=QUERIES, layers=[-1, 0])
+    with Wide():
+        raw, rolled = trace.raw(), trace.rollout(0.3)
+    np.testing.assert_allclose(raw.values, edges[[2, 0]][:, QUERIES], rtol=1e-8, atol=1e-11)
+    graph = 0.7 * edges + 0.3 * np.eye(14)
+    expected = np.stack([graph[2] @ graph[1] @ graph[0], graph[0]])[:, QUERIES]
+    np.testing.assert_allclose(rolled.values, expected, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rollout_and_raw_of_answer_edges(name: str) -> None:
+    graph = matrices(name)["graph"].copy()
+    for layer in graph:
+        idle = layer.sum(1) == 0
+        layer[idle, idle] = 1
+    graph /= graph.sum(-1, keepdims=True)
+    trace = traced(name, "answer", queries=QUERIES, layers=[-1, 0])
+    with Wide():
+        raw, rolled = trace.raw(), trace.rollout()
+    np.testing.assert_allclose(raw.values, graph[[2, 0]][:, QUERIES], rtol=1e-8, atol=1e-11)
+    expected = np.stack([graph[2] @ graph[1] @ graph[0], graph[0]])[:, QUERIES]
+    np.testing.assert_allclose(rolled.values, expected, rtol=1e-8, atol=1e-11)
+    np.testing.assert_allclose(rolled.values.sum(-1), 1, rtol=1e-9)
+
+
+@pytest.mark.parametrize("query", [None, [4, 9]])
+@pytest.mark.parametrize("name", MODELS)
+def test_answer_rows(name: str, query: Any) -> None:
+    wrapped = ready(name)
+    with Wide():
+        whole = wrapped.trace(ids_of(wrapped), edges="answer")
+        linear = wrapped.trace(ids_of(wrapped), memory="linear", edges="answer")
+        for signed in (True, False):
+            expected, result = (trace.answer_rows(query, signed=signed) for trace in (whole, linear))
+            np.testing.assert_allclose(result.values, expected.values, rtol=1e-8, atol=1e-11)
+            assert result.queries == expected.queries and result.query_tokens == expected.query_tokens
+            for key, value in expected.provenance["evidence"].items():
+                assert result.provenance["evidence"][key] == pytest.approx(value, rel=1e-8, abs=1e-12)
+    if query is not None:
+        assert np.abs(answer_rows(whole, query).numpy()).max() > 1e-5
+
+
+@pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
+@pytest.mark.parametrize("text", ["masked", "class", "next"])
+def test_texts_are_as_in_the_graph(text: str, edges: str) -> None:
+    """In single precision, with tokenizers, and an answer that somebody gives."""
+    if text == "next":
+        wrapped, given, answer = gpt2(), TEXT, "the"
+    elif text == "class":
+        wrapped, given, answer = bert("BertForSequenceClassification", num_labels=3), TEXT, 2
+    else:
+        wrapped, given, answer = bert("BertForMaskedLM"), "the key to the [MASK]", "cabinet"
+    graph = wrapped.trace(given, edges=edges, answer=answer)
+    linear = wrapped.trace(given, memory="linear", edges=edges, answer=answer)
+    assert linear.provenance["answer"]["name"] == graph.provenance["answer"]["name"]
+    assert linear.provenance["answer"]["of"] == graph.provenance["answer"]["of"]
+    np.testing.assert_allclose(linear.gather().values, graph.gather().values, rtol=1e-3, atol=1e-6)
+    assert linear.gather().queries == graph.gather().queries
+    last = len(graph.tokens) - 1
+    # shares of an answer divide rounding by rounding where a row carries next to nothing
+    slack = 5e-3 if edges == "answer" else 1e-6
+    rolled = graph.rollout(query=last, layer=-1).values
+    np.testing.assert_allclose(linear.rollout().values, rolled, rtol=1e-3, atol=slack)
+    if edges == "answer":
+        np.testing.assert_allclose(linear.answer_rows().values, graph.answer_rows().values, rtol=1e-3, atol=1e-6)
+
+
+def test_a_list_goes_one_by_one() -> None:
+    wrapped = gpt2()
+    texts, answers = [TEXT, "the cabinet is to the key"], ["the", None]
+    several = wrapped.trace(texts, memory="linear", edges="attention-gradient", answer=answers, of="log-odds")
+    for text, answer, trace in zip(texts, answers, several, strict=True):
+        alone = wrapped.trace(text, memory="linear", edges="attention-gradient", answer=answer, of="log-odds")
+        assert np.array_equal(trace.gather().values, alone.gather().values)
+    assert several[0].provenance["answer"]["of"] == "log-odds"
+    with pytest.raises(af.InputError, match="answer"):
+        wrapped.trace(texts, memory="linear", edges="answer", answer=["the"])
+
+
+@pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "MistralForCausalLM", "BertForSequenceClassification"])
+def test_a_whole_gather_makes_nothing_square(name: str, edges: str) -> None:
+    wrapped = af.wrap(built(name, max_position_embeddings=768))
+    inputs = {"input_ids": torch.randint(5, 120, (1, 768), generator=torch.Generator().manual_seed(2))}
+    wrapped.trace(
+        {"input_ids": inputs["input_ids"][:, :32]}, memory="linear", edges=edges
+    )  # the self-check has matrices
+    with Living() as alive:
+        trace = wrapped.trace(inputs, memory="linear", edges=edges)
+        trace.gather()
+        trace.rollout()
+    assert alive.largest <= 768 * 768 // 2  # the weights of a block of queries
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"edges": "mean"},
+            "gather adds up what edges carry to the answer, and these edges are about no answer: trace",
+        ),
+        ({}, "gather adds up what edges carry to the answer"),
+    ],
+)
+def test_gather_is_about_an_answer(options: Any, sentence: str) -> None:
+    with pytest.raises(af.InputError, match=sentence):
+        gpt2().trace(TEXT, memory="linear", **options).gather()
+
+
+def test_mistakes() -> None:
+    wrapped = gpt2()
+    trace = wrapped.trace(TEXT, memory="linear", edges="attention-gradient")
+    with pytest.raises(
+        af.InputError, match='answer rows are of answer edges: trace with memory="linear", edges="answer"'
+    ):
+        trace.answer_rows()
+    with pytest.raises(af.InputError, match="receptive_field='ratio': of gather, expected 'layer' or None"):
+        trace.gather(receptive_field="ratio")
+    with pytest.raises(af.InputError, match="of='x': expected one of"):
+        wrapped.trace(TEXT, memory="linear", edges="attention-gradient", of="x")
+    torch.manual_seed(0)
+    headless = af.wrap(transformers.GPT2Model(transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=60)))
+    with pytest.raises(
+        af.InputError, match="gives no logits: edges by gradients are for classifiers and language models"
+    ):
+        headless.trace({"input_ids": torch.arange(9)[None]}, memory="linear", edges="attention-gradient")
