@@ -108,10 +108,11 @@ def thin_product(rows: Tensor, edges: Tensor) -> Tensor:
     out = torch.empty((batch, count, keys), dtype=torch.float32, device=rows.device)
     rows = rows.float().contiguous()
     block_r = min(128, max(16, triton.next_power_of_2(count)))
-    grid = (triton.cdiv(keys, 64), triton.cdiv(count, block_r), batch)
+    block_k, warps = (128, 8) if block_r == 128 else (64, 4)
+    grid = (triton.cdiv(keys, block_k), triton.cdiv(count, block_r), batch)
     _thin_product[grid](
         rows, edges, out, edges.stride(0), edges.stride(1), count, queries, keys,
-        BLOCK_R=block_r, BLOCK_Q=64, BLOCK_K=64, num_warps=4, num_stages=3,
+        BLOCK_R=block_r, BLOCK_Q=64, BLOCK_K=block_k, num_warps=warps, num_stages=3,
     )  # fmt: skip
     return out
 
