@@ -305,21 +305,7 @@ def trace_linear(
     layers = None if layers is None else positions(layers, "layer")
     if layers == []:
         raise InputError("layers is an empty list: expected at least one")
-    for one in encoded:
-        if "input_ids" not in one.tensors or one.target is not None:
-            raise InputError(
-                'memory="linear" is for texts and models with one stack; trace this one with memory="graph"'
-            )
-    checked = model.verify(encoded[0])
-    if not checked.blocks:
-        raise ModelError(
-            f'memory="linear" needs attention that is softmax(QKᵀ + mask), which {type(model.model).__name__} was not '
-            'found to have: trace with memory="graph"'
-        )
-    kind = kind_of(encoded[0])
-    if kind not in model.checked_linear:
-        _verify(model, encoded[0], checked)
-        model.checked_linear.add(kind)
+    checked = check_linear(model, encoded)
     rows = [tuple(select_rows(queries, int(one.tensors["input_ids"].shape[1]))) for one in encoded]
     if not rows[0]:
         raise InputError("queries is an empty list: expected at least one")
@@ -336,6 +322,26 @@ def trace_linear(
         for number in range(len(encoded))
     ]
     return traces if reasons is None else [_about(traces[0], reasons)]
+
+
+def check_linear(model: Runner, encoded: Sequence[Encoded]) -> Checked:
+    """That these inputs can be explained without matrices; on the first use of their kind, by numbers."""
+    for one in encoded:
+        if "input_ids" not in one.tensors or one.target is not None:
+            raise InputError(
+                'memory="linear" is for texts and models with one stack; trace this one with memory="graph"'
+            )
+    checked = model.verify(encoded[0])
+    if not checked.blocks:
+        raise ModelError(
+            f'memory="linear" needs attention that is softmax(QKᵀ + mask), which {type(model.model).__name__} was not '
+            'found to have: trace with memory="graph"'
+        )
+    kind = kind_of(encoded[0])
+    if kind not in model.checked_linear:
+        _verify(model, encoded[0], checked)
+        model.checked_linear.add(kind)
+    return checked
 
 
 def _about(trace: LinearTrace, reasons: Explained) -> LinearTrace:

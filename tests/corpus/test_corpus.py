@@ -94,6 +94,10 @@ def contents(output: Path) -> dict[str, bytes]:
         (gpt2, {}),
         (gpt2, {"receptive_field": "ratio", "methods": ("rollout", "flow")}),
         (t5, {"query": "all"}),
+        (bert, {"memory": "linear", "methods": ("raw", "rollout")}),
+        (bert, {"memory": "linear", "methods": ("rollout",), "query": "the", "layers": [1]}),
+        (gpt2, {"memory": "linear", "methods": ("raw", "rollout"), "residual": 0.2}),
+        (gpt2, {"memory": "linear", "methods": ("rollout",), "receptive_field": "ratio", "query": "all"}),
     ],
 )
 def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any], tmp_path: Path) -> None:
@@ -126,7 +130,8 @@ def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any]
             expected = getattr(trace, method)(row["queries"], options.get("layers"), **more)
             assert list(expected.queries) == row["queries"]
             for layer, values in zip(expected.layers, expected.values, strict=True):
-                np.testing.assert_allclose(row[f"{method}_L{layer + 1}"], values, atol=2e-6)
+                near = 1e-5 if options.get("receptive_field") else 1e-7  # ratios may be large
+                np.testing.assert_allclose(row[f"{method}_L{layer + 1}"], values, atol=2e-6, rtol=near)
         if trace.prediction is None:
             assert row["prediction"] is None
         else:
@@ -249,6 +254,18 @@ def test_scores_stand_under_their_own_names(methods: tuple[str, ...]) -> None:
         for method in methods:
             for layer, values in enumerate(getattr(trace, method)().values, 1):
                 np.testing.assert_allclose(one.scores[f"{method}_L{layer}"], values, atol=2e-6)
+
+
+def test_long_texts_run_together_where_no_matrix_is_made() -> None:
+    sizes = [(i, 500) for i in range(8)]
+    assert [len(batch) for batch in explain.batches(sizes, 2048)] == [1] * 8
+    assert [len(batch) for batch in explain.batches(sizes, 2048, matrices=False)] == [4, 4]
+
+
+def test_a_model_that_needs_matrices_is_refused_at_once(tmp_path: Path) -> None:
+    told = refused(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", t5(), memory="linear")
+    assert told == 'memory="linear" is for texts and models with one stack; trace this one with memory="graph"'
+    assert not (tmp_path / "out").exists()
 
 
 def test_batches_hold_texts_of_one_length_and_no_more_than_fits() -> None:
@@ -489,6 +506,19 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
         ({"layers": []}, "layers=[]: expected at least one, from 0 to 5"),
+        ({"memory": "disk"}, 'memory=\'disk\': expected "graph" or "linear"'),
+        (
+            {"memory": "linear", "methods": "flow,raw"},
+            "method 'flow' needs matrices, which memory=\"linear\" never makes: leave one of them out",
+        ),
+        (
+            {"memory": "linear", "receptive_field": "layer"},
+            "receptive_field='layer' needs matrices, which memory=\"linear\" never makes: leave one of them out",
+        ),
+        (
+            {"memory": "linear", "words": True},
+            'words=True needs matrices, which memory="linear" never makes: leave one of them out',
+        ),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "workers=2 goes with ray=True: give that too"),
         ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),
@@ -541,6 +571,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert again.stderr == ""  # no terminal, no progress
     fine = CliRunner().invoke(app, ["corpus", "run", str(write(given, TEXTS[:3])), str(tmp_path / "fine"), "--json"])
     assert fine.exit_code == 0 and json.loads(fine.stdout)["errors"] == {}
+    linear = CliRunner().invoke(app, ["corpus", "run", str(given), str(tmp_path / "linear"), "--memory", "linear"])
+    assert linear.exit_code == 0
+    for one, other in zip(rows(tmp_path / "fine"), rows(tmp_path / "linear"), strict=True):
+        assert json.loads(other["provenance"])["captured"].endswith("queries and keys only")
+        np.testing.assert_allclose(one["rollout_L6"], other["rollout_L6"], atol=2e-6)
     shown = CliRunner().invoke(app, ["corpus", "run", "--help"])
     assert "INPUT" in shown.output and "OUTPUT" in shown.output and "--resume" in shown.output
     group = CliRunner().invoke(app, ["corpus"]).output

@@ -59,6 +59,9 @@ def run(
         str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
     ] = None,
     truncate: Truncate = False,
+    memory: Annotated[
+        str, typer.Option(help="linear makes no matrix: raw attention and rollout of texts of any length.")
+    ] = "graph",
     text: Annotated[str | None, typer.Option(help="Column of the texts; by default one with a usual name.")] = None,
     pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
     id: Annotated[str | None, typer.Option("--id", help="Column of the ids; the column id, if there is one.")] = None,
@@ -104,7 +107,7 @@ def run(
     try:
         sums = explain_corpus(
             source, output, model, methods=",".join(method or ["rollout"]), layers=layer, query=query, residual=residual,
-            receptive_field=receptive_field, words=words, truncate=truncate, text=text, pair=pair, id=id,
+            receptive_field=receptive_field, words=words, truncate=truncate, memory=memory, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
             shard_texts=shard_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
             device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,

@@ -62,6 +62,7 @@ def explain_corpus(
     receptive_field: str | None = None,
     words: bool = False,
     truncate: bool = False,
+    memory: str = "graph",
     text: str | None = None,
     pair: str | None = None,
     id: str | None = None,
@@ -85,6 +86,7 @@ def explain_corpus(
     methods: some of "raw", "rollout", "flow". layers: "last", "all", "L1,L6", or numbers from 0.
     query: a token, wherever it stands in a text, or a position; "all"; None for the natural one.
     residual, receptive_field, words, truncate: as for `Trace.rollout`, `Trace.words` and `Model.trace`.
+    memory: "linear" makes no matrix, for texts of any length: raw attention and rollout of tokens.
     text, pair, id: columns. whole_files: each .txt file is one text. split: of a dataset. samples: the first so many.
     resume: go on where a job with the same settings was cut off; the result is the same to the byte.
     batch_tokens: how many tokens run together. shard_texts: texts of a shard, which is a file of the output, at most; what
@@ -103,6 +105,7 @@ def explain_corpus(
     names = _methods(methods)
     check_residual(residual)
     check_mode(receptive_field)
+    _check_memory(memory, names, receptive_field, words)
     for name, value in (("ray_address", ray_address), ("workers", workers)):
         if value is not None and not ray:
             raise InputError(f"{name}={value!r} goes with ray=True: give that too")
@@ -135,13 +138,14 @@ def explain_corpus(
         device = loaded.device.type if place is None else loading["device"]
         options = explain.Options(
             names,
-            _layers(layers, explain.layer_count(explain.checked(loaded))),
+            _layers(layers, explain.layer_count(explain.checked(loaded, memory))),
             None if query is None else str(query),
             residual,
             receptive_field,
             words,
             truncate,
             batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU),
+            memory,
         )
         most = shard_texts or (SHARD_TEXTS if device == "cpu" else SHARD_TEXTS_GPU)
         shards = planned(corpus, options, loaded.limit(), most, samples, progress.count)
@@ -175,6 +179,17 @@ def _methods(methods: str | Sequence[str]) -> tuple[str, ...]:
         if name not in METHODS:
             raise InputError(f"method {name!r}: expected some of {', '.join(METHODS)}, with commas between them")
     return tuple(name for name in METHODS if name in names)
+
+
+def _check_memory(memory: str, methods: Sequence[str], receptive_field: str | None, words: bool) -> None:
+    """That what is computed goes with the memory: what needs a matrix does not go with "linear"."""
+    if memory not in ("graph", "linear"):
+        raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
+    needs = {
+        "method 'flow'": "flow" in methods, "receptive_field='layer'": receptive_field == "layer", "words=True": words
+    }  # fmt: skip
+    for what in (name for name, wanted in needs.items() if wanted and memory == "linear"):
+        raise InputError(f'{what} needs matrices, which memory="linear" never makes: leave one of them out')
 
 
 def _layers(layers: str | int | Iterable[int], count: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from attnflow.corpus.schema import Explained, score_columns
 from attnflow.errors import InputError, TextError
 from attnflow.flow import cores, flow
 from attnflow.graph import with_residual
+from attnflow.long import LinearTrace, check_linear, trace_linear
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
-from attnflow.selection import read_query, select_positions
+from attnflow.selection import read_query, select_positions, select_rows
 from attnflow.texts.sources import Text
 from attnflow.trace import Trace
 
@@ -50,7 +51,10 @@ Solved = tuple[list[int], list[Explained]]
 
 @dataclass(frozen=True)
 class Options:
-    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding."""
+    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding.
+
+    memory: "graph" makes one matrix a layer, "linear" none, for long texts.
+    """
 
     methods: tuple[str, ...]
     layers: tuple[int, ...]
@@ -60,20 +64,21 @@ class Options:
     words: bool = False
     truncate: bool = False
     batch_tokens: int = BATCH_TOKENS
+    memory: str = "graph"
 
     @property
     def columns(self) -> list[str]:
         return score_columns(self.methods, self.layers)
 
 
-def checked(model: Model) -> Checked:
-    """The self-check; refuses what takes no text."""
+def checked(model: Model, memory: str = "graph") -> Checked:
+    """The self-check; refuses what takes no text, or what the memory is not for."""
     if getattr(model.model, "main_input_name", "input_ids") != "input_ids" or model.tokenizer is None:
         raise InputError(f"{model!r} takes no text: a corpus is of texts, and needs a model with a tokenizer")
     encoded = encode_texts(model, [PROBE], truncate=True)[0]
     if isinstance(encoded, InputError):
         raise encoded
-    return model.verify(encoded)
+    return check_linear(model, [encoded]) if memory == "linear" else model.verify(encoded)
 
 
 def layer_count(checks: Checked) -> int:
@@ -102,15 +107,17 @@ def _failed(e: BaseException, otherwise: str = "model") -> Explained:
     return Explained(error=kind, message=str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}")
 
 
-def batches(sizes: Sequence[tuple[int, int]], tokens: int) -> list[list[int]]:
+def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True) -> list[list[int]]:
     """Texts (number, tokens) that run together: sorted by length, up to so many tokens with their padding.
+
+    matrices: whether fewer long texts run together, because their matrices grow with the square.
 
     >>> batches([(0, 5), (1, 2), (2, 4), (3, 2)], 8)
     [[1, 3], [2], [0]]
     """
     groups: list[list[int]] = []
     for i, n in sorted(sizes, key=lambda one: (one[1], one[0])):
-        room = min(tokens // n, tokens * WIDE // n**2)
+        room = min(tokens // n, tokens * WIDE // n**2) if matrices else tokens // n
         if not groups or len(groups[-1]) >= room:
             groups.append([])
         groups[-1].append(i)
@@ -126,7 +133,8 @@ class Explainer:
     def __init__(self, model: Model, options: Options, solvers: int | None = None) -> None:
         self.model = model
         self.options = options
-        self.checked = checked(model)
+        self.checked = checked(model, options.memory)
+        self.linear = options.memory == "linear"
         self.solvers = solvers or cores()
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
@@ -147,7 +155,7 @@ class Explainer:
         rest = {i: one for i, one in enumerate(inputs) if isinstance(one, Encoded)}
         sizes = [(i, int(one.tensors["input_ids"].shape[1])) for i, one in rest.items()]
         pending: list[Future[Solved]] = []
-        for members in batches(sizes, self.options.batch_tokens if self.together else 1):
+        for members in batches(sizes, self.options.batch_tokens if self.together else 1, not self.linear):
             pending += self._batch(members, [rest[i] for i in members])
             advance(len(members), sum(int(rest[i].tensors["input_ids"].shape[1]) for i in members))
             waiting = [f for f in pending if not f.done()]
@@ -166,6 +174,8 @@ class Explainer:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
         work = self._stacked if self.stacked else self._traced
         try:
+            if self.linear:
+                return [_done(members, self._rows(encoded))]
             batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=False)
             return list(work(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
@@ -173,9 +183,21 @@ class Explainer:
         except BaseException as e:
             if len(members) > 1:
                 return [future for i, one in zip(members, encoded, strict=True) for future in self._batch([i], [one])]
-            failure: Future[Solved] = Future()
-            failure.set_result((members, [_failed(e)]))
-            return [failure]
+            return [_done(members, [_failed(e)])]
+
+    def _rows(self, encoded: list[Encoded]) -> list[Explained]:
+        """Texts of a batch without matrices, at once: what is kept of a long text is too much to wait."""
+        traces = trace_linear(self.model, encoded, "mean", None, self.options.layers, False)
+        rows = []
+        for trace, one in zip(traces, encoded, strict=True):
+            try:
+                query = _places(self.options.query, one.tokens, trace.default_query)
+            except InputError as e:
+                rows.append(_failed(e, "query"))
+                continue
+            chosen = replace(trace, rows=tuple(select_rows(query, len(one.tokens))))
+            rows.append(_explained_linear(chosen, one, self.options))
+        return rows
 
     def _provenance(self, batch: Batch) -> dict[str, Any]:
         record = {**batch.provenance(), "residual": self.options.residual}
@@ -266,6 +288,34 @@ class Explainer:
                 return _failed(e, "query")
 
         yield from self._solved(members, scored, CHUNK)
+
+
+def _done(members: list[int], rows: list[Explained]) -> Future[Solved]:
+    """What is solved already."""
+    future: Future[Solved] = Future()
+    future.set_result((members, rows))
+    return future
+
+
+def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) -> Explained:
+    results = {}
+    if "raw" in options.methods:
+        results["raw"] = trace.raw()
+    if "rollout" in options.methods:
+        results["rollout"] = trace.rollout(options.residual, options.receptive_field)
+    if not all(np.isfinite(result.values).all() for result in results.values()):
+        return _failed(InputError(NOT_FINITE))
+    scores: dict[str, Any] = {}
+    for method, result in results.items():
+        scores |= zip(score_columns([method], options.layers), result.values, strict=True)
+    more = {"residual": options.residual} | (
+        {} if options.receptive_field is None else {"receptive_field": options.receptive_field}
+    )
+    return Explained(
+        trace.tokens, encoded.tensors["input_ids"][0].tolist(), trace.special, trace.word_ids, trace.word_texts, None,
+        encoded.cut is not None, list(trace.queries), trace.prediction, scores,
+        provenance=json.dumps({**trace.provenance, **more}),
+    )  # fmt: skip
 
 
 def _explained(trace: Trace, encoded: Encoded, options: Options) -> Explained:
