@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from attnflow.answer_paths import Bottleneck, Path, Paths, named
-from attnflow.answer_rows import Units, by_units, passed_on, shares
+from attnflow.answer_rows import Units, by_units, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
 from attnflow.capture.encode import decoder_start
 from attnflow.capture.generate import Progress, Written
@@ -137,10 +137,10 @@ class Answer:
         if not isinstance(method, str) or method not in METHODS:
             raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
         if method == METHOD:
-            parts = self._rows.prompt[tokens].copy()
+            parts = self._rows.prompt[tokens]  # a copy
             parts[:, [] if signed else self._left_out] = 0
             by_unit = by_units(parts, [*units.groups, units.rest(parts.shape[1])])
-            merged = by_unit.sum(0) if signed else shares(shares(by_unit).sum(0))
+            merged = by_unit.sum(0) if signed else mean_shares(by_unit)
             about = {**self._evidence(tokens), "outside": float(merged[-1]), "values": LOG_ODDS if signed else SHARES}
             merged = merged[:-1]
         else:
@@ -339,14 +339,13 @@ class Answer:
     def _evidence(self, span: Sequence[int] | None = None) -> dict[str, Any]:
         """How the log-odds of the span split, in sums; all numbers of the result are parts of these."""
         rows, tokens = self._rows, list(range(len(self.ids)) if span is None else span)
-        prompt, answer = rows.prompt[tokens], rows.answer[tokens]
-        odds = float(rows.log_odds[tokens].sum())
-        sums = {"log_odds": odds, "prompt": float(prompt.sum()), "answer": float(answer.sum())}
+        odds, prompt, answer = (float(x[tokens].sum()) for x in (rows.log_odds, rows.prompt.sum(1), rows.answer.sum(1)))
+        sums = {"log_odds": odds, "prompt": prompt, "answer": answer}
         # those of all rows are computed by themselves, so that the sum can be checked; of a span they are what is left
         rest = odds - sums["prompt"] - sums["answer"]
         sums["constants"] = rows.rest if len(tokens) == len(self.ids) else rest
         if self._left_out:
-            sums["first_token"] = float(prompt[:, 0].sum())
+            sums["first_token"] = float(rows.prompt[tokens, 0].sum())
         return {"evidence": {**sums, "gap": rows.gap}}
 
     def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:

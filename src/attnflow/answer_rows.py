@@ -55,17 +55,34 @@ def shares(parts: Floats, left_out: Sequence[int] = ()) -> Floats:
     return divided
 
 
+def mean_shares(parts: Floats) -> Floats:
+    """The sum over rows of their shares, divided by its own sum: each row that has any counts alike.
+
+    >>> mean_shares(np.array([[3.0, -2.0, 1.0], [-1.0, 2.0, 0.0]]))
+    array([0.375, 0.5  , 0.125])
+    """
+    positive = np.clip(parts, 0, None)
+    total = positive.sum(-1)
+    return shares((1 / np.where(total == 0, 1, total)) @ positive)
+
+
 def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
     """The sum over the tokens of each unit: ``[..., token]`` to ``[..., unit]``.
 
     >>> by_units(np.array([0.1, 0.2, 0.7]), [(0,), (1, 2)])
     array([0.1, 0.9])
     """
-    tokens = [token for group in groups for token in group]
-    unit = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    sums = np.zeros((len(groups), *values.shape[:-1]))  # [unit, ...], because `at` takes places on the first axis
-    np.add.at(sums, unit, np.moveaxis(values, -1, 0)[tokens])
-    return np.ascontiguousarray(np.moveaxis(sums, 0, -1))
+    tokens = np.array([token for group in groups for token in group], dtype=np.int64)
+    sizes = np.array([len(group) for group in groups])
+    sums = np.zeros((*values.shape[:-1], len(groups)))
+    if not len(tokens):
+        return sums
+    if not np.array_equal(tokens, np.arange(values.shape[-1])):  # most units cover the text in its order: no copy
+        values = values[..., tokens]
+    ends = np.cumsum(sizes)
+    filled = sizes > 0
+    sums[..., filled] = values if len(tokens) == filled.sum() else np.add.reduceat(values, (ends - sizes)[filled], -1)
+    return sums
 
 
 def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tuple[Floats, Floats]:

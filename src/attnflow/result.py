@@ -398,6 +398,8 @@ def _text(argument: Any, name: str) -> str:
 
 def _texts(argument: Any, name: str, size: int | None = None, axis: str = "") -> tuple[str, ...]:
     entries = _sequence(argument, name, "texts", size, axis)
+    if all(type(text) is str for text in entries) and "".join(entries).isascii():  # long texts have many tokens
+        return tuple(entries)
     return tuple(_text(text, f"{name}[{i}]") for i, text in enumerate(entries))
 
 
@@ -410,6 +412,8 @@ def _numbers(argument: Any, name: str, size: int, axis: str) -> tuple[int, ...]:
 
 def _flags(argument: Any, size: int) -> tuple[bool, ...]:
     entries = _sequence(argument, "special", "bools", size, "inputs")
+    if set(map(type, entries)) == {bool}:
+        return tuple(entries)
     if not all(isinstance(flag, int | np.integer | np.bool_) and flag in (0, 1) for flag in entries):
         raise InputError("special has entries other than True and False: expected one bool for each input")
     return tuple(bool(flag) for flag in entries)

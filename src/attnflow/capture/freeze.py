@@ -60,18 +60,54 @@ _ACTIVATIONS = {
 }  # fmt: skip
 _CLIPS = {torch.clamp, _T.clamp, torch.clip, _T.clip}
 _POWERS = {torch.pow, _T.pow, _T.__pow__, torch.square, _T.square}
+_MEANS = {torch.mean, _T.mean}
 _PRODUCTS = {torch.mul, _T.mul, _T.__mul__, _T.__rmul__, _T.mul_, _T.__imul__}
 _SUMS = {torch.add, _T.add, _T.__add__, _T.__radd__, _T.__iadd__}
 _DIFFERENCES = {torch.sub, _T.sub, _T.__sub__, _T.__isub__}
 _CASTS = {_T.float, _T.to}
-_SAME = {_T.to, _T.float, _T.type_as, torch.div, _T.div, _T.__truediv__}
+_SAME = {_T.type_as, torch.div, _T.div, _T.__truediv__}
+_VIEWS = {
+    _T.view, _T.reshape, _T.transpose, _T.permute, _T.contiguous, _T.unsqueeze, _T.expand, _T.chunk, _T.flatten,
+    _T.__getitem__, torch.transpose, torch.reshape, torch.unsqueeze,
+}  # fmt: skip
+_READS = {
+    getattr(_T, name).__get__
+    for name in (
+        "shape",
+        "dtype",
+        "device",
+        "requires_grad",
+        "is_leaf",
+        "ndim",
+        "is_cuda",
+        "layout",
+        "grad_fn",
+        "is_meta",
+    )
+} | {
+    _T.size,
+    _T.dim,
+    _T.numel,
+    _T.is_floating_point,
+    _T.stride,
+    _T.is_contiguous,
+    _T.__len__,
+    _T.detach,
+    _T.element_size,
+}
 _GATE = "_attnflow_gate"
+_SOURCE = "_attnflow_source"
 
 
 class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
     """While active, scales and gates are constants to autograd, and so are all parameters.
 
     constants: what is added to states and does not come from them (biases), as leaves that collect gradients.
+
+    Every function that a model calls comes through here, and on a GPU most of the time of a short pass is spent in calling
+    them: the way of the usual ones is short. What comes out of an activation or a power waits (`_waiting`) until somebody
+    says what it is: the gate of a product, part of a norm's scale, or a state of its own.
+
     within: whether a layer runs whose states nobody can tell by their gradients, because there are none; then too they
     keep their precision, so that the layer gives the same when it runs again with gradients.
     """
@@ -82,110 +118,193 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
         self.within = False
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not torch.is_grad_enabled() or getattr(func, "__name__", "") == "__get__":
-            kept = self.within and _narrows(func, args, kwargs) and not isinstance(args[0], Parameter)
-            return args[0] if kept else func(*args, **kwargs)
-        args = tuple(x.detach() if isinstance(x, Parameter) else x for x in args)
-        kwargs = {name: x.detach() if isinstance(x, Parameter) else x for name, x in kwargs.items()}
-        if _narrows(func, args, kwargs) and _depends(args[0]):
-            return args[0]  # norms of double-precision models that compute in single would round what is linear
-        if func is _F.linear:
-            return self._linear(*args, **kwargs)
-        if func is torch.addmm:
-            return self._addmm(*args, **kwargs)
-        if func is _F.layer_norm:
-            return self._layer_norm(*args, **kwargs)
-        if func is _F.rms_norm:
-            return _rms_norm(*args, **kwargs)
-        if func in _SCALES or func in _ROUTING:
-            return func(*args, **kwargs).detach()
-        if func in _SIGMOIDS:  # a gate in itself
-            return _marked(func(*args, **kwargs).detach())
-        if func in _ACTIVATIONS or func in _CLIPS or func in _POWERS:
-            return _gated(func, args, kwargs)
-        if func in _PRODUCTS:
-            return _product(func, args, kwargs)
-        if (func in _SUMS or func in _DIFFERENCES) and len(args) == 2 and not kwargs:
-            return self._sum(func, *args)
-        out = func(*args, **kwargs)
-        return _marked(out) if func in _SAME and getattr(args[0], _GATE, False) and not _depends(args[-1]) else out
+        rule = _RULES.get(func, _any)
+        if rule is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if not torch.is_grad_enabled():
+            kept = (
+                self.within and rule is _cast and _narrows(func, args, kwargs or {}) and type(args[0]) is not Parameter
+            )
+            return args[0] if kept else func(*args, **(kwargs or {}))
+        return rule(self, func, args, kwargs or {})
 
-    def _leaf(self, constant: Tensor | float, like: Tensor) -> Tensor:
+    def leaf(self, constant: Tensor | float, like: Tensor) -> Tensor:
         """A constant that is added to states, as a leaf of its own."""
-        leaf = torch.as_tensor(constant, dtype=None if isinstance(constant, Tensor) else like.dtype, device=like.device)
-        leaf = leaf.detach().requires_grad_()
+        if isinstance(constant, Tensor):
+            leaf = constant.detach().to(like.device).requires_grad_()
+        else:  # filled on the device: a copy would wait for it
+            leaf = torch.full((), constant, dtype=like.dtype, device=like.device, requires_grad=True)
         self.constants.append(leaf)
         return leaf
 
-    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        leaf = bias if bias is None or not input.requires_grad else self._leaf(bias, input)
-        return _F.linear(input, weight, leaf)
 
-    def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any) -> Tensor:
-        bias = self._leaf(input, mat1) if mat1.requires_grad and not input.requires_grad else input
-        return torch.addmm(bias, mat1, mat2, **kwargs)
-
-    def _layer_norm(
-        self, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None,
-        eps: float = 1e-5,
-    ) -> Tensor:  # fmt: skip
-        if not input.requires_grad:
-            return _F.layer_norm(input, normalized_shape, weight, bias, eps)
-        leaf = None if bias is None else self._leaf(bias, input)
-        out: Tensor = _Normed.apply(input, tuple(normalized_shape), weight, leaf, eps)
-        return out
-
-    def _sum(self, func: Callable[..., Any], first: Any, second: Any) -> Tensor:
-        """States plus a constant: what the constant gives is counted. A gate plus a constant is a gate."""
-        for states, other in ((first, second), (second, first)):
-            if getattr(states, _GATE, False) and not _depends(other):
-                return _marked(func(first, second))
-        if _depends(first) and not _depends(second):
-            second = self._leaf(second, first) if _floats(second) else second
-        elif _depends(second) and not _depends(first):
-            first = self._leaf(first, second) if _floats(first) else first
-        out: Tensor = func(first, second)
-        return out
+def _linear(freeze: Freeze, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    leaf = bias if bias is None or not input.requires_grad else freeze.leaf(bias, input)
+    return _F.linear(input, weight, leaf)
 
 
-def _rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def _addmm(freeze: Freeze, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any) -> Tensor:
+    bias = freeze.leaf(input, mat1) if mat1.requires_grad and not input.requires_grad else input
+    return torch.addmm(bias, mat1, mat2, **kwargs)
+
+
+def _layer_norm(
+    freeze: Freeze, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    if not input.requires_grad:
+        return _F.layer_norm(input, normalized_shape, weight, bias, eps)
+    leaf = None if bias is None else freeze.leaf(bias, input)
+    out: Tensor = _Normed.apply(input, tuple(normalized_shape), weight, leaf, eps)
+    return out
+
+
+def _rms_norm(
+    freeze: Freeze, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     axes = tuple(range(-len(tuple(normalized_shape)), 0))
     floor = torch.finfo(input.dtype).eps if eps is None else eps
     scale = torch.rsqrt(input.detach().pow(2).mean(axes, keepdim=True) + floor)
     return input * scale if weight is None else input * scale * weight
 
 
-def _gated(func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-    """``f(x)`` with a constant gate; a power that is no product, as in ``(variance + eps) ** -0.5``, is a scale."""
-    x = args[0]
-    if not _depends(x):
-        out: Tensor = func(*args, **kwargs)
-        return out
-    with torch.no_grad():
-        out = func(*args, **kwargs)
-    exponent = args[1] if len(args) > 1 else kwargs.get("exponent", 2)
-    if func in _POWERS and not (isinstance(exponent, int | float) and exponent >= 1):
-        return out
-    gated: Tensor = _Gated.apply(x, out)
-    return _marked(gated) if func in _ACTIVATIONS else gated
+Rule = Callable[[Freeze, Callable[..., Any], Any, Any], Any]
 
 
-def _product(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Of two factors that both depend on the states, the one that came out of an activation is the gate."""
-    if len(args) == 2 and all(_depends(x) for x in args):
-        gates = [getattr(x, _GATE, False) for x in args]
-        if any(gates):
-            number = gates.index(True)
-            return torch.mul(*(x.detach() if i == number else x for i, x in enumerate(args)))
+def _settled(x: Any) -> Any:
+    """An argument as functions may have it: parameters are constants, and what waited is a state with its gate."""
+    kind = type(x)
+    if kind is Tensor:
+        source = getattr(x, _SOURCE, None)
+        return x if source is None else source()
+    if kind is Parameter:
+        return x.detach()
+    if kind is list or kind is tuple:
+        return kind(map(_settled, x))
+    return x.detach() if isinstance(x, Parameter) else x
+
+
+def _any(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if getattr(func, "__name__", "") == "__get__" and getattr(args[0], _SOURCE, None) is None:
         return func(*args, **kwargs)
+    args = map(_settled, args)
+    return func(*args, **{name: _settled(x) for name, x in kwargs.items()}) if kwargs else func(*args)
+
+
+def _view(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    x = args[0]
+    if type(x) is not Tensor or getattr(x, _SOURCE, None) is not None:
+        return _any(freeze, func, args, kwargs)
+    return func(*args, **kwargs)
+
+
+def _own(function: Callable[..., Tensor]) -> Rule:
+    """The rule of a function that we write ourselves."""
+
+    def rule(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+        return function(freeze, *map(_settled, args), **{name: _settled(x) for name, x in kwargs.items()})
+
+    return rule
+
+
+def _scale(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return _any(freeze, func, args, kwargs).detach()
+
+
+def _sigmoid(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return _marked(_any(freeze, func, args, kwargs).detach())  # a gate in itself
+
+
+def _mean(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The mean of a power is a norm's: a constant."""
+    x = args[0]
+    if type(x) is Tensor and getattr(x, _SOURCE, None) is not None and not getattr(x, _GATE, False):
+        return func(*args, **kwargs)
+    return _any(freeze, func, args, kwargs)
+
+
+def _cast(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    x = _settled(args[0])
+    if _depends(x) and _narrows(func, args, kwargs):
+        return x  # norms of double-precision models that compute in single would round what is linear
+    out = func(x, *args[1:], **kwargs)
+    return _marked(out) if getattr(x, _GATE, False) and out is not x else out
+
+
+def _same(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A gate divided by a constant is a gate."""
+    args = tuple(map(_settled, args))
     out = func(*args, **kwargs)
-    return _marked(out) if any(getattr(x, _GATE, False) for x in args) else out
+    return _marked(out) if getattr(args[0], _GATE, False) and not _depends(args[-1]) else out
+
+
+def _sum(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """States plus a constant: what the constant gives is counted. A gate plus a constant is a gate."""
+    if len(args) != 2 or kwargs:
+        return _any(freeze, func, args, kwargs)
+    first, second = _settled(args[0]), _settled(args[1])
+    one, other = _depends(first), _depends(second)
+    if one == other:  # two states, as in the residual connection, or two constants
+        marked = not one and (getattr(first, _GATE, False) or getattr(second, _GATE, False))
+        return _marked(func(first, second)) if marked else func(first, second)
+    if getattr(first if one else second, _GATE, False):
+        return _marked(func(first, second))
+    if one and _floats(second):
+        second = freeze.leaf(second, first)
+    elif other and _floats(first):
+        first = freeze.leaf(first, second)
+    return func(first, second)
+
+
+def _gated(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``f(x)`` with a constant gate; a power that is no product, as in ``(variance + eps) ** -0.5``, is a scale."""
+    x = _settled(args[0])
+    if not _depends(x):
+        return func(*map(_settled, args), **kwargs)
+    out = func(x.detach(), *(y.detach() if isinstance(y, Tensor) else y for y in args[1:]), **kwargs)
+    if func in _POWERS:
+        exponent = args[1] if len(args) > 1 else kwargs.get("exponent", 2)
+        if not (isinstance(exponent, int | float) and exponent >= 1):
+            return out
+    return _waiting(out, x, func in _ACTIVATIONS)
+
+
+def _product(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Of two factors that both depend on the states, the one that came out of an activation is the gate."""
+    if len(args) != 2 or kwargs:
+        return _any(freeze, func, args, kwargs)
+    first, second = args
+    one, other = getattr(first, _GATE, False), getattr(second, _GATE, False)
+    if one and getattr(first, _SOURCE, None) is not None and not other and _depends(second):
+        return torch.mul(first, second)  # it waited to be a gate, and is one
+    if other and getattr(second, _SOURCE, None) is not None and not one and _depends(first):
+        return torch.mul(first, second)
+    first, second = _settled(first), _settled(second)
+    if _depends(first) and _depends(second):
+        if one:
+            return torch.mul(first.detach(), second)
+        return torch.mul(first, second.detach()) if other else func(first, second)
+    out = func(first, second)
+    return _marked(out) if one or other else out
+
+
+def _waiting(out: Tensor, x: Tensor, activation: bool) -> Tensor:
+    """A value without a derivative, which gets one (`_settled`) unless it turns out to be a gate or part of a scale."""
+    states: list[Tensor] = []
+
+    def source() -> Tensor:
+        if not states:
+            gated: Tensor = _Gated.apply(x, out.view_as(out))
+            states.append(_marked(gated) if activation else gated)
+        return states[0]
+
+    setattr(out, _SOURCE, source)
+    return _marked(out) if activation else out
 
 
 def _narrows(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
     """Whether numbers in double precision are about to be cast to single."""
-    if func not in _CASTS or args[0].dtype != torch.float64:
+    if args[0].dtype != torch.float64:
         return False
     return func is _T.float or torch.float32 in args[1:] or kwargs.get("dtype") == torch.float32
 
@@ -203,3 +322,21 @@ def _marked(x: Tensor) -> Tensor:
     """Remembers that a tensor came out of an activation, so that a product may take it as its gate."""
     setattr(x, _GATE, True)
     return x
+
+
+_RULES: dict[Callable[..., Any], Rule | None] = {
+    **dict.fromkeys(_VIEWS, _view),
+    **dict.fromkeys(_READS, None),
+    **dict.fromkeys(_SCALES | _ROUTING, _scale),
+    **dict.fromkeys(_SIGMOIDS, _sigmoid),
+    **dict.fromkeys(_ACTIVATIONS | _CLIPS | _POWERS, _gated),
+    **dict.fromkeys(_MEANS, _mean),
+    **dict.fromkeys(_PRODUCTS, _product),
+    **dict.fromkeys(_SUMS | _DIFFERENCES, _sum),
+    **dict.fromkeys(_CASTS, _cast),
+    **dict.fromkeys(_SAME, _same),
+    _F.linear: _own(_linear),
+    torch.addmm: _own(_addmm),
+    _F.layer_norm: _own(_layer_norm),
+    _F.rms_norm: _own(_rms_norm),
+}

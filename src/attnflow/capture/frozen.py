@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
     from attnflow.capture.runner import Runner
 
-KEEP_BYTES = 32 << 20
-"""Weights of a layer up to this size wait for the backward pass; larger ones are computed again, some queries at a time."""
+KEEP_BYTES = 4 << 20
+"""Weights of a layer up to this size wait for the backward pass; larger ones are computed again, some queries at a time:
+fresh memory for all of them would cost more than they do."""
 
-BLOCK_BYTES = {"cuda": 256 << 20}
-"""How large the weights of some queries may be when they are computed again: a GPU wants few large steps."""
+BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
+"""How large the weights of some queries may be: a CPU wants them in its cache, a GPU wants few large steps."""
 
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes.
@@ -197,7 +198,7 @@ def _add(totals: list[Tensor], edges: Tensor, row: int) -> None:
 
 
 def _room(scores: Scores) -> int:
-    return BLOCK_BYTES.get(scores.query.device.type, KEEP_BYTES)
+    return BLOCK_BYTES.get(scores.query.device.type, BLOCK_BYTES["cuda"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,15 +392,17 @@ def run_frozen(
     in_place = cache if isinstance(cache, CacheInPlace) else None
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
-        # of a source: constants whose edges count, so that autograd must go there
-        leaf = None if value.requires_grad else value.detach().requires_grad_()
-        with torch.no_grad():
-            call = _call(collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0], in_place)
-        calls.append(call)
-        if leaf is not None:
-            sources.append(leaf)
-        out: Tensor = FrozenAttention.apply(value if leaf is None else leaf, call, int(query.shape[2]))
-        return out
+        with torch._C.DisableTorchFunction():  # nothing here is for `Freeze` to see
+            with torch.no_grad():
+                call = _call(
+                    collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0], in_place
+                )
+            calls.append(call)
+            if not value.requires_grad:  # of a source: constants whose edges count, so that autograd must go there
+                value = value.detach().requires_grad_()
+                sources.append(value)
+            out: Tensor = FrozenAttention.apply(value, call, int(query.shape[2]))
+            return out
 
     collector.attend = attend
     layers = [layer_path(checked.paths[i]) for i in checked.stack.decoder or checked.stack.main]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from typing import Any, NamedTuple
 
 from attnflow.capture import chat, control, inputs
@@ -385,7 +385,7 @@ def prompt_of_ids(model: Runner, ids: Sequence[int]) -> Prompt:
     size = len(numbers)
     if model.tokenizer is None:
         names = tuple(map(str, numbers))
-        starts = [sum(len(name) + 1 for name in names[:i]) for i in range(size)]
+        starts = accumulate((len(name) + 1 for name in names[:-1]), initial=0)
         offsets = tuple((start, start + len(name)) for start, name in zip(starts, names, strict=True))
         words = tuple(range(size))
         return Prompt(
