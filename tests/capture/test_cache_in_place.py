@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -365,3 +367,44 @@ def test_attention_over_two_pieces_is_merged() -> None:
     expected, expected_lse = attention(slice(0, 9))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(lse, expected_lse, rtol=0, atol=1e-12)
+
+
+class Waits(TorchDispatchMode):
+    """How often a number is read from a tensor: on a GPU, each time everything before it is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_pass_waits_for_the_gpu_a_few_times_however_many_layers_it_has() -> None:
+    counts = {}
+    for layers in (2, 6):
+        wrapped = af.wrap(hf("LlamaForCausalLM", **{**LONG, "num_hidden_layers": layers})())
+        stored = DynamicCache()
+        with torch.no_grad():
+            wrapped.model(torch.tensor([PROMPT]), past_key_values=stored, use_cache=True)
+        run_answer(wrapped, PROMPT, Written(ANSWER, stored))  # checks the model
+        with Waits() as waits:
+            run_answer(wrapped, PROMPT, Written(ANSWER, stored)).parts()
+        counts[layers] = waits.count
+    assert counts[2] == counts[6] <= 4
+
+
+def test_nothing_of_a_pass_outlives_it() -> None:
+    """What waits for its gate refers to its source, and nothing back: memory is free without the garbage collector."""
+    wrapped = model("Llama")
+    run_answer_checked("Llama")
+    answer = run_answer(wrapped, PROMPT, Written(ANSWER, dynamic("Llama")))
+    answer.parts()
+    states = [weakref.ref(x) for x in answer.frozen.states]
+    gc.disable()
+    try:
+        del answer
+        assert not any(x() is not None for x in states)
+    finally:
+        gc.enable()

@@ -58,7 +58,7 @@ class Collector:
         the same where layers run one by one.
     reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
     keep: of "operands", what takes them from each call, with the values, as soon as it is seen.
-    measure: keep the lengths of the values.
+    measure: keep the lengths of the values. names: whether anybody asks for the names of the modules that attend.
     """
 
     mode: str = "whole"
@@ -66,6 +66,7 @@ class Collector:
     keep_heads: bool | frozenset[int] = False
     keep: Callable[[Call], None] | None = None
     measure: bool = True
+    names: bool = True
     paths: dict[int, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     worst: float = 0.0

@@ -138,9 +138,14 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
         return leaf
 
 
-def _linear(freeze: Freeze, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    leaf = bias if bias is None or not input.requires_grad else freeze.leaf(bias, input)
-    return _F.linear(input, weight, leaf)
+def _linear(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if len(args) != 3 or kwargs:  # however it was called
+        named = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+        args = (named["input"], named["weight"], named.get("bias"))
+    input, weight, bias = _settled(args[0]), _settled(args[1]), args[2]
+    if bias is not None:
+        bias = freeze.leaf(bias, input) if input.requires_grad else _settled(bias)
+    return func(input, weight, bias)
 
 
 def _addmm(freeze: Freeze, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any) -> Tensor:
@@ -176,12 +181,18 @@ def _settled(x: Any) -> Any:
     kind = type(x)
     if kind is Tensor:
         source = getattr(x, _SOURCE, None)
-        return x if source is None else source()
+        return x if source is None else _with_gate(x, source)
     if kind is Parameter:
         return x.detach()
     if kind is list or kind is tuple:
         return kind(map(_settled, x))
     return x.detach() if isinstance(x, Parameter) else x
+
+
+def _with_gate(out: Tensor, x: Tensor) -> Tensor:
+    """What waited as a state: it refers to its source, and nothing refers back, so that both go with the pass."""
+    gated: Tensor = _Gated.apply(x, out)
+    return _marked(gated) if getattr(out, _GATE, False) else gated
 
 
 def _any(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -290,15 +301,7 @@ def _product(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -
 
 def _waiting(out: Tensor, x: Tensor, activation: bool) -> Tensor:
     """A value without a derivative, which gets one (`_settled`) unless it turns out to be a gate or part of a scale."""
-    states: list[Tensor] = []
-
-    def source() -> Tensor:
-        if not states:
-            gated: Tensor = _Gated.apply(x, out.view_as(out))
-            states.append(_marked(gated) if activation else gated)
-        return states[0]
-
-    setattr(out, _SOURCE, source)
+    setattr(out, _SOURCE, x)
     return _marked(out) if activation else out
 
 
@@ -335,7 +338,7 @@ _RULES: dict[Callable[..., Any], Rule | None] = {
     **dict.fromkeys(_SUMS | _DIFFERENCES, _sum),
     **dict.fromkeys(_CASTS, _cast),
     **dict.fromkeys(_SAME, _same),
-    _F.linear: _own(_linear),
+    _F.linear: _linear,
     torch.addmm: _own(_addmm),
     _F.layer_norm: _own(_layer_norm),
     _F.rms_norm: _own(_rms_norm),

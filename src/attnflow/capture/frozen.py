@@ -388,7 +388,7 @@ def run_frozen(
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
     sources: list[Tensor] = []
-    collector = Collector("frozen" if checked.blocks else "frozen, whole")
+    collector = Collector("frozen" if checked.blocks else "frozen, whole", names=bool(checked.stack.cross))
     in_place = cache if isinstance(cache, CacheInPlace) else None
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
@@ -416,6 +416,7 @@ def run_frozen(
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
         )
+    collector.attend = None  # it refers to the collector: nothing of the pass should wait for the garbage collector
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
         raise ModelError(f"{name} gives no logits: answer edges are for classifiers and language models")
@@ -428,7 +429,7 @@ def _call(
     collector: Collector, number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any,
     options: Mapping[str, Any], reading: Callable[[], Reading], in_place: CacheInPlace | None,
 ) -> FrozenCall:  # fmt: skip
-    _, cross = collector.named(module)
+    cross = collector.names and collector.named(module)[1]
     if collector.mode == "frozen, whole":
         _, weights = eager_function(module)(module, query.detach(), key.detach(), value.detach(), mask, **options)
         return FrozenCall(number, cross, None, weights, reading)

@@ -90,12 +90,10 @@ class CacheInPlace:
     def __init__(self, layers: Sequence[StoredLayer], length: int) -> None:
         from transformers.cache_utils import Cache, DynamicLayer
 
-        place = self
+        latest: list[tuple[Tensor, Tensor, StoredLayer]] = []
 
         class Standing(DynamicLayer):  # type: ignore[misc]
             """A layer that counts as filled."""
-
-            is_initialized = True
 
             def __init__(self, stored: StoredLayer) -> None:
                 super().__init__()
@@ -103,7 +101,7 @@ class CacheInPlace:
                 self.is_initialized = True
 
             def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-                place.latest = key_states, value_states, self.stored
+                latest[:] = [(key_states, value_states, self.stored)]
                 return key_states, value_states
 
             def get_seq_length(self) -> int:
@@ -113,14 +111,14 @@ class CacheInPlace:
                 return length + query_length, 0
 
         self.length = length
-        self.latest: tuple[Tensor, Tensor, StoredLayer] | None = None
+        self.latest = latest
         self.cache: KeyValueCache = Cache(layers=[Standing(layer) for layer in layers])
 
     def before(self, key: Tensor, value: Tensor) -> StoredLayer:
         """What lies before the keys and values of an attention call, which are those that the cache got last."""
-        if self.latest is None or self.latest[0] is not key or self.latest[1] is not value:
+        if not self.latest or self.latest[0][0] is not key or self.latest[0][1] is not value:
             raise InputError("an attention call has other keys and values than the cache got before it")
-        return self.latest[2]
+        return self.latest.pop()[2]
 
 
 def _paged_layers(cache: PagedCache, length: int) -> list[StoredLayer] | None:

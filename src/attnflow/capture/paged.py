@@ -71,6 +71,8 @@ def blocks_of(stored: Stored) -> Iterator[tuple[int, int, Tensor]]:
 
 def shown_from(stored: Stored, first: int) -> Stored:
     """All but the first positions, as a view."""
+    if not first:
+        return stored
     if isinstance(stored, Tensor):
         return stored[:, :, first:]
     return replace(stored, first=stored.first + first, length=stored.length - first)

@@ -86,7 +86,7 @@ def capture(
 ) -> OutputT:
     """Runs the model with the collector listening; returns its output."""
     if route == INTERFACE:
-        collector.paths = {id(m): path for path, m in model.named_modules()}
+        collector.paths = {id(m): path for path, m in model.named_modules()} if collector.names else {}
         with collecting(collector):
             return run()
     if route == FUSED:

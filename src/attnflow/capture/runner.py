@@ -92,6 +92,7 @@ class Runner:
         self.reads_cache: bool | None = None
         self.reads_in_place: bool | None = None
         self._forms: dict[tuple[str, ...], tuple[Form, ...]] = {}
+        self._arguments: tuple[Any, frozenset[str]] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {type(self.model).__name__})"
@@ -116,7 +117,10 @@ class Runner:
 
     def accepts(self, name: str) -> bool:
         """Whether the model's forward has this argument."""
-        return name in inspect.signature(self.model.forward).parameters
+        forward = getattr(self.model.forward, "__func__", self.model.forward)
+        if self._arguments is None or self._arguments[0] is not forward:  # reading a signature takes a while
+            self._arguments = forward, frozenset(inspect.signature(self.model.forward).parameters)
+        return name in self._arguments[1]
 
     def vocabulary(self) -> int:
         return int(getattr(self.text_config, "vocab_size", 0) or 2)
