@@ -163,6 +163,34 @@ def test_nothing_is_kept_and_the_same_comes_out(name: str, monkeypatch: pytest.M
     assert_same(parts, expected)
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "static", "pages of 3"])
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "Mistral"])
+def test_fused_attention_of_each_piece_gives_the_same(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a GPU, with a slow kernel: each piece with its log-sum-exp, merged, and rows added up piece by piece."""
+    expected = joined(name)
+    stored = CACHES[kind](name)
+    answer_pass.reads_in_place(model(name), run_answer_checked(name))
+    calls = []
+
+    def with_lse(scores: Scores, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        calls.append(scores.keys)
+        groups = scores.query.shape[1] // scores.key.shape[1]
+        key, value = (x.repeat_interleave(groups, 1) for x in (scores.key, value))
+        s = scores.query @ key.transpose(2, 3) * scores.scale
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -torch.inf) if causal else s
+        return (s.softmax(-1) @ value).transpose(1, 2), s.logsumexp(-1)
+
+    for module in ("linear", "frozen"):
+        monkeypatch.setattr(f"attnflow.capture.{module}.is_fused", lambda scores, value: scores.mask.plain == "causal")
+    monkeypatch.setattr("attnflow.capture.linear._with_lse", with_lse)
+    monkeypatch.setattr("attnflow.capture.paged.BLOCK_POSITIONS", {"cpu": 8})
+    answer = run_answer(model(name), PROMPT, Written(ANSWER, stored))
+    assert_same(answer.parts(every=True), expected)
+    once = answer.parts()
+    np.testing.assert_allclose(once.prompt, expected.prompt, rtol=0, atol=1e-9 * np.abs(expected.prompt).max())
+    assert sum(calls) == (0 if name == "Mistral" else 3 * (22 + 4))  # every key of the three layers once
+
+
 @pytest.mark.parametrize("name", WINDOWS)
 def test_a_window_that_went_on_is_read_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = joined(name)
@@ -218,7 +246,7 @@ def test_no_tensor_is_as_large_as_the_keys_of_a_layer(
     prompt = [2 + i * i % 117 for i in range(700)]
     answer_pass.reads_in_place(model(name), run_answer_checked(name))
     stored = paged_of(name, prompt) if kind != "dynamic" else dynamic(name, prompt)
-    monkeypatch.setattr("attnflow.capture.paged.BLOCK_POSITIONS", 64)
+    monkeypatch.setattr("attnflow.capture.paged.BLOCK_POSITIONS", {"cpu": 64})
     if not keep:
         monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
     with Allocations() as made:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers.cache_utils import DynamicCache, StaticCache
 
 import attnflow as af
 from attnflow.edges import EDGES
@@ -105,3 +106,56 @@ def test_answers_are_the_same_as_on_the_cpu(name: str, dtype: torch.dtype) -> No
     written = model.answer(prompt, max_new_tokens=5)
     again = model.answer(prompt, answer=list(written.ids))
     np.testing.assert_allclose(written.sources().values, again.sources().values, atol=1e-3 if slack < 1e-3 else 0.1)
+
+
+LONG = {**LLAMA, "max_position_embeddings": 512}
+DECODERS = {
+    "Llama": hf("LlamaForCausalLM", **LONG),
+    "Mistral": hf("MistralForCausalLM", **LONG, sliding_window=100),
+    "Gemma 2": hf("Gemma2ForCausalLM", **LONG, head_dim=16, sliding_window=100, attn_logit_softcapping=2.0),
+    "gpt-oss": hf("GptOssForCausalLM", **LONG, head_dim=16, sliding_window=100, num_local_experts=4),
+    "large heads": hf("LlamaForCausalLM", **{**LONG, "hidden_size": 512}),
+}
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", DECODERS)
+def test_an_answer_on_a_cache_where_it_lies(name: str, dtype: torch.dtype, kind: str) -> None:
+    prompt, answer = ids(300)[0].tolist(), ids(7, 3)[0].tolist()
+    expected = af.wrap(DECODERS[name]()).answer(prompt, answer=answer).sources(signed=True).values
+    model = af.wrap(DECODERS[name]().to("cuda", dtype))
+    cache = DynamicCache() if kind != "static" else StaticCache(model.model.config, max_cache_len=400)
+    with torch.no_grad():
+        model.model(torch.tensor([prompt[:-1]], device="cuda"), past_key_values=cache, use_cache=True)
+    if kind == "paged":
+        pages = [
+            [
+                torch.nn.functional.pad(x[0].transpose(0, 1), (0, 0, 0, 0, 0, 5)).reshape(19, 16, *x[0, :, 0].shape)
+                for x in pair
+            ]
+            for pair in ((layer.keys, layer.values) for layer in cache.layers)
+        ]
+        cache = af.PagedCache([k for k, _ in pages], [v for _, v in pages], torch.arange(19), 299)
+    values = model.answer(prompt, answer=answer, cache=cache).sources(signed=True).values
+    assert model.reads_in_place
+    slack = 1e-4 if dtype == torch.float32 else 6e-2
+    np.testing.assert_allclose(values, expected, atol=slack * np.abs(expected).max())
+
+
+def test_an_answer_copies_none_of_its_cache() -> None:
+    sizes = {**LLAMA, "hidden_size": 512, "max_position_embeddings": 1 << 16, "num_key_value_heads": 4}
+    model = af.wrap(hf("LlamaForCausalLM", **sizes)().to("cuda", torch.bfloat16))
+    prompt, answer = ids(32768)[0].tolist(), ids(16, 3)[0].tolist()
+    cache = DynamicCache()
+    with torch.no_grad():
+        model.model(torch.tensor([prompt], device="cuda"), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model.answer(prompt, answer=answer, cache=cache).sources()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    model.answer(prompt, answer=answer, cache=cache).matrix()
+    keys = cache.layers[0].keys
+    rows = 16 * 32768 * 4  # the edges of its rows, the one matrix that there is
+    # beside them, what tells that the cache is the prompt's: 8,192 keys at a time, in double precision
+    assert torch.cuda.max_memory_allocated() - before < 3 * rows + 8 * 8192 * 512 * 8
+    assert keys.shape[2] >= 32768

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnflow.capture.exponents import exponents_of
-from attnflow.capture.paged import Stored
+from attnflow.capture.paged import Stored, blocks_of
 from attnflow.capture.scores import FEW, LazyMask, Scores, Weighing, mixed
 from attnflow.errors import InputError
 
@@ -85,7 +85,7 @@ def is_fused(scores: Scores, value: Tensor) -> bool:
         return False
     if scores.before is None:
         return plain_kind(scores) is not None
-    return isinstance(scores.before, Tensor) and _in_two_places(scores)
+    return _in_two_places(scores)
 
 
 def _in_two_places(scores: Scores) -> bool:
@@ -98,11 +98,13 @@ def _fused_output(scores: Scores, value: Tensor, before: Stored | None) -> tuple
     """Of keys in two places, each by itself; then the two are merged by how much of the denominator each has."""
     if scores.before is None:
         return attention_with_lse(scores.query, scores.key, value, plain_kind(scores) == "causal", scores.scale)
-    assert isinstance(scores.before, Tensor) and isinstance(before, Tensor)
-    far, far_lse = attention_with_lse(scores.query, scores.before, before, False, scores.scale)
+    assert before is not None
     causal = scores.mask is not None or scores.causal
-    near, near_lse = attention_with_lse(scores.query, scores.key, value, causal, scores.scale)
-    return merged(far, far_lse, near, near_lse)
+    out, lse = attention_with_lse(scores.query, scores.key, value, causal, scores.scale)
+    for (_, _, keys), (_, _, values) in zip(blocks_of(scores.before), blocks_of(before), strict=True):
+        far = attention_with_lse(scores.query, keys, values, False, scores.scale)
+        out, lse = merged(*far, out, lse)
+    return out, lse
 
 
 def merged(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,25 +141,26 @@ def add_edge_rows(
 ) -> None:
     """Adds rows ``first:last`` of what edges weigh to each of ``totals`` [batch, last - first, key], in place."""
     for piece, part, place in _pieces(scores, weighing):
-        ranges = ((first, last),) if _has_kernels(piece) else piece.blocks(room, first, last)
-        for start, stop in ranges:
+        for start, stop in ((first, last),) if _has_kernels(piece) else piece.blocks(room, first, last):
+            rows = [total[:, start - first : stop - first, place:] for total in totals]
+            if len(rows) == 1:
+                edge_rows(piece, part, start, stop, rows[0])
+                continue
             edges = edge_rows(piece, part, start, stop)
-            for total in totals:
-                total[:, start - first : stop - first, place : place + edges.shape[-1]] += edges
+            for row in rows:
+                row[..., : edges.shape[-1]] += edges
 
 
-def _pieces(scores: Scores, weighing: Weighing) -> list[tuple[Scores, Weighing, int]]:
+def _pieces(scores: Scores, weighing: Weighing) -> Iterator[tuple[Scores, Weighing, int]]:
     """Keys in two places one after the other, where the log-sum-exp of both is known, and at which key each begins."""
-    before, causal = scores.before, scores.mask is not None or scores.causal
-    if scores.lse is None or not isinstance(before, Tensor) or not _in_two_places(scores):
-        return [(scores, weighing, 0)]
+    if scores.lse is None or scores.before is None or weighing.before is None or not _in_two_places(scores):
+        yield scores, weighing, 0
+        return
     plain = replace(scores, before=None, mask=None, partial=True)
-    far = replace(plain, key=before, causal=False)
-    values = weighing.before if isinstance(weighing.before, Tensor) else None
-    return [
-        (far, replace(weighing, value=values, before=None), 0),
-        (replace(plain, causal=causal), replace(weighing, before=None), int(before.shape[2])),
-    ]
+    for (start, _, keys), (_, _, values) in zip(blocks_of(scores.before), blocks_of(weighing.before), strict=True):
+        yield replace(plain, key=keys, causal=False), replace(weighing, value=values, before=None), start
+    causal = scores.mask is not None or scores.causal
+    yield replace(plain, causal=causal), replace(weighing, before=None), int(scores.before.shape[2])
 
 
 def step(scores: Scores, rows: Tensor) -> Tensor:
@@ -237,14 +240,19 @@ def _edges_at(scores: Scores, weighing: Weighing, blocks: Sequence[tuple[int, in
     return partial(edge_rows, scores, weighing) if exponents is None else exponents.edge_rows
 
 
-def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int) -> Tensor:
-    """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, the keys that these rows see]."""
+def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+    """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, the keys that these rows see].
+
+    out: rows [batch, stop - start, key] to which they are added, in place of new ones.
+    """
+    keys = scores.visible(stop)
+    room = None if out is None else out[..., :keys]
     if not _has_kernels(scores):
-        return scores.edge_rows(weighing, start, stop)
+        edges = scores.edge_rows(weighing, start, stop)
+        return edges if room is None else room.add_(edges)
     from attnflow.capture import edge_kernels
 
     spans = _spans(scores)
-    keys = scores.visible(stop)
     return edge_kernels.edge_rows(
         scores.query[:, :, start:stop],
         scores.key[:, :, :keys],
@@ -256,6 +264,7 @@ def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int) -> Tens
         direction=None if weighing.direction is None else weighing.direction[:, :, start:stop],
         value=None if weighing.value is None else weighing.value[:, :, :keys],
         signed=weighing.signed,
+        out=room,
         **_options(scores, start, stop, keys),
     )
 

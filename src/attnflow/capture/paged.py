@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-BLOCK_POSITIONS = 1024
+BLOCK_POSITIONS = {"cpu": 1024, "cuda": 16384}
 """So many positions of a paged cache are gathered at a time."""
 
 
@@ -64,8 +64,9 @@ def blocks_of(stored: Stored) -> Iterator[tuple[int, int, Tensor]]:
     if isinstance(stored, Tensor):
         yield 0, positions, stored
         return
-    for start in range(0, positions, BLOCK_POSITIONS):
-        stop = min(start + BLOCK_POSITIONS, positions)
+    step = BLOCK_POSITIONS.get(stored.store.device.type, BLOCK_POSITIONS["cpu"])
+    for start in range(0, positions, step):
+        stop = min(start + step, positions)
         yield start, stop, stored.block(start, stop)
 
 
