@@ -1,19 +1,106 @@
-"""A whole decoder of 131,072 tokens explained on one GPU: ``python -m benchmarks.long_gpu``."""
+"""A whole decoder of up to 131,072 tokens explained on one GPU, in several ways: ``python -m benchmarks.long_gpu``.
+
+Each row is one way to explain, beside the plain forward pass. The tasks run in turns, so that a GPU that grows warm slows
+all of them alike, and medians are compared. A task that fails says so in its row and leaves the others alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import statistics
-from collections.abc import Callable
-from typing import Annotated, Any
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from attnflow.cli.options import AsJson, progress
+from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.errors import InputError
 from benchmarks.command import run_command
+from benchmarks.memory import peak_of
+from benchmarks.rival_core import core_of, span_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from attnflow.model import Model
+
+Task = Callable[[], Any]
+
+TASKS = {
+    "forward": "plain forward pass, without a cache and with one logit row: what the others are compared with",
+    "rollout": "rollout of the last token",
+    "rollout-offload": "the same, with what layers need in host memory",
+    "span": "value-norm rollout of the last tokens as one weighted row",
+    "span-offload": "the same, with what layers need in host memory",
+    "rows": "rollout of the last tokens, a row each",
+    "answer": "answer rows of the last tokens on the cache of those before, the public call",
+    "answer-pass": "the same, its pass and parts alone",
+    "answer-alone": "answer rows of the last tokens without a cache: the prompt is read first",
+    "frozen": "answer edges by a frozen backward pass over everything, rows of the last tokens",
+    "backward": "forward and checkpointed backward pass down to the embeddings",
+    "gather": "attention-gradient edges, gathered",
+    "flashtrace": "FlashTrace's core with recomputed attention, the last tokens as a span",
+}
+BASELINE, BACKWARD = "forward", "backward"
+
+WARM = 1024
+"""Tokens on which every task runs once before, so that nobody's compilation counts."""
+
+WARM_WHOLE = 16_384
+"""Up to so many tokens, every task also runs once at full length before."""
+
+OFFLOADED_FROM = 65_536
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a task may cost: so many times what another one takes, and so much memory at its peak."""
+
+    times: float | None = None
+    of: str = BASELINE
+    peak_times: float | None = None
+    peak_gib: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one task took: medians of seconds, the largest peak above the model in GiB, and how that compares.
+
+    ratio: to the seconds of the task that its goal names, the forward pass where it names none. note: what the result shows
+    about itself, or why there is none.
+    """
+
+    what: str
+    tokens: int
+    layers: int
+    seconds: float | None
+    times: float | None
+    peak_gib: float | None
+    peak_times: float | None
+    note: str
+    goal: Goal = field(default_factory=Goal)
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model, as it is and wrapped, tokens [1, n], and how many of them, the last ones, are explained."""
+
+    model: Any
+    wrapped: Model
+    ids: Any
+    span: int
+    rival: ModuleType | None
+
+    @property
+    def tokens(self) -> int:
+        return int(self.ids.shape[1])
 
 
 def llama_8b(layers: int = 32) -> Any:
@@ -31,83 +118,326 @@ def llama_8b(layers: int = 32) -> Any:
         return transformers.LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).eval()
 
 
-def run(tokens: int, layers: int, rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Seconds and peak memory of the forward pass on cuDNN, the fastest backend, and of trace and rollout; medians."""
+def tiny(layers: int = 2) -> Any:
+    """A small Llama in float32 on the CPU, to try the tasks on."""
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4096,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def goal_of(task: str, tokens: int) -> Goal:
+    """What a task may cost on a model of 8B shape, on one H200."""
+    long = tokens >= OFFLOADED_FROM
+    if task in ("span", "span-offload"):
+        return Goal(1.4 if long else 1.3, peak_times=2.0)
+    if task in ("answer", "answer-pass"):
+        return Goal(0.04 if tokens >= 131072 else 0.1 if tokens >= 10240 else None, peak_gib=1.0)
+    if task in ("answer-alone", "frozen"):
+        return Goal(2.0)
+    return Goal(1.25, BACKWARD) if task == "gather" else Goal()
+
+
+@contextlib.contextmanager
+def on_cudnn(device: Any) -> Iterator[None]:
+    """Attention by cuDNN, the fastest one on a GPU."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]) if device.type == "cuda" else contextlib.nullcontext():
+        yield
+
+
+def forward(s: Setting) -> Any:
+    import torch
+
+    with on_cudnn(s.ids.device), torch.no_grad():
+        return s.model(input_ids=s.ids, use_cache=False, logits_to_keep=1)
+
+
+def checkpointed_backward(s: Setting) -> Any:
+    """The gradient of the last position's largest logit, down to the embeddings; each layer runs a second time for it."""
+    import torch
+
+    s.model.gradient_checkpointing_enable({"use_reentrant": False})
+    s.model.train()  # or nothing is checkpointed; this model has no dropout
+    try:
+        with on_cudnn(s.ids.device), torch.enable_grad():
+            states = s.model.get_input_embeddings()(s.ids).detach().requires_grad_()
+            logits = s.model(inputs_embeds=states, use_cache=False, logits_to_keep=1).logits
+            return torch.autograd.grad(logits[0, -1].float().max(), states)[0]
+    finally:
+        s.model.eval()
+        s.model.gradient_checkpointing_disable()
+
+
+def prefilled(s: Setting) -> Any:
+    """The key-value cache of all tokens before the last ones."""
+    import torch
+
+    with on_cudnn(s.ids.device), torch.no_grad():
+        return s.model(input_ids=s.ids[:, : -s.span], use_cache=True, logits_to_keep=1).past_key_values
+
+
+def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
+    """What is timed; those named, less those that make no sense at this length. The cache is made here, untimed."""
+    from attnflow.capture.answer_pass import run_answer
+    from attnflow.capture.generate import Written
+
+    tensors = {"input_ids": s.ids}
+    last = range(s.tokens - s.span, s.tokens)
+    tokens = s.ids[0].tolist()
+    prompt, answer = tokens[: -s.span], tokens[-s.span :]
+    cache, why = None, "was not made"
+    if {"answer", "answer-pass"} & set(names):
+        try:
+            cache = prefilled(s)
+        except Exception as e:  # then the tasks that need it say so
+            why = failure(e)
+    weights = dict.fromkeys(last, 1 / s.span)
+
+    def rollout(queries: Any, edges: str | None = None, offload: bool = False) -> Any:
+        return s.wrapped.trace(tensors, memory="linear", queries=queries, edges=edges, offload=offload).rollout()
+
+    def on_cache(task: Task) -> Task:
+        def checked() -> Any:
+            if cache is None:
+                raise InputError(f"no cache to read: {why}")
+            return task()
+
+        return checked
+
+    tasks: dict[str, Task] = {
+        "forward": lambda: forward(s),
+        "rollout": lambda: rollout([-1]),
+        "rollout-offload": lambda: rollout([-1], offload=True),
+        "span": lambda: rollout(weights, "head-norm"),
+        "span-offload": lambda: rollout(weights, "head-norm", offload=True),
+        "rows": lambda: rollout(list(last)),
+        "answer": on_cache(lambda: s.wrapped.answer(prompt, answer=answer, cache=cache).sources()),
+        "answer-pass": on_cache(lambda: run_answer(s.wrapped, prompt, Written(tuple(answer), cache)).parts()),
+        "answer-alone": lambda: s.wrapped.answer(prompt, answer=answer).sources(),
+        "frozen": lambda: s.wrapped.trace(tensors, memory="linear", edges="answer").answer_rows(list(last)),
+        "backward": lambda: checkpointed_backward(s),
+        "gather": lambda: s.wrapped.trace(tensors, memory="linear", edges="attention-gradient").gather(),
+        "flashtrace": lambda: span_of(s.rival, s.model, s.ids, s.span, lambda: forward(s)),
+    }
+    left_out = set() if s.tokens >= OFFLOADED_FROM else {"rollout-offload", "span-offload"}
+    return {name: task for name, task in tasks.items() if name in names and name not in left_out}
+
+
+def note_of(name: str, result: Any) -> str:
+    """What a result shows about itself: what rows sum to, or how far parts are from the whole."""
+    if name in ("rollout", "rollout-offload", "span", "span-offload", "rows"):
+        sums = result.values.sum(-1)
+        return f"rows sum to {sums.min():.5f} to {sums.max():.5f}" if sums.size > 1 else f"sums to {sums.item():.5f}"
+    if name in ("answer-pass", "frozen"):
+        gap = result.gap if name == "answer-pass" else result.provenance["evidence"]["gap"]
+        return f"parts add up to {gap:.0e}"
+    return ""
+
+
+def freed(device: Any) -> None:
+    """Gives back what tasks before left."""
+    import torch
+
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def measured(task: Task, device: Any) -> tuple[Any, float, float]:
+    """What a task returns, its seconds until the GPU is done, and its peak of memory in GiB above what was taken before."""
+    import torch
+
+    freed(device)
+    began = time.perf_counter()
+    if device.type != "cuda":
+        result, peak = peak_of(task)
+        return result, time.perf_counter() - began, peak / 1024
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    began = time.perf_counter()
+    result = task()
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    return result, seconds, (torch.cuda.max_memory_allocated() - before) / 2**30
+
+
+def failure(error: Exception) -> str:
+    """Why a task has no figures, in a line."""
+    import torch
+
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "out of memory"
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:200]
+
+
+def compared(s: Setting, names: list[str], rounds: int, layers: int, say: Callable[[str], None]) -> list[Row]:
+    """Rows of all tasks at one length."""
+    device = s.ids.device
+    tasks = tasks_of(s, names)
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
+    notes: dict[str, str] = dict.fromkeys(tasks, "")
+    failed: set[str] = set()
+    first = 0 if s.tokens <= WARM_WHOLE else 1
+    for number in range(first, rounds + 1):
+        for name, task in tasks.items():
+            if name in failed:
+                continue
+            try:
+                result, seconds, peak = measured(task, device)
+                notes[name] = note_of(name, result)
+            except Exception as e:  # whatever one task meets, the others' figures stay
+                notes[name] = failure(e)
+                failed.add(name)
+                say(f"{s.tokens} tokens: {name}: {notes[name]}")
+                continue
+            del result
+            if number:
+                figures[name].append((seconds, peak))
+                say(
+                    f"{s.tokens} tokens, round {number}: {name} {seconds:.3f} s, peak {peak:.2f} GiB {notes[name]}".rstrip()
+                )
+    return rows_of(s.tokens, layers, {k: v for k, v in figures.items() if k not in failed}, notes)
+
+
+def rows_of(
+    tokens: int, layers: int, figures: dict[str, list[tuple[float, float]]], notes: dict[str, str]
+) -> list[Row]:
+    """The figures of each task beside those of its baseline; a row without figures where it has none."""
+    seconds = {name: statistics.median(x for x, _ in some) for name, some in figures.items()}
+    peaks = {name: max(x for _, x in some) for name, some in figures.items()}
+
+    def ratio(values: dict[str, float], name: str, of: str) -> float | None:
+        return values[name] / values[of] if name in values and values.get(of, 0) > 0 else None
+
+    def row(name: str, note: str) -> Row:
+        goal = goal_of(name, tokens)
+        return Row(
+            name, tokens, layers, seconds.get(name), ratio(seconds, name, BASELINE), peaks.get(name),
+            ratio(peaks, name, BASELINE), note, goal, ratio(seconds, name, goal.of),
+        )  # fmt: skip
+
+    return [row(name, note) for name, note in notes.items()]
+
+
+def setting(shape: str, layers: int, longest: int, span: int, folder: str | None) -> Setting:
+    """The model, with as many random tokens as the longest run needs."""
     try:
         import torch
-        import triton  # noqa: F401
-        from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError as e:
         raise InputError(f"this benchmark needs torch and Triton, and {e.name} is not installed") from None
-    if not torch.cuda.is_available():
-        raise InputError("this benchmark needs a CUDA GPU, and torch sees none")
+    if shape not in ("8b", "tiny"):
+        raise InputError(f"shape {shape!r}: expected 8b or tiny")
+    rival = None if folder is None else core_of(folder)
+    if shape == "8b":
+        if not torch.cuda.is_available():
+            raise InputError("this benchmark needs a CUDA GPU, and torch sees none")
+        try:
+            import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+        except ImportError:
+            raise InputError("this benchmark needs torch and Triton, and triton is not installed") from None
     from attnflow import wrap
 
-    model = llama_8b(layers)
-    wrapped = wrap(model, name="Llama-3-8B's shape, random weights")
-    ids = torch.randint(5, 128000, (1, tokens), generator=torch.Generator().manual_seed(0)).cuda()
-    tensors = {"input_ids": ids}
+    model = llama_8b(layers) if shape == "8b" else tiny(layers)
+    model.requires_grad_(False)
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, model.config.vocab_size - 8, (1, longest), generator=draw).to(model.device)
+    name = "Llama-3-8B's shape, random weights" if shape == "8b" else "a small Llama, random weights"
+    return Setting(model, wrap(model, name=name), ids, span, rival)
 
-    def forward(backend: Any) -> Callable[[], Any]:
-        def task() -> Any:
-            with sdpa_kernel([backend]), torch.no_grad():
-                return model(**tensors, use_cache=False, logits_to_keep=1)
 
-        return task
+def warmed(s: Setting, names: list[str], say: Callable[[str], None]) -> None:
+    """Runs every task once on a short text."""
+    for name, task in tasks_of(s, names).items():
+        say(f"warming up: {name}")
+        with contextlib.suppress(Exception):  # it fails again where its row says so
+            task()
+            freed(s.ids.device)
 
-    def explained(offload: bool) -> Callable[[], Any]:
-        return lambda: wrapped.trace(tensors, memory="linear", queries=[-1], offload=offload).rollout()
 
-    tasks = {
-        "forward, cuDNN": forward(SDPBackend.CUDNN_ATTENTION),
-        "explained": explained(False),
-    }
-    with torch.no_grad():
-        wrapped.trace({"input_ids": ids[:, :4096]}, memory="linear").rollout()
-    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
-    for number in range(rounds):
-        for name, task in tasks.items():
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            result = task()
-            end.record()
-            torch.cuda.synchronize()
-            peak = (torch.cuda.max_memory_allocated() - before) / 2**30
-            measured[name].append((begin.elapsed_time(end) / 1000, peak))
-            say(f"round {number + 1}: {name} {measured[name][-1][0]:.2f} s, peak {peak:.1f} GiB")
-            if name == "explained":
-                say(f"row sums to {result.values.sum():.5f}")
-            del result
-    seconds = {name: statistics.median(s for s, _ in times) for name, times in measured.items()}
-    return [
-        {"what": name, "tokens": tokens, "layers": layers, "seconds": seconds[name],
-         "times": seconds[name] / seconds["forward, cuDNN"], "peak_gib": max(p for _, p in measured[name])}
-        for name in tasks
-    ]  # fmt: skip
+def run(
+    lengths: list[int],
+    names: list[str],
+    layers: int,
+    rounds: int,
+    span: int,
+    say: Callable[[str], None],
+    shape: str = "8b",
+    rival: str | None = None,
+) -> list[Row]:
+    """Every task at every length."""
+    if min(lengths) <= span + 1:
+        raise InputError(
+            f"{min(lengths)} tokens: expected more than the {span} that are explained, and a prompt of two"
+        )
+    whole = setting(shape, layers, max(lengths), span, rival)
+
+    def cut(n: int) -> Setting:
+        return Setting(whole.model, whole.wrapped, whole.ids[:, :n], span, whole.rival)
+
+    warmed(cut(min(max(WARM, span + 2), max(lengths))), names, say)
+    return [row for n in lengths for row in compared(cut(n), names, rounds, layers, say)]
+
+
+def names_of(tasks: str | None, rival: str | None) -> list[str]:
+    """The tasks that a user names, the baseline among them; all that can run by default."""
+    if tasks is None:
+        return [name for name in TASKS if name != "flashtrace" or rival is not None]
+    names = tasks.split(",")
+    if strange := [name for name in names if name not in TASKS]:
+        raise InputError(f"tasks {strange[0]!r}: expected some of {', '.join(TASKS)}")
+    if "flashtrace" in names and rival is None:
+        raise InputError("the task flashtrace needs the folder of its package: give --flashtrace")
+    also = {BASELINE, *((BACKWARD,) if "gather" in names else ())}
+    return [name for name in TASKS if name in names or name in also]
+
+
+def table_of(rows: list[Row]) -> Table:
+    table = Table("tokens", "task", "seconds", "× forward", "peak, GiB", "× forward's", "goal", "note")
+
+    def shown(value: float | None, digits: int) -> str:
+        return "" if value is None else f"{value:.{digits}f}"
+
+    for row in rows:
+        goal = row.goal
+        parts = [
+            "" if goal.times is None or goal.of == BASELINE else f"{shown(row.ratio, 2)} × {goal.of}",
+            "" if goal.times is None else f"≤ {goal.times:.2f}",
+            "" if goal.peak_times is None else f"peak ≤ {goal.peak_times:.0f} ×",
+            "" if goal.peak_gib is None else f"peak ≤ {goal.peak_gib:.0f} GiB",
+        ]
+        table.add_row(
+            f"{row.tokens:,}", row.what, shown(row.seconds, 3), shown(row.times, 3), shown(row.peak_gib, 2),
+            shown(row.peak_times, 2), ", ".join(filter(None, parts)), row.note,
+        )  # fmt: skip
+    return table
 
 
 def main(
-    tokens: Annotated[int, typer.Option(min=128, help="Length of the context.")] = 131072,
+    tokens: Annotated[str, typer.Option(help="Lengths of the context.")] = "5120,10240,131072",
     layers: Annotated[int, typer.Option(min=1, help="Of the model; Llama-3-8B has 32.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 2,
+    span: Annotated[int, typer.Option(min=1, help="How many of the last tokens are explained.")] = 256,
+    tasks: Annotated[str | None, typer.Option(help=f"Some of {', '.join(TASKS)}; all by default.")] = None,
+    flashtrace: Annotated[str | None, typer.Option(help="A folder that holds FlashTrace's package.")] = None,
+    shape: Annotated[str, typer.Option(hidden=True, help="8b; or tiny, on the CPU, to try the tasks.")] = "8b",
     as_json: AsJson = False,
 ) -> None:
     """A model of Llama-3-8B's shape explained on one GPU, beside its plain forward pass. Needs CUDA and Triton."""
-    rows = run(tokens, layers, rounds, progress)
+    lengths = numbers(tokens, "tokens")
+    rows = run(lengths, names_of(tasks, flashtrace), layers, rounds, span, progress, shape, flashtrace)
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    table = Table("what", "tokens", "layers", "seconds", "×", "peak, GiB")
-    for row in rows:
-        table.add_row(
-            row["what"], f"{row['tokens']:,}", str(row["layers"]), f"{row['seconds']:.2f}", f"{row['times']:.2f}",
-            f"{row['peak_gib']:.1f}",
-        )  # fmt: skip
-    Console().print(table)
+    Console(width=180).print(table_of(rows))
 
 
 if __name__ == "__main__":

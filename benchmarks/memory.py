@@ -35,9 +35,11 @@ def peak_of(task: Callable[[], Any]) -> tuple[Any, float]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    result = task()
-    over.set()
-    watcher.join()
+    try:
+        result = task()
+    finally:  # or the watcher of a task that fails would watch for ever
+        over.set()
+        watcher.join()
     return result, (max(peak, resident()) - before) / 2**20
 
 
