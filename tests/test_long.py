@@ -23,6 +23,7 @@ from attnflow.edges import EDGES  # noqa: E402
 from helpers.architectures import ARCHITECTURES, LLAMA, built, hf, ids  # noqa: E402
 from helpers.double import in_double, sharpened  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
+from helpers.wide import Living  # noqa: E402
 
 N = 13
 VALUED = ("head-norm", "projection")
@@ -368,6 +369,27 @@ def test_layers_come_while_the_one_above_is_used_and_two_at_a_time() -> None:
         ("bring", 0), ("use", 0), ("ended", 1),
     ]  # fmt: skip
     assert [o.number for o in downwards(layers, None)] == [3, 2, 1, 0] and list(downwards([], yard)) == []
+
+
+@pytest.mark.parametrize("edges", [None, *VALUED])
+@pytest.mark.parametrize("name", ["BertModel", "LlamaForCausalLM"])
+def test_nothing_square_is_made(name: str, edges: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """n×n is 589,824 numbers, and 4 heads × n × width 98,304; a text of 768 positions has 36,864 in its widest state."""
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 1 << 17)
+    monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 1 << 17)
+    sizes = {**LLAMA, "max_position_embeddings": 768}
+    sizes = sizes if "Llama" in name else {k: v for k, v in sizes.items() if k != "num_key_value_heads"}
+    wrapped = af.wrap(hf(name, **sizes)())
+    wrapped.trace(given(20), memory="linear", edges=edges)
+    peaks = []
+    for n in (384, 768):
+        with Living() as alive:
+            trace = wrapped.trace(given(n), memory="linear", edges=edges, queries=[{-1: 1.0, 5: 1.0}, 7])
+            trace.rollout()
+            trace.columns()
+        assert n * 48 <= alive.largest <= n * 48 * 2
+        peaks.append(alive.peak)
+    assert peaks[1] < 2.1 * peaks[0]
 
 
 @pytest.mark.parametrize("edges", [None, *VALUED])

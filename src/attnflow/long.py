@@ -410,8 +410,8 @@ def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
     _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN, None)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
     for operands in descend():
-        whole = operands.scores.weights(0, n).mean(1).float()
-        gap = float((step(operands.scores, rows) - rows @ whole).abs().max())
+        whole = operands.scores.weights(0, n).mean(1)
+        gap = float((step(operands.scores, rows) - rows.to(whole) @ whole).abs().max())
         if gap > (2e-2 if half(model.dtype) else 1e-4):
             raise ModelError(
                 f'layer {operands.number} by memory="linear" differs from its matrix by {gap:.3g}: trace with '

@@ -46,6 +46,42 @@ def test_same_as_on_the_cpu(name: str, dtype: torch.dtype) -> None:
         np.testing.assert_allclose(one[0], graph.rollout(query=-1, layer=-1).values[0], atol=slack)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("edges", ["mean", "head-norm", "projection"])
+@pytest.mark.parametrize("name", ["BERT", "Llama", "Mistral", "gpt-oss", "large heads"])
+def test_edges_without_matrices_are_those_of_the_cpu(name: str, edges: str, dtype: torch.dtype) -> None:
+    texts = [{"input_ids": ids(n, n)} for n in (500, 130, 321)]
+    options = {"memory": "linear", "edges": edges, "queries": [0, {-1: 0.5, 100: 0.25, 7: 0.25}], "layers": [-1, 0]}
+    cpu, gpu = af.wrap(MODELS[name]()), af.wrap(MODELS[name]().to("cuda", dtype))
+    expected = [cpu.trace(text, **options) for text in texts]
+    slack = 2e-5 if dtype == torch.float32 else 4e-2
+    for offload in (False, True):
+        alone = [gpu.trace(text, offload=offload, **options) for text in texts]
+        for traces in (alone, gpu.trace(texts, offload=offload, **options)):
+            for one, found in zip(expected, traces, strict=True):
+                for _ in range(2):  # what was brought back once can be brought back again
+                    np.testing.assert_allclose(found.rollout().values, one.rollout().values, atol=slack)
+                np.testing.assert_allclose(found.raw().values, one.raw().values, atol=slack)
+                columns = one.columns().values
+                np.testing.assert_allclose(found.columns().values, columns, atol=slack * columns.max())
+
+
+def test_offloaded_layers_leave_the_device() -> None:
+    """Of sixteen layers two are there at a time, on the way up and on the way down."""
+    sizes = {**LLAMA, "hidden_size": 512, "num_hidden_layers": 16, "max_position_embeddings": 1 << 15}
+    model = af.wrap(hf("LlamaForCausalLM", **sizes)().to("cuda", torch.bfloat16))
+    model.trace({"input_ids": ids(64)}, memory="linear", edges="projection", offload=True).rollout()
+    peaks = {}
+    for offload in (False, True):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        model.trace({"input_ids": ids(1 << 15)}, memory="linear", edges="projection", offload=offload).rollout()
+        peaks[offload] = torch.cuda.max_memory_allocated() - before
+    layer = (1 << 15) * (512 + 256 + 512 + 256) * 2  # queries, keys, directions and values
+    assert peaks[True] < peaks[False] - 8 * layer
+
+
 def test_memory_is_linear() -> None:
     model = af.wrap(
         hf("LlamaForCausalLM", **{**LLAMA, "hidden_size": 512, "max_position_embeddings": 1 << 16})().to(

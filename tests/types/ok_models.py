@@ -20,6 +20,7 @@ assert_type(model.trace("the key", keep_heads=True, edges="alti"), af.Trace)
 linear = model.trace("the key to the cabinets", memory="linear", queries=[-1])
 assert_type(linear, af.LinearTrace)
 assert_type(linear.rollout(), af.TokenAttention)
+assert_type(model.trace(["the key", "the keys"], memory="linear", queries={-1: 0.5, -2: 0.5}), list[af.LinearTrace])
 
 result = trace.flow(query="[CLS]")
 assert_type(result, af.TokenAttention)
