@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,23 +14,30 @@ from rich.table import Table
 
 from attnflow.capture.silence import silence
 from attnflow.cli.options import AsJson, numbers, progress
+from attnflow.errors import InputError
 from benchmarks.command import run_command
 from benchmarks.memory import in_process, peak_of
 
+if TYPE_CHECKING:
+    from attnflow.model import Model
 
-def long(lengths: list[int], folder: str, gguf: str | None, say: Callable[[str], None]) -> list[dict[str, float]]:
-    """A decoder explained with memory="linear": seconds of the plain forward pass, of trace and rollout, and the peak."""
+
+ROW, SPAN = "rollout, row", "head-norm, span"
+
+
+def long(
+    lengths: list[int], folder: str, gguf: str | None, span: int, rounds: int, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """A decoder explained with memory="linear": seconds of the plain forward pass and of each way to explain; peaks."""
     rows = []
     for n in lengths:
         say(f"{n} tokens")
-        rows.append(in_process("benchmarks.long_cpu:explained", n, folder, gguf))
+        rows += in_process("benchmarks.long_cpu:explained", n, folder, gguf, span, rounds)
     return rows
 
 
 def one_layer(lengths: list[int], rounds: int = 3) -> list[dict[str, float]]:
     """Pᵀ·r of one causal layer of 9 heads of 64, 3 of keys: in blocks of queries, and by SDPA's backward pass."""
-    import time
-
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -64,50 +72,72 @@ def one_layer(lengths: list[int], rounds: int = 3) -> list[dict[str, float]]:
     return rows
 
 
-def explained(n: int, folder: str, gguf: str | None) -> dict[str, float]:
-    import time
-
+def explained(n: int, folder: str, gguf: str | None, span: int, rounds: int) -> list[dict[str, Any]]:
     import torch
 
     from attnflow import load
     from benchmarks.graphs import PASSAGE
 
-    model = load(folder, gguf_file=gguf, dtype="float32")
+    model = load(folder, gguf_file=gguf, dtype="float32", device="cpu")
     tokenizer: Any = model.tokenizer
     ids = tokenizer(PASSAGE.replace("\n", " "))["input_ids"]
-    tensors = {"input_ids": torch.tensor([(ids * (n // len(ids) + 1))[:n]])}
-    model.trace({"input_ids": tensors["input_ids"][:, :64]}, memory="linear")
-    began = time.perf_counter()
-    with torch.no_grad():
-        model.model(**tensors, use_cache=False, logits_to_keep=1)
-    forward = time.perf_counter() - began
+    return compared(model, torch.tensor([(ids * (n // len(ids) + 1))[:n]]), span, rounds)
 
-    def rollout() -> Any:
-        return model.trace(tensors, memory="linear", queries=[-1]).rollout()
 
-    began = time.perf_counter()
-    result, peak = peak_of(rollout)
-    seconds = time.perf_counter() - began
-    return {
-        "tokens": n,
-        "forward_s": forward,
-        "explained_s": seconds,
-        "peak_mb": peak,
-        "matrices_mb": model.model.config.num_hidden_layers * n * n * 4 / 2**20,
-        "sum": float(result.values.sum()),
+def compared(model: Model, ids: Any, span: int, rounds: int) -> list[dict[str, Any]]:
+    """Medians over rounds, in which the forward pass, a row and a span of the last tokens run in turn."""
+    import torch
+
+    n = int(ids.shape[1])
+    tensors = {"input_ids": ids}
+    weights = dict.fromkeys(range(n - span, n), 1 / span)
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return model.model(**tensors, use_cache=False, logits_to_keep=1)
+
+    tasks: dict[str, Callable[[], Any]] = {
+        "forward": forward,
+        ROW: lambda: model.trace(tensors, memory="linear", queries=[-1]).rollout(),
+        SPAN: lambda: model.trace(tensors, memory="linear", queries=weights, edges="head-norm").rollout(),
     }
+    for edges in (None, "head-norm"):  # the first time, the model is checked
+        model.trace({"input_ids": ids[:, :64]}, memory="linear", edges=edges).rollout()
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    peaks, sums = dict.fromkeys(tasks, 0.0), dict.fromkeys(tasks, 0.0)
+    for _ in range(rounds):
+        for name, task in tasks.items():
+            began = time.perf_counter()
+            result, peak = peak_of(task)
+            seconds[name].append(time.perf_counter() - began)
+            peaks[name] = max(peaks[name], peak)
+            sums[name] = 0.0 if name == "forward" else float(result.values.sum())
+            del result
+    medians = {name: statistics.median(some) for name, some in seconds.items()}
+    matrices = model.model.config.num_hidden_layers * n * n * 4 / 2**20
+    return [
+        {"tokens": n, "what": name, "forward_s": medians["forward"], "explained_s": medians[name],
+         "times": medians[name] / medians["forward"], "forward_peak_mb": peaks["forward"], "peak_mb": peaks[name],
+         "matrices_mb": matrices, "sum": sums[name]}
+        for name in (ROW, SPAN)
+    ]  # fmt: skip
 
 
 def main(
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
     gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
     lengths: Annotated[str, typer.Option(help="Tokens.")] = "1024,2048,4096,8192",
+    span: Annotated[int, typer.Option(min=1, help="How many of the last tokens a span has.")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """A decoder's long context explained on the CPU with memory="linear": time, and peak memory. Needs Linux."""
     silence()
-    layers = one_layer(numbers(lengths, "lengths"))
-    rows = long(numbers(lengths, "lengths"), model, gguf, progress)
+    counts = numbers(lengths, "lengths")
+    if min(counts) < span:
+        raise InputError(f"{min(counts)} tokens: expected at least the {span} of a span")
+    layers = one_layer(counts)
+    rows = long(counts, model, gguf, span, rounds, progress)
     if as_json:
         print(json.dumps({"model": rows, "one layer": layers}, indent=1))
         return
@@ -118,13 +148,14 @@ def main(
             f"{row['tokens']:,.0f}", f"{row['blocks_s']:.3f}", f"{row['backward_s']:.3f}", f"{times:.2f}",
             f"{row['difference']:.0e}",
         )  # fmt: skip
-    table = Table("tokens", "forward, s", "explained, s", "×", "peak, MB", "one matrix a layer would be, MB")
-    for row in rows:
+    table = Table("tokens", "what", "forward, s", "explained, s", "×", "peak, MB", "forward's", "matrices, MB")
+    for one in rows:
         table.add_row(
-            f"{row['tokens']:,.0f}", f"{row['forward_s']:.1f}", f"{row['explained_s']:.1f}",
-            f"{row['explained_s'] / row['forward_s']:.2f}", f"{row['peak_mb']:,.0f}", f"{row['matrices_mb']:,.0f}",
+            f"{one['tokens']:,.0f}", one["what"], f"{one['forward_s']:.1f}", f"{one['explained_s']:.1f}",
+            f"{one['times']:.2f}", f"{one['peak_mb']:,.0f}", f"{one['forward_peak_mb']:,.0f}",
+            f"{one['matrices_mb']:,.0f}",
         )  # fmt: skip
-    Console().print(table, alone)
+    Console(width=110).print(table, alone)
 
 
 if __name__ == "__main__":
