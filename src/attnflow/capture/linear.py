@@ -58,8 +58,10 @@ def attention_output(scores: Scores, value: Tensor, before: Stored | None = None
     elif plain is None or scores.before is not None:
         out = torch.cat([mixed(scores.weights(*block), value, before) for block in scores.blocks()], dim=1)
     elif _hands_out(scores, value):
+        groups = scores.query.shape[1] // scores.key.shape[1]
+        key, values = (x if groups == 1 else x.repeat_interleave(groups, 1) for x in (scores.key, value))
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            scores.query, scores.key, value, 0.0, plain == "causal", scale=scores.scale
+            scores.query, key, values, 0.0, plain == "causal", scale=scores.scale
         )
         out, operands = out.transpose(1, 2), replace(scores, lse=lse)
     else:
