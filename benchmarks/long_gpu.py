@@ -159,14 +159,27 @@ def forward(s: Setting) -> Any:
         return s.model(input_ids=s.ids, use_cache=False, logits_to_keep=1)
 
 
-def checkpointed_backward(s: Setting) -> Any:
-    """The gradient of the last position's largest logit, down to the embeddings; each layer runs a second time for it."""
+def checkpointed_backward(s: Setting) -> tuple[Any, str]:
+    """The gradient of the last position's largest logit, down to the embeddings, and whose attention passed it on.
+
+    Each layer runs a second time for it. Where cuDNN has no backward pass for these heads, torch's own choice takes over.
+    """
+    try:
+        with on_cudnn(s.ids.device):
+            return _gradient(s), "cuDNN" if s.ids.device.type == "cuda" else "torch"
+    except RuntimeError as e:
+        if "No available kernel" not in str(e):
+            raise
+    return _gradient(s), "torch, as cuDNN refuses"
+
+
+def _gradient(s: Setting) -> Any:
     import torch
 
     s.model.gradient_checkpointing_enable({"use_reentrant": False})
     s.model.train()  # or nothing is checkpointed; this model has no dropout
     try:
-        with on_cudnn(s.ids.device), torch.enable_grad():
+        with torch.enable_grad():
             states = s.model.get_input_embeddings()(s.ids).detach().requires_grad_()
             logits = s.model(inputs_embeds=states, use_cache=False, logits_to_keep=1).logits
             return torch.autograd.grad(logits[0, -1].float().max(), states)[0]
@@ -238,6 +251,8 @@ def note_of(name: str, result: Any) -> str:
     if name in ("answer-pass", "frozen"):
         gap = result.gap if name == "answer-pass" else result.provenance["evidence"]["gap"]
         return f"parts add up to {gap:.0e}"
+    if name == BACKWARD:
+        return f"attention by {result[1]}"
     return ""
 
 

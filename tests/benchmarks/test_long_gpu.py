@@ -18,6 +18,7 @@ from benchmarks.long_gpu import (
     checkpointed_backward,
     goal_of,
     names_of,
+    note_of,
     rows_of,
     run,
     setting,
@@ -63,11 +64,23 @@ def test_the_baseline_of_gradients_runs_each_layer_twice_and_leaves_the_model_as
     s = small()
     calls: list[int] = []
     s.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
-    gradient = checkpointed_backward(s)
+    gradient, _ = checkpointed_backward(s)
     assert len(calls) == 2 and not s.model.training and not s.model.is_gradient_checkpointing
     states = s.model.get_input_embeddings()(s.ids).detach().requires_grad_()
     logits = s.model(inputs_embeds=states).logits[0, -1]
     torch.testing.assert_close(gradient, torch.autograd.grad(logits.max(), states)[0])
+
+
+def test_the_baseline_of_gradients_says_where_cudnn_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(device: object) -> None:
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    s = small()
+    gradient, _ = checkpointed_backward(s)
+    monkeypatch.setattr("benchmarks.long_gpu.on_cudnn", refusing)
+    again, by = checkpointed_backward(s)
+    assert by == "torch, as cuDNN refuses" and note_of("backward", (again, by)) == f"attention by {by}"
+    torch.testing.assert_close(again, gradient)
 
 
 def test_long_contexts_are_also_explained_with_layers_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
