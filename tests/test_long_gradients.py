@@ -12,7 +12,8 @@ import transformers
 
 import attnflow as af
 from attnflow.edges.weights import answer_rows, attention_gradient, evidence_graph, mean, signed_edges
-from helpers.layer_models import MODELS, built, ids_of, model
+from attnflow.errors import ModelError
+from helpers.layer_models import IDS, MODELS, built, ids_of, model
 from helpers.small_models import TEXT, bert, gpt2
 from helpers.wide import Living, Wide
 
@@ -206,6 +207,31 @@ def test_a_whole_gather_makes_nothing_square(name: str, edges: str) -> None:
 def test_gather_is_about_an_answer(options: Any, sentence: str) -> None:
     with pytest.raises(af.InputError, match=sentence):
         gpt2().trace(TEXT, memory="linear", **options).gather()
+
+
+class Passing(torch.nn.Module):
+    """Adds what the first layer gave to what this one gives: states that no layer is called with."""
+
+    def __init__(self, inner: Any, states: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.inner, self.states = inner, states
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 0.5 * self.states[-1]
+
+
+def test_what_passes_beside_the_states_is_refused() -> None:
+    """The layer gives the same when it runs again, because what it took is still there; its gradient is not."""
+    module, states = built("LlamaForCausalLM").float(), [torch.zeros(())]
+    module.model.layers[0].register_forward_hook(lambda m, args, out: states.append(out))
+    module.model.layers[2].mlp = Passing(module.model.layers[2].mlp, states)
+    wrapped = af.wrap(module)
+    sentence = (
+        "gradients of LlamaForCausalLM layer by layer differ from those of one pass by .* of them at layer 0: some"
+    )
+    for edges in ("attention-gradient", "answer"):
+        with pytest.raises(ModelError, match=sentence):
+            wrapped.trace({"input_ids": IDS}, memory="linear", edges=edges)
 
 
 def test_mistakes() -> None:

@@ -13,18 +13,20 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from attnflow.capture.check import Checked
+from attnflow.capture.check import Checked, half
 from attnflow.capture.frozen import Evidence, run_frozen
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
 from attnflow.capture.layer_gradients import Descent, run_layers
+from attnflow.capture.linear import pass_down
 from attnflow.capture.offload import Lane
 from attnflow.capture.passes import Pass
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Batch, Runner
+from attnflow.capture.verify import kind_of, probe
 from attnflow.edges.weights import EDGES as EDGES
-from attnflow.edges.weights import Edges, rows
-from attnflow.errors import InputError
+from attnflow.edges.weights import Edges, attention_gradient, rows
+from attnflow.errors import InputError, ModelError
 from attnflow.importance.question import Question, check_difference, check_of, logits_at, question_of, score
 
 PassT = TypeVar("PassT", bound=Pass)
@@ -171,6 +173,10 @@ def explained(
     """
     check_of(of)
     frozen = name == "answer"
+    kind = f"{kind_of(encoded)}, by layers"
+    if kind not in model.checked_linear:
+        _verify_layers(model, encoded, checked)
+        model.checked_linear.add(kind)
     layers = run_layers(model, encoded, checked, frozen=frozen, lane=lane)
     question = _question(layers.batch, answer)
     if question is None:
@@ -180,6 +186,31 @@ def explained(
     about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
     descent = layers.descent(_score_of(model, question, of))
     return layers.batch, Explained(descent, about, question.place, checked.causal)
+
+
+def _verify_layers(model: Runner, encoded: Encoded, checked: Checked) -> None:
+    """Gradients layer by layer against those of one pass, on the first tokens of the text.
+
+    What passes between layers besides the states, such as keys that layers share, has gradients too.
+    """
+    tensors = probe(encoded.tensors)
+    some = Encoded(tensors, ("",) * int(tensors["input_ids"].shape[1]))
+
+    def likeliest(logits: Tensor) -> Tensor:
+        return logits.double().flatten(0, -2)[-1].max()
+
+    descent = run_layers(model, some, checked, frozen=False).descent(likeliest)
+    whole = attention_gradient(traced_encoding(model, some, "attention-gradient", likeliest, {}))
+    for o in descent.operands():
+        expected = whole[o.number].sum(0)  # [key]
+        every = expected.new_ones(1, 1, len(expected))
+        gap = float((pass_down(o.scores, every, o.weighing)[0, 0] - expected).abs().max() / whole.sum(1).max())
+        if not gap <= (0.2 if half(model.dtype) else 1e-3):
+            raise ModelError(
+                f"gradients of {type(model.model).__name__} layer by layer differ from those of one pass by {gap:.2g} of "
+                f"them at layer {o.number}: something passes between its layers besides the states. Trace with "
+                'memory="graph"'
+            )
 
 
 def look_inside(
