@@ -137,10 +137,12 @@ class Answer:
         if not isinstance(method, str) or method not in METHODS:
             raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
         if method == METHOD:
-            parts = self._rows.prompt[tokens]  # a copy
-            parts[:, [] if signed else self._left_out] = 0
-            by_unit = by_units(parts, [*units.groups, units.rest(parts.shape[1])])
-            merged = by_unit.sum(0) if signed else mean_shares(by_unit)
+            parts = self._rows.prompt
+            groups = [*units.groups, units.rest(parts.shape[1])]
+            if signed:
+                merged = by_units(parts[tokens].sum(0, dtype=np.float64), groups)
+            else:
+                merged = mean_shares((parts[token] for token in tokens), groups, self._left_out)
             about = {**self._evidence(tokens), "outside": float(merged[-1]), "values": LOG_ODDS if signed else SHARES}
             merged = merged[:-1]
         else:
@@ -160,7 +162,7 @@ class Answer:
         The inputs are the tokens of both, told apart by ``parts``. Rows are shares; ``signed`` gives parts of each token's
         log-odds, which add up to it with what ``provenance["evidence"]`` says sits in constants.
         """
-        both = np.concatenate([self._rows.prompt, self._rows.answer], 1)
+        both = np.concatenate([self._rows.prompt, self._rows.answer], 1, dtype=np.float64)
         values = both if signed else shares(both, self._left_out)
         about = {**self._evidence(), "values": LOG_ODDS if signed else SHARES}
         return self._over_both(values, list(range(len(self.ids))), about)
@@ -175,7 +177,7 @@ class Answer:
         if hops != "all" and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
             raise InputError(f'hops={hops!r}: expected an int of at least 0, or "all"')
         tokens, units = self._span(span), self._units(unit)
-        rows = shares(np.concatenate([self._rows.prompt, self._rows.answer], 1), self._left_out)
+        rows = shares(np.concatenate([self._rows.prompt, self._rows.answer], 1, dtype=np.float64), self._left_out)
         n = len(self.prompt.ids)
         start = rows[tokens].mean(0)
         start = start / (start.sum() or 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,15 +55,21 @@ def shares(parts: Floats, left_out: Sequence[int] = ()) -> Floats:
     return divided
 
 
-def mean_shares(parts: Floats) -> Floats:
-    """The sum over rows of their shares, divided by its own sum: each row that has any counts alike.
+def mean_shares(rows: Iterable[Floats], groups: Sequence[Sequence[int]], left_out: Sequence[int] = ()) -> Floats:
+    """The mean over rows of the shares of units: each row that has any counts alike. ``left_out`` tokens give nothing.
 
-    >>> mean_shares(np.array([[3.0, -2.0, 1.0], [-1.0, 2.0, 0.0]]))
+    One row at a time: those of a long prompt are larger together than what a CPU has at hand.
+
+    >>> mean_shares(np.array([[3.0, -2.0, 1.0], [-1.0, 2.0, 0.0]]), [(0,), (1,), (2,)])
     array([0.375, 0.5  , 0.125])
     """
-    positive = np.clip(parts, 0, None)
-    total = positive.sum(-1)
-    return shares((1 / np.where(total == 0, 1, total)) @ positive)
+    unit_sums = _summing(groups)
+    total = np.zeros(len(groups))
+    for row in rows:
+        kept = row.astype(np.float64)  # a copy
+        kept[list(left_out)] = 0
+        total += shares(unit_sums(kept))
+    return shares(total)
 
 
 def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
@@ -72,17 +78,27 @@ def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
     >>> by_units(np.array([0.1, 0.2, 0.7]), [(0,), (1, 2)])
     array([0.1, 0.9])
     """
+    return _summing(groups)(values)
+
+
+def _summing(groups: Sequence[Sequence[int]]) -> Callable[[Floats], Floats]:
     tokens = np.array([token for group in groups for token in group], dtype=np.int64)
-    sizes = np.array([len(group) for group in groups])
-    sums = np.zeros((*values.shape[:-1], len(groups)))
-    if not len(tokens):
+    sizes = np.array([len(group) for group in groups], dtype=np.int64)
+    filled = np.flatnonzero(sizes)
+    starts = (np.cumsum(sizes) - sizes)[filled]
+    places = slice(len(filled)) if np.array_equal(filled, np.arange(len(filled))) else filled
+    in_order = np.array_equal(tokens, np.arange(len(tokens)))
+
+    def unit_sums(values: Floats) -> Floats:
+        sums = np.zeros((*values.shape[:-1], len(groups)))
+        if len(tokens):
+            # most units cover the text in its order: no copy
+            chosen = values if in_order and len(tokens) == values.shape[-1] else values[..., tokens]
+            alone = len(tokens) == len(starts)
+            sums[..., places] = chosen if alone else np.add.reduceat(chosen, starts, -1, dtype=np.float64)
         return sums
-    if not np.array_equal(tokens, np.arange(values.shape[-1])):  # most units cover the text in its order: no copy
-        values = values[..., tokens]
-    ends = np.cumsum(sizes)
-    filled = sizes > 0
-    sums[..., filled] = values if len(tokens) == filled.sum() else np.add.reduceat(values, (ends - sizes)[filled], -1)
-    return sums
+
+    return unit_sums
 
 
 def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tuple[Floats, Floats]:

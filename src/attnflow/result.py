@@ -421,6 +421,8 @@ def _flags(argument: Any, size: int) -> tuple[bool, ...]:
 
 def _word_ids(argument: Any, size: int, words: int) -> tuple[int | None, ...]:
     entries = _sequence(argument, "word_ids", "ints and None", size, "inputs")
+    if set(map(type, entries)) == {int} and 0 <= min(entries) <= max(entries) < words:
+        return tuple(entries)
     numbers = positions([i for i in entries if i is not None], "word_ids")
     for number in numbers:
         if not 0 <= number < words:

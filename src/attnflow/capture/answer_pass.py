@@ -44,14 +44,15 @@ SHORT = 12
 class Parts:
     """How the log-odds of answer tokens split: ``Σ log_odds = Σ prompt + Σ answer + rest``, signed.
 
-    log_odds: [answer token]. prompt, answer: [answer token, token of the prompt or the answer], what comes from there.
+    log_odds: [answer token]. prompt, answer: [answer token, token of the prompt or the answer], what comes from there, in
+    the precision in which it was added up: those of a long prompt are large.
     rest: what biases, the score's own constant and the decoder's start hold, over all rows. gap: how far the parts are
     from the whole. layers: [layer, answer token, token of the prompt, then of the answer], where asked for.
     """
 
     log_odds: Floats
-    prompt: Floats
-    answer: Floats
+    prompt: NDArray[np.floating[Any]]
+    answer: NDArray[np.floating[Any]]
     rest: float
     gap: float
     layers: Floats | None = None
@@ -96,20 +97,20 @@ class AnswerPass:
                 for read, crossed in zip(evidence.layers, crossings, strict=True)
             ]
             layers = torch.stack(both).numpy()
-        rest = evidence.constants + float(start.sum())
+        rest = evidence.constants + float(start.sum(dtype=torch.float64))
         odds: Floats = evidence.scored.double().cpu().numpy()
         return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
 
     def _columns(self, read: Tensor, own: Tensor, crossed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """[row, key] as columns of the prompt, of the answer, and of the decoder's start, in double precision.
+        """[row, key] as columns of the prompt, of the answer, and of the decoder's start.
 
         own: what stands for what a position reads from itself.
         """
-        read = read.cpu().double()  # nobody else has it
+        read = read.cpu()  # nobody else has it
         places = torch.arange(len(own))
-        read[places, places + self.frozen.prefix + self.rows.start] = own
+        read[places, places + self.frozen.prefix + self.rows.start] = own.to(read.dtype)
         if crossed is not None:
-            prompt, answer, start = crossed.cpu().double(), read[:, 1:], read[:, 0]
+            prompt, answer, start = crossed.cpu(), read[:, 1:], read[:, 0]
         else:
             prompt, answer, start = read[:, : self.length], read[:, self.length :], torch.zeros(1)
         # nobody reads the last token

@@ -385,8 +385,8 @@ def prompt_of_ids(model: Runner, ids: Sequence[int]) -> Prompt:
     size = len(numbers)
     if model.tokenizer is None:
         names = tuple(map(str, numbers))
-        starts = accumulate((len(name) + 1 for name in names[:-1]), initial=0)
-        offsets = tuple((start, start + len(name)) for start, name in zip(starts, names, strict=True))
+        ends = accumulate(map(len, names), lambda end, length: end + 1 + length)  # a space stands between two
+        offsets = tuple((end - len(name), end) for end, name in zip(ends, names, strict=True))
         words = tuple(range(size))
         return Prompt(
             tuple(numbers), " ".join(names), offsets, names, (False,) * size, words, names, template=(False,) * size
