@@ -9,6 +9,7 @@ load, wrap        a model, of which trace(text) gives all of this with tokens, w
                   gradient(text) what each token is worth; load() without a name is a model of the paper's kind
                   answer(prompt) is what a language model writes, and where it came from: an Answer
 evaluate          how well views rank tokens as importance does: evaluate.evaluate(model, texts, labels)
+column_sums       how much attention each key gets, from queries and keys alone; log_sum_exp gives the rows' denominators
 TokenAttention    what comes out: values with their labels; shows and saves itself
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from attnflow import importance as importance
     from attnflow import view as view
     from attnflow.answer import Answer
+    from attnflow.attention_sums import column_sums, log_sum_exp
     from attnflow.capture.paged import PagedCache
     from attnflow.capture.passes import Prediction
     from attnflow.long import LinearTrace
@@ -52,8 +54,10 @@ __all__ = [
     "TokenAttention",
     "Trace",
     "attention_graph",
+    "column_sums",
     "flow",
     "load",
+    "log_sum_exp",
     "max_flow",
     "merge",
     "rollout",
@@ -68,12 +72,14 @@ if not TYPE_CHECKING:  # a checker sees the names themselves, and none besides
         """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
         if name in ("corpus", "evaluate", "importance", "view"):
             return importlib.import_module(f"attnflow.{name}")
-        if name not in ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Trace", "load", "wrap"):
+        room = {"PagedCache": "capture.paged", "Prediction": "capture.passes"}.get(name, "model")
+        if name in ("column_sums", "log_sum_exp"):
+            room = "attention_sums"
+        elif name not in ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Trace", "load", "wrap"):
             raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
         try:
             import torch  # noqa: F401
             import transformers  # noqa: F401
         except ImportError as e:
             raise ImportError(f"attnflow.{name} needs {e.name}: pip install 'attnflow[models]'") from e
-        room = {"PagedCache": "capture.paged", "Prediction": "capture.passes"}.get(name, "model")
         return getattr(importlib.import_module(f"attnflow.{room}"), name)

@@ -250,8 +250,8 @@ def _sum_row(
         seen = (at_k < keys)[None, :] & (at_q >= 0)[:, None]
         if CAUSAL:
             seen = seen & (at_k[None, :] <= at_q[:, None] + offset)
-        s = gl.where(seen, s, -1e30 / scale)
-        top, total = _add_tile(s, top, total, scale, TILE)
+        # Scaled first: what is hidden must be exactly as low as where the maximum begins, or exp2 of their gap overflows.
+        top, total = _add_tile(gl.where(seen, s * scale, -1e30), top, total, 1.0, TILE)
     highest = gl.max(top, 1)
     total = gl.sum(total * gl.exp2(top - gl.expand_dims(highest, 1)), 1)
     sums = highest + gl.log2(total)

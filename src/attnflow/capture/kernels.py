@@ -23,7 +23,12 @@ LOG2E = 1.4426950408889634
 GLUON = "3.6."  # the Triton whose experimental language `hopper` is written in
 
 
-def transposed_product(
+def transposed_product(query: Tensor, key: Tensor, lse: Tensor, r: Tensor, **options: Any) -> Tensor:
+    """The mean over heads of `head_sums`: float32 [batch, keys]."""
+    return head_sums(query, key, lse, r, **options).mean(1)
+
+
+def head_sums(
     query: Tensor,
     key: Tensor,
     lse: Tensor,
@@ -35,7 +40,7 @@ def transposed_product(
     softcap: float | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """``out[b, k] = mean over heads of Σ_q r[b, q] · exp(s[b, h, q, k] - lse[b, h, q])``.
+    """``out[b, h, k] = Σ_q r[b, q] · exp(s[b, h, q, k] - lse[b, h, q])``.
 
     query: [batch, heads, queries, size]; key: [batch, kv heads, keys, size], each shared by ``heads / kv heads`` heads.
     lse: [batch, heads, queries], of the scores as the model's softmax saw them. Where it is not finite, the query has no
@@ -45,7 +50,7 @@ def transposed_product(
         side if causal and to both if not.
     bias: added to the scores, broadcast to [batch, heads, queries, keys]; -inf and the lowest number of its type mask.
 
-    Returns float32 [batch, keys].
+    Returns float32 [batch, heads, keys].
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
@@ -53,7 +58,7 @@ def transposed_product(
     if window is None and not softcap and bias is None:
         fast = hopper_kernels(query)
         if fast is not None and copied(query) and aligned(key):
-            return fast.sums(query, key, shift, scale * LOG2E, causal).mean(1)
+            return fast.sums(query, key, shift, scale * LOG2E, causal)
     out = torch.empty((batch, heads, keys), dtype=torch.float32, device=query.device)
     block_k, block_q, warps, stages = _tiles(query.dtype, size, bias is not None)
     _transposed_product[(triton.cdiv(keys, block_k), heads, batch)](
@@ -65,7 +70,7 @@ def transposed_product(
         SIZE=size, BLOCK_D=max(16, triton.next_power_of_2(size)), BLOCK_K=block_k, BLOCK_Q=block_q,
         PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return out.mean(1)
+    return out
 
 
 def log_sum_exp(

@@ -42,6 +42,9 @@ class Operands:
 EDGE_BYTES = 512 << 20
 """How much room the edges of some queries may take on a GPU, [query, key] with the heads added up."""
 
+HEAD_BYTES = 16 << 20
+"""How much room the weights of all heads may take where each head is summed by itself."""
+
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -167,14 +170,42 @@ def _pieces(scores: Scores, weighing: Weighing) -> Iterator[tuple[Scores, Weighi
 def step(scores: Scores, rows: Tensor) -> Tensor:
     """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key], float32."""
     scores = _beside(scores, rows)
-    if rows.shape[1] == 1 and _has_kernels(scores) and not _irregular(scores) and not scores.few(rows):
+    if rows.shape[1] == 1 and _has_kernels(scores) and not _irregular(scores):
         from attnflow.capture import kernels
 
-        if bool((rows >= 0).all()):  # weights below zero come down by other means
+        touched, below = torch.stack([(rows != 0).sum(), (rows < 0).sum()]).tolist()  # asks the GPU once
+        if touched > FEW and not below:  # a few queries, and weights below zero, come down by other means
             options = _options(scores)
             row = kernels.transposed_product(scores.query, scores.key, _lse(scores), rows[:, 0], **options)
             return row[:, None].to(rows.dtype)
     return pass_down(scores, rows, Weighing(1 / scores.query.shape[1]))
+
+
+def head_sums(scores: Scores, rows: Tensor) -> Tensor:
+    """``P_hᵀ·r`` of each head by itself: [batch, row, query] -> [batch, head, row, key]."""
+    if _has_kernels(scores) and not _irregular(scores):
+        from attnflow.capture import kernels
+
+        if bool((rows < 0).any()):
+            raise InputError(
+                "rows has weights below zero, and per_head takes none: give the two signs one after the other"
+            )
+        lse, options = row_denominators(scores), _options(scores)
+        sums = [kernels.head_sums(scores.query, scores.key, lse, row, **options) for row in rows.unbind(1)]
+        return torch.stack(sums, 2)
+    out = rows.new_zeros(rows.shape[0], scores.query.shape[1], rows.shape[1], scores.keys)
+    for start, stop in scores.blocks(HEAD_BYTES):
+        weights = scores.weights(start, stop).to(rows.dtype)  # [batch, head, query, key]
+        some = rows[:, None, :, start:stop].expand(-1, weights.shape[1], -1, -1)
+        out[..., : weights.shape[-1]] += torch.matmul(some, weights)
+    return out
+
+
+def row_denominators(scores: Scores) -> Tensor:
+    """The log-sum-exp of every row, [batch, head, query]."""
+    if scores.lse is not None or _has_kernels(scores):
+        return _lse(scores)
+    return torch.cat([scores.log_sum_exp(start, stop) for start, stop in scores.blocks()], -1)
 
 
 def pass_down(
@@ -248,7 +279,7 @@ def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int, out: Te
     """
     keys = scores.visible(stop)
     room = None if out is None else out[..., :keys]
-    if not _has_kernels(scores):
+    if not _has_kernels(scores) or stop - start == 1:  # a kernel works on tiles of many queries
         edges = scores.edge_rows(weighing, start, stop)
         return edges if room is None else room.add_(edges)
     from attnflow.capture import edge_kernels

@@ -198,6 +198,26 @@ class Scores:
 
     def weights(self, start: int, stop: int) -> Tensor:
         """Rows ``start:stop`` of the attention weights in float32: [batch, head, stop - start, visible(stop)]."""
+        low, s = self._first_visible(start), self._logits(start, stop)
+        if self.partial and self.lse is not None:
+            return s.sub_(self.lse[:, :, start:stop, None]).exp_()
+        weights = (
+            torch.softmax(s, dim=-1) if self.sinks is None else torch.softmax(self._with_sinks(s), dim=-1)[..., :-1]
+        )
+        return torch.nn.functional.pad(weights, (low, 0)) if low else weights
+
+    def log_sum_exp(self, start: int, stop: int) -> Tensor:
+        """The logarithm of the denominators of rows ``start:stop``: [batch, head, stop - start]."""
+        s = self._logits(start, stop)
+        return torch.logsumexp(s if self.sinks is None else self._with_sinks(s), dim=-1)
+
+    def _with_sinks(self, s: Tensor) -> Tensor:
+        """Scores [batch, head, query, key] with the sink of each head as one more key."""
+        assert self.sinks is not None
+        return torch.cat([s, self.sinks.to(s.dtype).reshape(1, -1, 1, 1).expand(*s.shape[:3], 1)], dim=-1)
+
+    def _logits(self, start: int, stop: int) -> Tensor:
+        """What the softmax of rows ``start:stop`` is over: [batch, head, stop - start, the keys that any of them sees]."""
         keys, low = self.visible(stop), self._first_visible(start)
         batch, heads, _, size = self.query.shape
         groups = heads // self.key.shape[1]
@@ -223,14 +243,7 @@ class Scores:
                 s.masked_fill_(~mask, torch.finfo(self.query.dtype).min)
             else:
                 s += mask
-        if self.partial and self.lse is not None:
-            return s.sub_(self.lse[:, :, start:stop, None]).exp_()
-        if self.sinks is None:
-            weights = torch.softmax(s, dim=-1)
-        else:
-            sinks = self.sinks.to(s.dtype).reshape(1, -1, 1, 1).expand(batch, heads, stop - start, 1)
-            weights = torch.softmax(torch.cat([s, sinks], dim=-1), dim=-1)[..., :-1]
-        return torch.nn.functional.pad(weights, (low, 0)) if low else weights
+        return s
 
     def _first_visible(self, start: int) -> int:
         """Before which key no query from ``start`` on sees any: where there is a window."""
