@@ -287,9 +287,9 @@ def _product(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -
     first, second = args
     one, other = getattr(first, _GATE, False), getattr(second, _GATE, False)
     if one and getattr(first, _SOURCE, None) is not None and not other and _depends(second):
-        return torch.mul(first, second)  # it waited to be a gate, and is one
+        return torch.mul(first.detach(), second)  # it waited to be a gate, and is one: what it came from may go
     if other and getattr(second, _SOURCE, None) is not None and not one and _depends(first):
-        return torch.mul(first, second)
+        return torch.mul(first, second.detach())
     first, second = _settled(first), _settled(second)
     if _depends(first) and _depends(second):
         if one:
