@@ -199,6 +199,10 @@ def test_edges_against_the_definition(case: dict[str, Any], kind: str) -> None:
             query[:, :, half:], key, lse.float()[:, :, half:], factor=0.25, out=there, **known, **later
         )
         torch.testing.assert_close(there - 1, out[:, half:], rtol=0, atol=1e-5)
+    if kind == "mean":
+        back = edge_kernels.value_gradient(query, key, lse.float(), direction, **known)
+        exact = (P.mT @ direction.double()).unflatten(1, (key.shape[1], -1)).sum(2)
+        assert (back.double() - exact).norm() / exact.norm() < (3e-5 if query.dtype == FP32 else 1e-2)
     rows = torch.randn(P.shape[0], 37, P.shape[2], device="cuda", generator=generator)
     for some in (rows, rows[:, :1], rows[:, :17]):
         product = edge_kernels.thin_product(some, out)
@@ -243,6 +247,23 @@ def test_texts_side_by_side() -> None:
     out = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=0.5, spans=(first, last))
     expected = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=0.5, bias=bias)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_tile_of_a_long_text(seed: int) -> None:
+    """Programs that go from tile to tile, pipelines that run ahead: a race shows in some tile and not in others."""
+    torch.manual_seed(seed)
+    shapes = ((1, 16, 3000 + 70 * seed, 128), (1, 4, 3000 + 70 * seed, 128))
+    query, direction = (torch.randn(shapes[0], device="cuda").bfloat16() for _ in range(2))
+    key, value = (torch.randn(shapes[1], device="cuda").bfloat16() for _ in range(2))
+    lengths = torch.rand(1, 16, shapes[0][2], device="cuda")
+    lse = kernels.log_sum_exp(query, key, scale=0.15, causal=True)
+    for more in ({}, {"lengths": lengths}, {"direction": direction, "value": value}):
+        fast = edge_kernels.edge_rows(query, key, lse, scale=0.15, factor=1.0, causal=True, **more)
+        # a bias takes the plain kernel
+        none = torch.zeros(1, 1, 1, 1, device="cuda")
+        plain = edge_kernels.edge_rows(query, key, lse, scale=0.15, factor=1.0, causal=True, bias=none, **more)
+        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_plain_and_hopper_kernels_agree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.linear import attention_output, plain_kind
+from attnflow.capture.linear import attention_output, plain_kind, value_gradient
 from attnflow.capture.scores import Scores
 
 BLOCK_BYTES = {"cuda": 256 << 20}
@@ -21,6 +21,9 @@ def attention_with_gradient(query: Tensor, key: Tensor, value: Tensor, scores: S
     scores: the operands without their gradient. What does not require gradients, as queries and keys of a pass that holds
     weights constant, gets none.
     """
+    if not (query.requires_grad or key.requires_grad):
+        kept = [scores]
+        return _OfValues.apply(value, kept), kept[0]
     if plain_kind(scores) is not None and not (scores.query.is_cuda and scores.query.dtype == torch.float64):
         # a fused function, whose own backward pass makes no matrix
         out, operands = attention_output(replace(scores, query=query, key=key), value)
@@ -28,6 +31,22 @@ def attention_with_gradient(query: Tensor, key: Tensor, value: Tensor, scores: S
         return out, replace(scores, lse=lse)
     out = _InBlocks.apply(query, key, value, scores)
     return out, scores
+
+
+class _OfValues(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
+    """``o = P·v`` with the weights as constants: ``dv = Pᵀ·do`` is all of its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, kept: list[Scores]) -> Tensor:
+        out, kept[0] = attention_output(kept[0], value)  # with the log-sum-exp where there is one
+        ctx.scores = kept[0]
+        ctx.save_for_backward(value)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (value,) = ctx.saved_tensors
+        return value_gradient(ctx.scores, gradient.transpose(1, 2), value), None
 
 
 class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
@@ -47,10 +66,7 @@ class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         value, out = ctx.saved_tensors
         scores: Scores = ctx.scores
-        by_weights = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        d_query = torch.zeros_like(scores.query) if by_weights else None
-        d_key = torch.zeros_like(scores.key) if by_weights else None
-        d_value = torch.zeros_like(value)
+        d_query, d_key, d_value = (torch.zeros_like(x) for x in (scores.query, scores.key, value))
         key_heads = value.shape[1]
         for start, stop in scores.blocks(BLOCK_BYTES.get(value.device.type)):
             weights = scores.weights(start, stop)  # [batch, head, query, key]
@@ -58,8 +74,6 @@ class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no 
             weights = weights.reshape(batch, key_heads, -1, keys)  # all query heads of a key head, one above the other
             upward = _stacked(gradient[:, start:stop], key_heads)
             d_value[:, :, :keys] += weights.to(value.dtype).transpose(2, 3) @ upward
-            if d_query is None or d_key is None:
-                continue
             along = upward @ value[:, :, :keys].transpose(2, 3)
             mean = (upward * _stacked(out[:, start:stop], key_heads)).sum(-1, keepdim=True)
             slope = weights * (along - mean) * scores.scale

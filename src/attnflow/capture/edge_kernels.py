@@ -117,6 +117,43 @@ def thin_product(rows: Tensor, edges: Tensor) -> Tensor:
     return out
 
 
+def value_gradient(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    upward: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    spans: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """``dV[b, g, k] = Σ_q Σ_h exp(s[b, h, q, k] - lse[b, h, q])·upward[b, h, q]`` over the heads h that share values g.
+
+    upward: the gradient of what heads give, [batch, heads, queries, size]. Others as in `edge_rows`. Returns
+    [batch, kv heads, keys, size] in the type of ``upward``: all of attention's backward pass where weights are constants.
+    """
+    batch, heads, queries, size = query.shape
+    kv_heads, keys, wide = key.shape[1], key.shape[2], upward.shape[3]
+    shift = shifts_of(lse.reshape(batch, heads, queries).float().contiguous(), None)
+    out = torch.empty((batch, kv_heads, keys, wide), dtype=upward.dtype, device=query.device)
+    block_q, block_k, warps, stages = (64, 64, 4, 1) if query.dtype == torch.float32 else (64, 128, 8, 2)
+    first, last = spans if spans is not None else (shift, shift)
+    _value_gradient[(triton.cdiv(keys, block_k), kv_heads, batch)](
+        query, key, upward, shift, shift if bias is None else bias, first, last, out,
+        *query.stride(), *key.stride(), *upward.stride(), *out.stride()[:3],
+        *bias_strides(bias, (batch, heads, queries, keys)), heads, heads // kv_heads, queries, shift.shape[2], keys,
+        scale * LOG2E if not softcap else scale / softcap, (softcap or 0.0) * LOG2E, lowest_bias(bias),
+        CAUSAL=causal, WINDOW=window or 0, SOFTCAP=bool(softcap), BIAS=bias is not None, SPANS=spans is not None,
+        SIZE=size, WIDE=wide, BLOCK_D=max(16, triton.next_power_of_2(size)),
+        BLOCK_W=max(16, triton.next_power_of_2(wide)), BLOCK_K=block_k, BLOCK_Q=block_q,
+        PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return out
+
+
 def _tiles(dtype: Any, size: int, directed: bool) -> tuple[int, int, int, int]:
     """Queries and keys a tile, warps, and stages of the pipeline."""
     padded = triton.next_power_of_2(size)
@@ -233,3 +270,67 @@ def _thin_product(
         total = tl.fma(part, tl.full([BLOCK_R, BLOCK_K], 1.0, tl.float32), total)
     place = out + (b * count + r.to(tl.int64)[:, None]) * keys + at_k[None, :]
     tl.store(place, total, mask=(r < count)[:, None] & (at_k < keys)[None, :])
+
+
+@triton.jit
+def _value_gradient(
+    query, key, upward, shift, bias, firsts, lasts, out,
+    q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, u_b, u_h, u_t, u_d, o_b, o_h, o_t, b_b, b_h, b_q, b_k,
+    heads, group, queries, padded, keys, scale, cap, lowest,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SPANS: tl.constexpr,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    start_k = tl.program_id(0) * BLOCK_K
+    g = tl.program_id(1)
+    b = tl.program_id(2).to(tl.int64)
+    at_k = start_k + tl.arange(0, BLOCK_K)
+    d, w = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)
+    exists_k = at_k < keys
+    k = tl.load(
+        key + b * k_b + g.to(tl.int64) * k_h + at_k.to(tl.int64)[:, None] * k_t + d[None, :] * k_d,
+        mask=exists_k[:, None] & (d < SIZE)[None, :], other=0.0,
+    )  # fmt: skip
+    offset = keys - queries
+    begin, end = 0, queries
+    if CAUSAL:
+        begin = tl.maximum(start_k - offset, 0) // BLOCK_Q * BLOCK_Q
+    elif WINDOW > 0:
+        begin = tl.maximum(start_k - WINDOW + 1 - offset, 0) // BLOCK_Q * BLOCK_Q
+    if WINDOW > 0:
+        end = tl.maximum(tl.minimum(start_k + BLOCK_K - 1 + WINDOW - offset, queries), begin)
+    steps = tl.cdiv(end - begin, BLOCK_Q)
+    total = tl.zeros([BLOCK_K, BLOCK_W], tl.float32)
+    # The heads of the group one after the other, in one loop, so that loads run ahead across its ends.
+    for number in tl.range(0, steps * group):
+        h = (g * group + number // steps).to(tl.int64)
+        at_q = begin + number % steps * BLOCK_Q + tl.arange(0, BLOCK_Q)
+        exists_q = at_q < queries
+        rows = at_q.to(tl.int64)
+        q = tl.load(
+            query + b * q_b + h * q_h + rows[None, :] * q_t + d[:, None] * q_d,
+            mask=exists_q[None, :] & (d < SIZE)[:, None], other=0.0,
+        )  # fmt: skip
+        u = tl.load(
+            upward + b * u_b + h * u_h + rows[:, None] * u_t + w[None, :] * u_d,
+            mask=exists_q[:, None] & (w < WIDE)[None, :], other=0.0,
+        )  # fmt: skip
+        c = tl.load(shift + (b * heads + h) * padded + at_q, mask=exists_q, other=-float("inf"))
+        s = bent(tl.dot(k, q, input_precision=PRECISION), scale, cap, SOFTCAP)
+        if BIAS:
+            added = tl.load(
+                bias + b * b_b + h * b_h + rows[None, :] * b_q + at_k.to(tl.int64)[:, None] * b_k,
+                mask=exists_q[None, :] & exists_k[:, None], other=0.0,
+            ).to(tl.float32)  # fmt: skip
+            s = tl.where(added > lowest, s + added * 1.4426950408889634, -float("inf"))
+        seen = exists_q[None, :] & exists_k[:, None]
+        if CAUSAL or WINDOW > 0:
+            seen = seen & visible((at_q + offset)[None, :], at_k[:, None], CAUSAL, WINDOW)
+        if SPANS:
+            lower = tl.load(firsts + b * queries + at_q, mask=exists_q, other=0)
+            upper = tl.load(lasts + b * queries + at_q, mask=exists_q, other=-1)
+            seen = seen & (at_k[:, None] >= lower[None, :]) & (at_k[:, None] <= upper[None, :])
+        p = tl.exp2(tl.where(seen, s + c[None, :], -float("inf")))
+        total = tl.dot(p.to(u.dtype), u, total, input_precision=PRECISION)
+    place = out + b * o_b + g.to(tl.int64) * o_h + at_k.to(tl.int64)[:, None] * o_t + w[None, :]
+    tl.store(place, total.to(u.dtype), mask=exists_k[:, None] & (w < WIDE)[None, :])

@@ -28,7 +28,7 @@ from attnflow.capture.collect import Collector, eager_function, is_collecting
 from attnflow.capture.freeze import Freeze
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost
 from attnflow.capture.layer_calls import states_of, with_states
-from attnflow.capture.linear import add_edge_rows, attention_output, is_fused, own_weights
+from attnflow.capture.linear import add_edge_rows, attention_output, is_fused, own_weights, value_gradient
 from attnflow.capture.paged import Stored, shown_from
 from attnflow.capture.scores import LazyMask, Scores, Weighing, mixed, scores_of
 from attnflow.capture.sublayer import layer_path
@@ -178,6 +178,9 @@ def _read_by_all(call: FrozenCall, weighing: Weighing, totals: list[Tensor], fir
     """Adds up edges; the gradient ``dV = Pᵀ dO`` goes to all that is read: [batch, key head, key, size]."""
     upward, value = weighing.direction, weighing.value
     assert upward is not None and value is not None
+    if call.scores is not None and call.scores.lse is not None:
+        add_edge_rows(totals, call.scores, weighing, first, last, _room(call.scores))
+        return value_gradient(call.scores, upward, value)
     back = torch.zeros_like(value)
     before = 0 if call.before is None else int(call.before.shape[2])
     batch, key_heads = value.shape[:2]

@@ -45,6 +45,9 @@ EDGE_BYTES = 512 << 20
 HEAD_BYTES = 16 << 20
 """How much room the weights of all heads may take where each head is summed by itself."""
 
+GRADIENT_BYTES = 256 << 20
+"""The same on a GPU where there is no kernel: it wants few large steps."""
+
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -199,6 +202,30 @@ def head_sums(scores: Scores, rows: Tensor) -> Tensor:
         some = rows[:, None, :, start:stop].expand(-1, weights.shape[1], -1, -1)
         out[..., : weights.shape[-1]] += torch.matmul(some, weights)
     return out
+
+
+def value_gradient(scores: Scores, upward: Tensor, value: Tensor) -> Tensor:
+    """``dV = Pᵀ·upward`` with the weights as constants: [batch, head, query, size] -> [batch, key head, key, size].
+
+    Of the keys beside the queries; what lies before them is a constant.
+    """
+    if scores.before is not None and scores.lse is not None and _in_two_places(scores):
+        causal = scores.mask is not None or scores.causal
+        scores = replace(scores, before=None, mask=None, causal=causal, partial=True)
+    if _has_kernels(scores):
+        from attnflow.capture import edge_kernels
+
+        lse, options = _lse(scores), _options(scores)
+        return edge_kernels.value_gradient(scores.query, scores.key, lse, upward, spans=_spans(scores), **options)
+    before = 0 if scores.before is None else int(scores.before.shape[2])
+    batch, key_heads = value.shape[:2]
+    back = torch.zeros_like(value)
+    for start, stop in scores.blocks(GRADIENT_BYTES if value.is_cuda else None):
+        new = scores.weights(start, stop)[..., before:].to(value.dtype)
+        new = new.reshape(batch, key_heads, -1, new.shape[-1])  # [batch, key head, its heads × query, key]
+        stacked = upward[:, :, start:stop].reshape(batch, key_heads, -1, upward.shape[-1])
+        back[:, :, : new.shape[-1]] += new.transpose(2, 3) @ stacked
+    return back
 
 
 def row_denominators(scores: Scores) -> Tensor:
