@@ -333,4 +333,4 @@ def _value_gradient(
         p = tl.exp2(tl.where(seen, s + c[None, :], -float("inf")))
         total = tl.dot(p.to(u.dtype), u, total, input_precision=PRECISION)
     place = out + b * o_b + g.to(tl.int64) * o_h + at_k.to(tl.int64)[:, None] * o_t + w[None, :]
-    tl.store(place, total.to(u.dtype), mask=exists_k[:, None] & (w < WIDE)[None, :])
+    tl.store(place, total.to(out.dtype.element_ty), mask=exists_k[:, None] & (w < WIDE)[None, :])
