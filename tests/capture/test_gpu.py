@@ -66,6 +66,47 @@ def test_edges_without_matrices_are_those_of_the_cpu(name: str, edges: str, dtyp
                 np.testing.assert_allclose(found.columns().values, columns, atol=slack * columns.max())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 2", "gpt-oss", "large heads"])
+def test_gradients_without_matrices_are_those_of_the_cpu(name: str, edges: str, dtype: torch.dtype) -> None:
+    if name == "gpt-oss" and dtype == torch.bfloat16:
+        pytest.skip("rounding to bfloat16 sends tokens to other experts, whose gradients are others")
+    given = {"input_ids": ids(500)}
+    options = {"memory": "linear", "edges": edges, "answer": 7}
+    expected = af.wrap(MODELS[name]()).trace(given, **options)
+    gpu = af.wrap(MODELS[name]().to("cuda", dtype))
+    slack = 1e-3 if dtype == torch.float32 else 0.15
+    for offload in (False, True):
+        trace = gpu.trace(given, offload=offload, **options)
+        for field in ("layer", None):
+            gathered = expected.gather(receptive_field=field).values
+            found = trace.gather(receptive_field=field).values
+            np.testing.assert_allclose(found, gathered, atol=slack * gathered.max())
+        if edges == "answer":
+            rows = expected.answer_rows(signed=True).values
+            found = trace.answer_rows(signed=True).values
+            np.testing.assert_allclose(found, rows, atol=slack * np.abs(rows).max())
+        else:
+            rolled = expected.rollout().values
+            np.testing.assert_allclose(trace.rollout().values, rolled, atol=slack * rolled.max())
+
+
+def test_gradients_keep_one_state_a_layer() -> None:
+    """Eight layers more take more memory by their states alone."""
+    peaks, n = {}, 4096
+    for depth in (8, 16):
+        options = {**LLAMA, "hidden_size": 512, "num_hidden_layers": depth, "max_position_embeddings": n}
+        model = af.wrap(hf("LlamaForCausalLM", **options)().to("cuda", torch.bfloat16))
+        model.trace({"input_ids": ids(64)}, memory="linear", edges="attention-gradient").gather()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        model.trace({"input_ids": ids(n)}, memory="linear", edges="attention-gradient").columns()
+        peaks[depth] = torch.cuda.max_memory_allocated() - before
+    assert peaks[16] - peaks[8] < 8 * (n * 512 * 2) * 1.5
+
+
 def test_offloaded_layers_leave_the_device() -> None:
     """Of sixteen layers two are there at a time, on the way up and on the way down."""
     sizes = {**LLAMA, "hidden_size": 512, "num_hidden_layers": 16, "max_position_embeddings": 1 << 15}

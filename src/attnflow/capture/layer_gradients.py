@@ -162,7 +162,7 @@ class LayerPass:
     constants: Sequence[Tensor]
 
     def descent(self, score: Callable[[Tensor], Tensor]) -> Descent:
-        """The way down from ``score(logits)``, one number."""
+        """The way down from ``score(logits)``, one number; once, because it lets the head's graph go."""
         name, outputs = type(self.batch.runner.model).__name__, self.logits
         with torch.inference_mode(False), torch.enable_grad(), routes.running():
             logits = outputs.detach().requires_grad_()

@@ -71,10 +71,13 @@ def attention_output(scores: Scores, value: Tensor, before: Stored | None = None
         )
         out, operands = out.transpose(1, 2), replace(scores, lse=lse)
     else:
-        grouped = scores.query.shape[1] != scores.key.shape[1]
+        groups, key = scores.query.shape[1] // scores.key.shape[1], scores.key
+        if groups > 1 and key.is_cuda:  # the kernels for these types know no groups: PyTorch would make the matrix
+            key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
         out = scaled_dot_product_attention(
-            scores.query, scores.key, value, is_causal=plain == "causal", scale=scores.scale, enable_gqa=grouped
-        ).transpose(1, 2)
+            scores.query, key, value, is_causal=plain == "causal", scale=scores.scale,
+            enable_gqa=groups > 1 and not key.is_cuda,
+        ).transpose(1, 2)  # fmt: skip
     return out, operands
 
 
