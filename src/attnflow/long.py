@@ -29,7 +29,7 @@ from attnflow.receptive import compared
 from attnflow.result import TokenAttention
 from attnflow.rollout import roll_down
 from attnflow.selection import Queries, Query, Row, select_layers, select_positions, select_rows
-from attnflow.sinks import overwhelming, short_values
+from attnflow.sinks import SHORT, overwhelming
 
 LINEAR = (PLAIN, *VALUED, *BY_LAYERS)
 """The edges that need no matrix."""
@@ -223,7 +223,7 @@ class LinearTrace:
         below = [x for x in self.lengths[: max(self.layers) + 1] if x is not None]
         row = values[-1].mean(0)
         first = int(row.argmax())
-        if not below or sum(first in short_values(x) for x in below) <= len(below) / 2:
+        if not below or not short_in_most(torch.stack(below), first):
             return {}
         note = overwhelming(row, [first], "rollout", self.tokens)
         return {} if note is None else {"notes": [note]}
@@ -273,6 +273,13 @@ class LinearTrace:
             text=self.text,
             provenance={**self.provenance, **options},
         )
+
+
+def short_in_most(lengths: Tensor, position: int) -> bool:
+    """Whether the value at this position is at most half as long as the median in most layers, [layer, position]."""
+    medians = lengths.kthvalue(lengths.shape[1] // 2 + 1, dim=1).values
+    short = (lengths[:, position] <= SHORT * medians) & (medians > 0)
+    return bool(short.float().mean() > 0.5)
 
 
 def _uniform(o: Operands, rows: Tensor) -> Tensor:

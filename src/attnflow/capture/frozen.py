@@ -46,6 +46,9 @@ fresh memory for all of them would cost more than they do."""
 BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
 """How large the weights of some queries may be: a CPU wants them in its cache, a GPU wants few large steps."""
 
+POSITIONS = 8192
+"""States are multiplied in double precision, for so many positions at a time."""
+
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes.
 
@@ -330,7 +333,8 @@ def holdings(states: Tensor, gradient: Tensor | None) -> Tensor:
     """``x·g`` of each position: [text, position]."""
     if gradient is None:
         return torch.zeros(states.shape[:2], dtype=torch.float64, device=states.device)
-    return (states.detach().double() * gradient.double()).sum(-1)
+    pairs = zip(states.detach().split(POSITIONS, 1), gradient.split(POSITIONS, 1), strict=True)
+    return torch.cat([(x.double() * g.double()).sum(-1) for x, g in pairs], 1)
 
 
 def conserved(name: str, y: float, own: Tensor, ends: Tensor, biases: float, exact: float, slack: float) -> float:
