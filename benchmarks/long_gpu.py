@@ -256,21 +256,22 @@ def note_of(name: str, result: Any) -> str:
     return ""
 
 
-def freed(device: Any) -> None:
-    """Gives back what tasks before left."""
+def freed(device: Any, whole: bool) -> None:
+    """Gives back what tasks before left; ``whole``: to the driver too, of which short tasks would ask it back in time."""
     import torch
 
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        if whole:
+            torch.cuda.empty_cache()
 
 
-def measured(task: Task, device: Any) -> tuple[Any, float, float]:
+def measured(task: Task, device: Any, long: bool) -> tuple[Any, float, float]:
     """What a task returns, its seconds until the GPU is done, and its peak of memory in GiB above what was taken before."""
     import torch
 
-    freed(device)
+    freed(device, long)
     began = time.perf_counter()
     if device.type != "cuda":
         result, peak = peak_of(task)
@@ -307,7 +308,7 @@ def compared(s: Setting, names: list[str], rounds: int, layers: int, say: Callab
             if name in failed:
                 continue
             try:
-                result, seconds, peak = measured(task, device)
+                result, seconds, peak = measured(task, device, s.tokens > WARM_WHOLE)
                 notes[name] = note_of(name, result)
             except Exception as e:  # whatever one task meets, the others' figures stay
                 notes[name] = failure(e)
@@ -375,7 +376,7 @@ def warmed(s: Setting, names: list[str], say: Callable[[str], None]) -> None:
         say(f"warming up: {name}")
         with contextlib.suppress(Exception):  # it fails again where its row says so
             task()
-            freed(s.ids.device)
+            freed(s.ids.device, True)
 
 
 def run(

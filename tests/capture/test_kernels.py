@@ -207,7 +207,17 @@ def test_edges_against_the_definition(case: dict[str, Any], kind: str) -> None:
     for some in (rows, rows[:, :1], rows[:, :17]):
         product = edge_kernels.thin_product(some, out)
         exact = some.double() @ out.double()
-        assert (product.double() - exact).norm() / exact.norm() < 3e-5
+        assert (product.double() - exact).norm() / exact.norm() < 5e-6
+
+
+@pytest.mark.parametrize(("heads", "shared", "size"), [(8, 2, 128), (6, 6, 80)])
+def test_lengths_of_projected_values(heads: int, shared: int, size: int) -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    value = torch.randn(2, 700, shared, size, device="cuda", generator=generator).bfloat16().transpose(1, 2)
+    matrix = torch.randn(heads, size, 300, device="cuda", generator=generator)
+    exact = (value.double().repeat_interleave(heads // shared, 1) @ matrix.double()).norm(dim=-1) ** 2
+    out = edge_kernels.squared_lengths(value, matrix @ matrix.mT)
+    torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["mean", "signed"])

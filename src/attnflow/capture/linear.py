@@ -231,6 +231,15 @@ def value_gradient(scores: Scores, upward: Tensor, value: Tensor) -> Tensor:
     return back
 
 
+def squared_lengths(value: Tensor, gram: Tensor) -> Tensor | None:
+    """``vᵀ·G·v`` of values [batch, key head, key, size] with G of each head, where there is a kernel for it."""
+    if not value.is_cuda or value.dtype not in (torch.float16, torch.bfloat16) or not _has_triton():
+        return None
+    from attnflow.capture import edge_kernels
+
+    return edge_kernels.squared_lengths(value, gram)
+
+
 def row_denominators(scores: Scores) -> Tensor:
     """The log-sum-exp of every row, [batch, head, query]."""
     if scores.lse is not None or _has_kernels(scores):

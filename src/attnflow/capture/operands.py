@@ -14,7 +14,7 @@ from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import check_inside, wide
-from attnflow.capture.linear import Operands
+from attnflow.capture.linear import Operands, squared_lengths
 from attnflow.capture.offload import Lane, downwards
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Weighing, mixed
@@ -70,11 +70,11 @@ class Keeper:
         matrix, bias = (wide(p) for p in parameters)
         by_head = matrix.reshape(call.head_count, value.shape[-1], -1)  # [head, size, width]
         last = slice(max(0, scores.queries - LOOKED_AT), None)
-        heads = mixed(scores.weights(last.start, scores.queries), wide(value)).flatten(2)  # [batch, some, head·size]
-        expected = normed(norm, wide(x[:, last]) + heads @ matrix + bias)[1]
+        heads = mixed(scores.weights(last.start, scores.queries), value).flatten(2)  # [batch, some, head·size]
+        expected = normed(norm, wide(x[:, last]) + wide(heads) @ matrix + bias)[1]
         self.gaps.append(far_off(expected, wide(y[:, last])))
         if self.edges == "head-norm":
-            self._keep(call, Weighing(1.0, lengths=projected_lengths(value, by_head)), wide(x).norm(dim=-1))
+            self._keep(call, Weighing(1.0, lengths=projected_lengths(value, by_head)), lengths_of(x))
         else:
             seen, own = directions(x, o, y, norm, by_head, value.dtype)
             self._keep(call, Weighing(1.0, direction=seen, value=value), own)
@@ -121,9 +121,16 @@ def run_kept(
                     keeper.add(x, o, y, norm, projection)
 
                 stack.enter_context(watching_layer(layer, parts, add, collector))
-        batch = model.run_batch(encoded, checked, collector=collector)
+        # shares of the residual connection are for edges that it is no part of
+        batch = model.run_batch(encoded, checked, collector=collector, measure=edges not in VALUED)
     keeper.check(model, len(checked.stack.main))
     return batch, keeper.descend
+
+
+def lengths_of(states: Tensor) -> Tensor:
+    """``‖x‖`` of states [batch, position, width], in single precision or better."""
+    wider = torch.float64 if states.dtype == torch.float64 else torch.float32
+    return torch.linalg.vector_norm(states.detach(), dim=-1, dtype=wider)
 
 
 def projected_lengths(value: Tensor, by_head: Tensor) -> Tensor:
@@ -132,7 +139,11 @@ def projected_lengths(value: Tensor, by_head: Tensor) -> Tensor:
     From ``W·Wᵀ`` of each head, some keys at a time: nothing of [head, key, width] is made.
     """
     batch, shared, keys, size = value.shape
-    gram = (by_head @ by_head.mT).reshape(shared, -1, size, size)
+    gram = by_head @ by_head.mT
+    squared = squared_lengths(value, gram)
+    if squared is not None:
+        return squared.clamp_(min=0).sqrt_()
+    gram = gram.reshape(shared, -1, size, size)
     step = max(1, NUMBERS // (batch * by_head.shape[0] * size))
     squares = []
     for some in value.split(step, dim=2):
