@@ -192,9 +192,9 @@ def test_what_is_built_in_is_found(page: str) -> None:
     ways = section(page, "Rollout, flow or raw?")
     assert row(ways, "flow in place of rollout: mean")[-1] == "no difference found on all 3 models"
     field = section(page, "Does receptive-field normalisation help decoders?")
-    assert (
-        "ratio: helps on decoder (rollout, flow); difference: no difference found on decoder (rollout, flow)" in field
-    )
+    # by chance one of the two ways may be unsettled, and neither may help or hurt
+    assert re.search(r"ratio: helps on decoder \(rollout, flow\); difference: (no difference found|not settled)", field)
+    assert not re.search(r"difference: [^.]*(helps|hurts)", field)
     assert "Not in the grid of sst2 and encoder." in field
     assert row(field, "ratio: flow")[1:3] == ["–", "–"]
 
