@@ -173,7 +173,7 @@ class Model(Runner):
         memory: "graph" keeps one matrix a layer. "linear" keeps queries and keys only, and explains ``queries`` at
             ``layers`` by raw attention and rollout: for contexts whose matrices would not fit. It takes the edges "mean",
             "head-norm" and "projection", and by gradients "attention-gradient" and "answer", for which layers run again
-            one by one.
+            one by one, but for those that a GPU has room to keep.
         queries, layers: for memory="linear": which positions and layers to explain; the last of each by default. An item
             of ``queries`` may be a mapping {position: weight}, one row of several positions, taken as they are: a span at
             the price of one position.

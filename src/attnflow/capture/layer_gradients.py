@@ -2,19 +2,21 @@
 
 One forward pass without gradients keeps these states; gradients begin at the output of the last layer, so that the head
 gives ``∂y/∂x`` there. From the top down, each layer then runs again on its states, which gives the gradient of what its
-attention puts out and ``∂y/∂x`` below it. With everything held constant (`attnflow.capture.freeze`) the same descent gives
-answer edges, which are checked as `attnflow.capture.frozen` does.
+attention puts out and ``∂y/∂x`` below it. Where there is room (`attnflow.capture.room`), the first layers run with
+gradients at once, each from its own states, and need not run again. With everything held constant
+(`attnflow.capture.freeze`) the same descent gives answer edges, which are checked as `attnflow.capture.frozen` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
@@ -28,6 +30,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.layer_calls import output_of, states_of, with_output, with_states
 from attnflow.capture.linear import Operands, attention_output
 from attnflow.capture.offload import Lane, downwards
+from attnflow.capture.room import Room, room_on
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Scores, Weighing, scores_of
 from attnflow.capture.sublayer import layer_path
@@ -35,13 +38,60 @@ from attnflow.errors import ModelError
 
 
 @dataclass(frozen=True, eq=False)
+class Attended:
+    """One attention call. output: where the gradient of what it gave, [batch, query, head, size], comes by."""
+
+    scores: Scores
+    value: Tensor
+    output: GradientEdge
+
+
+@dataclass(frozen=True, eq=False)
+class LayerGraph:
+    """What a layer computed, as autograd has it, from the leaf that entered to the states that left.
+
+    constants: what a frozen layer adds to states. version: of the states, which tells whether somebody changed them since.
+    """
+
+    entered: Tensor
+    left: Tensor
+    attended: tuple[Attended, ...]
+    constants: tuple[Tensor, ...]
+    version: int
+
+    @classmethod
+    def of(cls, entered: Tensor, out: Tensor, attended: Sequence[Attended], constants: Sequence[Tensor]) -> LayerGraph:
+        """The graph of a layer that has just run, while gradients are still on."""
+        left = out.view_as(out)  # under `Freeze`, an activation that waits to be a gate becomes a state by being used
+        return cls(entered, left, tuple(attended), tuple(constants), left._version)
+
+    def leads_to(self, above: Tensor) -> bool:
+        """Whether the next layer got the very states that left, in the same memory and unchanged."""
+        mine, other = ((x.data_ptr(), x.shape, x.stride()) for x in (self.left, above))
+        return mine == other and bool(self.left._version == self.version)
+
+    def gradients(self, upstream: Tensor, again: bool) -> tuple[Tensor | None, ...]:
+        """∂y of what the attention gave, of the states that entered, and of the constants. again: the graph stays."""
+        leaves = [self.attended[0].output, self.entered, *self.constants]
+        with torch.inference_mode(False), torch.enable_grad(), routes.running():
+            gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+                self.left, leaves, upstream, retain_graph=again, allow_unused=True
+            )
+        return gradients
+
+
+@dataclass(frozen=True, eq=False)
 class LayerCall:
-    """One call of a layer. states: [text, position, width], what entered. The other arguments are shared between layers."""
+    """One call of a layer. states: [text, position, width], what entered. The other arguments are shared between layers.
+
+    graph: what it computed, where that was kept.
+    """
 
     module: Any
     states: Tensor
     args: tuple[Any, ...]
     named: Mapping[str, Any]
+    graph: LayerGraph | None = None
 
     def run(self, states: Tensor) -> Tensor:
         args, named = with_states(self.args, self.named, states)
@@ -105,37 +155,44 @@ class Descent:
     def _through(
         self, number: int, call: LayerCall, above: Tensor, upstream: Tensor
     ) -> tuple[Operands, Tensor, Tensor]:
-        """One layer run again: its operands, ∂y/∂x below it, and what its biases give."""
-        attended: list[_Attended] = []
-        collector = Collector("layers", attend=_attending(attended, self.frozen))
-        freeze = Freeze() if self.frozen else _Unchanging()
-        with torch.inference_mode(False), torch.enable_grad(), routes.running(), collecting(collector), freeze:
-            x = call.states.detach().requires_grad_()
-            out = call.run(x)
-            constants = freeze.constants if isinstance(freeze, Freeze) else []
-            gradients = torch.autograd.grad(out, [x, *constants], upstream, allow_unused=True)
-        self._check_same(number, out.detach(), above, len(attended))
-        one, below = attended[0], gradients[0]
-        if below is None or one.gradient is None:
+        """Back through one layer: its operands, ∂y/∂x below it, and what its biases give."""
+        kept = call.graph if call.graph is not None and call.graph.leads_to(above) else None
+        graph = kept or self._again(number, call, above)
+        self._check_attention(number, len(graph.attended))
+        direction, below, *others = graph.gradients(upstream, again=kept is not None)
+        if below is None or direction is None:
             raise ModelError(
                 f"the output of layer {number} of {type(self.model.model).__name__} does not depend on its attention or "
                 "its states, and edges are about them: trace it without edges"
             )
-        direction = one.gradient.transpose(1, 2)  # [batch, head, query, size]
+        one, direction = graph.attended[0], direction.transpose(1, 2)  # [batch, head, query, size]
         if not self.frozen:
             weighing = Weighing(1 / direction.shape[1], direction=direction, value=one.value)
             return Operands(number, one.scores, weighing), below, self.constants.new_zeros(())
         weighing = Weighing(1.0, direction=direction, value=one.value, signed=True)
         layer = Operands(number, one.scores, weighing, holds=holdings(call.states, below))
-        return layer, below, constant_part(constants, gradients[1:])
+        return layer, below, constant_part(graph.constants, others)
 
-    def _check_same(self, number: int, out: Tensor, above: Tensor, attentions: int) -> None:
-        name = type(self.model.model).__name__
+    def _again(self, number: int, call: LayerCall, above: Tensor) -> LayerGraph:
+        """The layer run again on its states, with gradients."""
+        attended: list[Attended] = []
+        collector = Collector("layers", attend=_attending(attended, self.frozen))
+        freeze = Freeze() if self.frozen else _Unchanging()
+        with torch.inference_mode(False), torch.enable_grad(), routes.running(), collecting(collector), freeze:
+            x = call.states.detach().requires_grad_()
+            graph = LayerGraph.of(x, call.run(x), attended, _constants_of(freeze))
+        self._check_same(number, graph.left.detach(), above)
+        return graph
+
+    def _check_attention(self, number: int, attentions: int) -> None:
         if attentions != 1:
             raise ModelError(
-                f"layer {number} of {name} has {attentions} attention calls when it runs again, and edges without matrices "
-                'are for layers with one: trace with memory="graph"'
+                f"layer {number} of {type(self.model.model).__name__} has {attentions} attention calls when it runs with "
+                'gradients, and edges without matrices are for layers with one: trace with memory="graph"'
             )
+
+    def _check_same(self, number: int, out: Tensor, above: Tensor) -> None:
+        name = type(self.model.model).__name__
         if out.shape == above.shape:
             away = (out.float() - above.float()).norm(dim=-1) / above.float().norm(dim=-1).clamp(min=1e-30)
             gap = float(away.max())
@@ -199,19 +256,34 @@ def run_layers(
             f"gradients without matrices need one stack of layers and the attention interface of transformers, and {name} "
             'was captured otherwise: trace it with memory="graph"'
         )
-    collector = Collector("layers")
+    paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
+    if not all(paths):
+        raise ModelError(f"{name} has no numbered layers, and gradients without matrices go by layers")
+    collector, freeze = Collector("layers"), Freeze() if frozen else _Unchanging()
+    listener = _Listener(collector, len(paths), freeze, lane)
+    with_gradients = _attending(listener.attended, frozen)
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Tensor:
-        scores = scores_of(module, query, key, mask, **options)
-        out, _ = attention_output(scores, value)
+        if torch.is_grad_enabled():  # of a layer whose graph is kept
+            out = with_gradients(module, query, key, value, mask, **options)
+            scores = listener.attended[-1].scores
+        else:
+            scores = scores_of(module, query, key, mask, **options)
+            out, _ = attention_output(scores, value)
         collector.calls.append(Call(*collector.named(module), int(query.shape[1]), scores.sinks is not None))
         return out
 
     collector.attend = attend
-    paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
-    freeze = Freeze() if frozen else _Unchanging()
-    with torch.inference_mode(False), _keeping(model.model, paths, collector, freeze, lane) as (calls, tops), freeze:
+    with torch.inference_mode(False), ExitStack() as stack:
+        for path in dict.fromkeys(paths):
+            layer = model.model.get_submodule(path)
+            stack.callback(layer.register_forward_pre_hook(listener.entering, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(listener.leaving).remove)
+        stack.enter_context(freeze)
+        # it refers to the collector: nothing of the pass should wait for the garbage collector
+        stack.callback(setattr, collector, "attend", None)
         batch = model.run_batch([encoded], checked, collector=collector, measure=False)
+    calls, tops = listener.calls, listener.tops
     if len(calls) != len(paths) or not tops:
         raise ModelError(
             f"{name} has more than one attention in a layer, and gradients without matrices are for layers with one: "
@@ -222,66 +294,82 @@ def run_layers(
         raise ModelError(f"{name} gives no logits: edges by gradients are for classifiers and language models")
     # whoever keeps the batch keeps no graph of autograd by it
     batch = replace(batch, out={"logits": logits.detach()})
-    constants = freeze.constants if isinstance(freeze, Freeze) else []
-    return LayerPass(batch, logits, frozen, calls, lane, tops[0], constants)
-
-
-@contextmanager
-def _keeping(
-    model: Any, paths: Sequence[str], collector: Collector, freeze: Freeze | _Unchanging, lane: Lane | None
-) -> Iterator[tuple[list[LayerCall], list[Tensor]]]:
-    """While it lasts, the calls of these layers are kept, and the output of the last is a leaf at which gradients begin."""
-    if not all(paths):
-        raise ModelError(f"{type(model).__name__} has no numbered layers, and gradients without matrices go by layers")
-    calls: list[LayerCall] = []
-    tops: list[Tensor] = []
-
-    def entering(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if is_collecting(collector):
-            states = states_of(args, named).detach()
-            call = LayerCall(module, states, *with_states(args, named, torch.empty(0)))
-            calls.append(call if lane is None else lane.send(call))
-            freeze.within = True
-
-    def leaving(module: Any, args: Any, out: Any) -> Any:
-        if not is_collecting(collector):
-            return None
-        freeze.within = False
-        if len(calls) != len(paths):
-            return None
-        tops.append(output_of(out).detach().requires_grad_())
-        torch.set_grad_enabled(True)  # until the forward pass ends, which sets it back
-        return with_output(out, tops[-1])
-
-    with ExitStack() as stack:
-        for path in dict.fromkeys(paths):
-            layer = model.get_submodule(path)
-            stack.callback(layer.register_forward_pre_hook(entering, with_kwargs=True).remove)
-            stack.callback(layer.register_forward_hook(leaving).remove)
-        yield calls, tops
+    return LayerPass(batch, logits, frozen, calls, lane, tops[0], _constants_of(freeze))
 
 
 @dataclass(eq=False)
-class _Attended:
-    """One attention call. gradient: ∂y of its output, [batch, query, head, size], once it has come back."""
+class _Listener:
+    """Keeps the calls of layers by its hooks; the output of the last layer is a leaf at which gradients begin.
 
-    scores: Scores
-    value: Tensor
-    gradient: Tensor | None = None
+    depth: how many layers there are. attended: by the layer that runs, if its graph is kept; leaf: the states that entered
+    it. rooms: for graphs, by the device of a layer. tops: the output of the last layer.
+    """
 
-    def keep(self, gradient: Tensor) -> None:
-        self.gradient = gradient
+    collector: Collector
+    depth: int
+    freeze: Freeze | _Unchanging
+    lane: Lane | None
+    attended: list[Attended] = field(default_factory=list)
+    leaf: Tensor | None = None
+    rooms: dict[torch.device, Room] = field(default_factory=dict)
+    calls: list[LayerCall] = field(default_factory=list)
+    tops: list[Tensor] = field(default_factory=list)
+
+    def entering(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if not is_collecting(self.collector):
+            return None
+        states = states_of(args, named).detach()
+        call = LayerCall(module, states, *with_states(args, named, torch.empty(0)))
+        self.calls.append(call if self.lane is None else self.lane.send(call))
+        if self.lane is not None or not self._room(module).enter():
+            self.freeze.within = True
+            return None
+        torch.set_grad_enabled(True)  # until the layer ends; where it fails, the end of the forward pass sets it back
+        self.leaf = states.detach().requires_grad_()
+        return with_states(args, named, self.leaf)
+
+    def leaving(self, module: Any, args: Any, out: Any) -> Any:
+        if not is_collecting(self.collector):
+            return None
+        self.freeze.within = False
+        if self.leaf is not None:
+            self._keep(self.leaf, output_of(out), self._room(module))
+            out = with_output(out, output_of(out).detach())
+        if len(self.calls) == self.depth:
+            self.tops.append(output_of(out).detach().requires_grad_())
+            torch.set_grad_enabled(True)  # until the forward pass ends, which sets it back
+            out = with_output(out, self.tops[-1])
+        return out
+
+    def _keep(self, leaf: Tensor, out: Tensor, room: Room) -> None:
+        constants = _constants_of(self.freeze)
+        graph = LayerGraph.of(leaf, out, self.attended, constants)
+        torch.set_grad_enabled(False)
+        self.leaf = None
+        self.attended.clear()
+        constants.clear()  # those of the head come next
+        if room.leave():
+            self.calls[-1] = replace(self.calls[-1], graph=graph)
+
+    def _room(self, module: Any) -> Room:
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        if device not in self.rooms:
+            self.rooms[device] = room_on(device)
+        return self.rooms[device]
 
 
-def _attending(attended: list[_Attended], frozen: bool) -> Callable[..., Tensor]:
+def _constants_of(freeze: Freeze | _Unchanging) -> list[Tensor]:
+    return freeze.constants if isinstance(freeze, Freeze) else []
+
+
+def _attending(attended: list[Attended], frozen: bool) -> Callable[..., Tensor]:
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Tensor:
         fixed_query, fixed_key = query.detach(), key.detach()
         scores = scores_of(module, fixed_query, fixed_key, mask, **options)
         if frozen:
             query, key = fixed_query, fixed_key
         out, operands = attention_with_gradient(query, key, value, scores)
-        attended.append(_Attended(operands, value.detach()))
-        out.register_hook(attended[-1].keep)
+        attended.append(Attended(operands, value.detach(), get_gradient_edge(out)))
         return out
 
     return attend

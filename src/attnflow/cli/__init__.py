@@ -78,7 +78,7 @@ def _stop(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _version(yes: bool) -> None:
+def _print_version(yes: bool) -> None:
     if yes:
         print(__version__)
         raise typer.Exit()
@@ -87,7 +87,7 @@ def _version(yes: bool) -> None:
 @app.callback()
 def attnflow(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
