@@ -55,7 +55,9 @@ WARM = 1024
 WARM_WHOLE = 16_384
 """Up to so many tokens, every task also runs once at full length before."""
 
-OFFLOADED_FROM = 65_536
+
+LONG = 65_536
+"""From so many tokens on, goals are those of long contexts."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def tiny(layers: int = 2) -> Any:
 
 def goal_of(task: str, tokens: int) -> Goal:
     """What a task may cost on a model of 8B shape, on one H200."""
-    long = tokens >= OFFLOADED_FROM
+    long = tokens >= LONG
     if task in ("span", "span-offload"):
         return Goal(1.4 if long else 1.3, peak_times=2.0)
     if task in ("answer", "answer-pass"):
@@ -197,7 +199,7 @@ def prefilled(s: Setting) -> Any:
 
 
 def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
-    """What is timed; those named, less those that make no sense at this length. The cache is made here, untimed."""
+    """What is timed, of those named. The cache is made here, untimed."""
     from attnflow.capture.answer_pass import run_answer
     from attnflow.capture.generate import Written
 
@@ -239,8 +241,7 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
         "gather": lambda: s.wrapped.trace(tensors, memory="linear", edges="attention-gradient").gather(),
         "flashtrace": lambda: span_of(s.rival, s.model, s.ids, s.span, lambda: forward(s)),
     }
-    left_out = set() if s.tokens >= OFFLOADED_FROM else {"rollout-offload", "span-offload"}
-    return {name: task for name, task in tasks.items() if name in names and name not in left_out}
+    return {name: task for name, task in tasks.items() if name in names}
 
 
 def note_of(name: str, result: Any) -> str:

@@ -134,8 +134,12 @@ def hopper_kernels(x: Tensor, name: str = "hopper") -> Hopper:
 
     That language is experimental: of any Triton but the one it was tested with, the plain kernels do everything.
     """
-    suits = x.is_cuda and torch.cuda.get_device_capability(x.device) == (9, 0)
-    return _hopper(name) if suits else None
+    return _hopper(name) if x.is_cuda and _capability(x.device) == (9, 0) else None
+
+
+@cache
+def _capability(device: Any) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def copied(x: Tensor) -> bool:
