@@ -27,7 +27,7 @@ from benchmarks.long_gpu import (
 )
 from benchmarks.rival_core import core_of
 
-SHORT = [name for name in TASKS if not name.endswith("-offload") and name != "flashtrace"]
+SHORT = [name for name in TASKS if name != "flashtrace"]
 
 
 def small(tokens: int = 24, span: int = 6) -> Setting:
