@@ -220,30 +220,6 @@ def test_lengths_of_projected_values(heads: int, shared: int, size: int) -> None
     torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["mean", "signed"])
-def test_keys_in_pages(kind: str) -> None:
-    query, key, _, _ = made({"size": 128, "queries": 40, "keys": 333, "kv": 2, "group": 2})
-    generator = torch.Generator("cuda").manual_seed(2)
-    direction, value = (torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in (query, key))
-    more = {"direction": direction, "value": value, "signed": True} if kind == "signed" else {}
-    lse = kernels.log_sum_exp(query, key, scale=0.1)
-    whole = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=1.0, **more)
-    numbers = torch.randperm(30, device="cuda", generator=generator)[:21].int()  # 21 pages of 16
-
-    def pooled(x: Any) -> Any:
-        pool = torch.randn(30, 16, 2, 128, device="cuda", generator=generator).to(x.dtype)
-        padded = torch.nn.functional.pad(x[0].transpose(0, 1), (0, 0, 0, 0, 0, 3)).reshape(21, 16, 2, 128)
-        pool[numbers.long()] = padded
-        return pool.reshape(480, 2, 128).transpose(0, 1)[None]
-
-    if kind == "signed":
-        more["value"] = pooled(value)
-    paged = edge_kernels.edge_rows(
-        query, pooled(key), lse, scale=0.1, factor=1.0, table=(numbers, 16), keys=333, **more
-    )
-    torch.testing.assert_close(paged, whole, rtol=1e-4, atol=1e-5)
-
-
 def test_texts_side_by_side() -> None:
     query, key, _, _ = made({"size": 64, "queries": 300, "batch": 2})
     place = torch.arange(300, device="cuda")

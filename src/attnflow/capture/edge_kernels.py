@@ -44,8 +44,6 @@ def edge_rows(
     direction: Tensor | None = None,
     value: Tensor | None = None,
     signed: bool = False,
-    table: tuple[Tensor, int] | None = None,
-    keys: int | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """``factor · Σ_h w·exp(s[b, h, q, k] - lse[b, h, q])``, float32 [batch, queries, keys].
@@ -56,19 +54,16 @@ def edge_rows(
     lengths: w = lengths[b, h, k].
     direction, value: w = direction_q·value_k, [batch, heads, queries, size] and as key; what is negative counts as 0 unless
         ``signed``.
-    table: where keys and values lie in pages, [1, kv heads, pages · page size, size]: the numbers of the pages in order and
-        the size of a page; with ``keys``, how many keys there are.
     out: rows to which this is added, in place of new ones.
     """
     batch, heads, queries, size = query.shape
-    numbers, page = table if table is not None else (None, 0)
-    keys = key.shape[2] if keys is None else keys
+    keys = key.shape[2]
     offset = keys - queries if offset is None else offset
     shift = shifts_of(lse.reshape(batch, heads, queries).float().contiguous(), None)
     add = out is not None
     if out is None:
         out = torch.empty((batch, queries, keys), dtype=torch.float32, device=query.device)
-    if window is None and not softcap and bias is None and spans is None and table is None:
+    if window is None and not softcap and bias is None and spans is None:
         fast = hopper_kernels(query, "hopper_edges")
         operands = [x for x in (query, key, direction, value) if x is not None]
         if fast is not None and all(map(copied, operands)):
@@ -82,13 +77,13 @@ def edge_rows(
     _edge_rows[grid](
         query, key, query if direction is None else direction, key if value is None else value, shift,
         shift if lengths is None else lengths.float().contiguous(), shift if bias is None else bias,
-        first, last, shift if numbers is None else numbers, out,
+        first, last, out,
         *query.stride(), *key.stride(), *(query if direction is None else direction).stride(),
         *(key if value is None else value).stride(), *bias_strides(bias, (batch, heads, queries, keys)),
         out.stride(0), out.stride(1), heads, heads // key.shape[1], queries, shift.shape[2], keys, offset,
         scale * LOG2E if not softcap else scale / softcap, (softcap or 0.0) * LOG2E, lowest_bias(bias), factor,
         CAUSAL=causal, WINDOW=window or 0, SOFTCAP=bool(softcap), BIAS=bias is not None, SPANS=spans is not None,
-        LENGTHS=lengths is not None, DIRECTED=direction is not None, SIGNED=signed, PAGE=page, ADD=add,
+        LENGTHS=lengths is not None, DIRECTED=direction is not None, SIGNED=signed, ADD=add,
         SIZE=size, BLOCK_D=max(16, triton.next_power_of_2(size)), BLOCK_K=block_k, BLOCK_Q=block_q,
         PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
     )  # fmt: skip
@@ -183,11 +178,11 @@ def _tiles(dtype: Any, size: int, directed: bool) -> tuple[int, int, int, int]:
 
 @triton.jit
 def _edge_rows(
-    query, key, direction, value, shift, lengths, bias, first, last, table, out,
+    query, key, direction, value, shift, lengths, bias, first, last, out,
     q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, g_b, g_h, g_t, g_d, v_b, v_h, v_t, v_d, b_b, b_h, b_q, b_k,
     o_b, o_q, heads, group, queries, padded, keys, offset, scale, cap, lowest, factor,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SPANS: tl.constexpr,
-    LENGTHS: tl.constexpr, DIRECTED: tl.constexpr, SIGNED: tl.constexpr, PAGE: tl.constexpr, ADD: tl.constexpr,
+    LENGTHS: tl.constexpr, DIRECTED: tl.constexpr, SIGNED: tl.constexpr, ADD: tl.constexpr,
     SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     start_k = tl.program_id(0) * BLOCK_K
@@ -216,8 +211,6 @@ def _edge_rows(
         if start_k > tl.max(upper, 0):
             count = 0
     lies = at_k.to(tl.int64)
-    if PAGE > 0:
-        lies = tl.load(table + at_k // PAGE, mask=exists_k, other=0).to(tl.int64) * PAGE + at_k % PAGE
     total = tl.zeros([BLOCK_Q, BLOCK_K], tl.float32)
     inside_q = exists_q[:, None] & (d < SIZE)[None, :]
     inside_k = exists_k[None, :] & (d < SIZE)[:, None]
