@@ -20,8 +20,9 @@ import attnflow as af
 from attnflow.capture import answer_pass
 from attnflow.capture.answer_pass import Parts, run_answer
 from attnflow.capture.collect import lazy_mask
+from attnflow.capture.fused import merged, own_weights
 from attnflow.capture.generate import Written
-from attnflow.capture.linear import add_edge_rows, edge_rows, merged, own_weights
+from attnflow.capture.linear import add_edge_rows, edge_rows
 from attnflow.capture.paged import Pages
 from attnflow.capture.scores import LazyMask, Scores, Weighing
 from attnflow.errors import InputError
@@ -180,9 +181,9 @@ def test_fused_attention_of_each_piece_gives_the_same(name: str, kind: str, monk
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -torch.inf) if causal else s
         return (s.softmax(-1) @ value).transpose(1, 2), s.logsumexp(-1)
 
-    for module in ("linear", "frozen"):
+    for module in ("fused", "frozen"):
         monkeypatch.setattr(f"attnflow.capture.{module}.is_fused", lambda scores, value: scores.mask.plain == "causal")
-    monkeypatch.setattr("attnflow.capture.linear._with_lse", with_lse)
+    monkeypatch.setattr("attnflow.capture.fused._with_lse", with_lse)
     monkeypatch.setattr("attnflow.capture.paged.BLOCK_POSITIONS", {"cpu": 8})
     answer = run_answer(model(name), PROMPT, Written(ANSWER, stored))
     assert_same(answer.parts(every=True), expected)

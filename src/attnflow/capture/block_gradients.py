@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.linear import attention_output, plain_kind, value_gradient
+from attnflow.capture.fused import attention_output, plain_kind
+from attnflow.capture.linear import value_gradient
 from attnflow.capture.scores import Scores
 
 BLOCK_BYTES = {"cuda": 256 << 20}

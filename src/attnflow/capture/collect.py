@@ -238,7 +238,7 @@ def register(original: str) -> str:
             return out, None
         if collector.mode == "blocks":
             return collector.add_blocks(module, scores, value), None
-        from attnflow.capture.linear import attention_output
+        from attnflow.capture.fused import attention_output
 
         out, operands = attention_output(scores, value)
         collector.add_operands(module, operands, value)

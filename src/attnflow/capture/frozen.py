@@ -26,9 +26,10 @@ from attnflow.capture import routes
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Collector, eager_function, is_collecting
 from attnflow.capture.freeze import Freeze
+from attnflow.capture.fused import attention_output, is_fused, own_weights
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost
 from attnflow.capture.layer_calls import states_of, with_states
-from attnflow.capture.linear import add_edge_rows, attention_output, is_fused, own_weights, value_gradient
+from attnflow.capture.linear import add_edge_rows, value_gradient
 from attnflow.capture.paged import Stored, shown_from
 from attnflow.capture.scores import LazyMask, Scores, Weighing, mixed, scores_of
 from attnflow.capture.sublayer import layer_path

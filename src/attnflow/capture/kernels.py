@@ -138,8 +138,8 @@ def hopper_kernels(x: Tensor, name: str = "hopper") -> Hopper:
 
 
 @cache
-def _capability(device: Any) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
+def _capability(device: Any) -> tuple[int, ...]:
+    return tuple(torch.cuda.get_device_capability(device))
 
 
 def copied(x: Tensor) -> bool:

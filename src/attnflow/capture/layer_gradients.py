@@ -26,9 +26,10 @@ from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, collecting, is_collecting
 from attnflow.capture.freeze import Freeze
 from attnflow.capture.frozen import SLACK, conserved, constant_part, holdings, product, slope_of
+from attnflow.capture.fused import attention_output
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.layer_calls import output_of, states_of, with_output, with_states
-from attnflow.capture.linear import Operands, attention_output
+from attnflow.capture.linear import Operands
 from attnflow.capture.offload import Lane, downwards
 from attnflow.capture.room import Room, room_on
 from attnflow.capture.runner import Batch, Runner
