@@ -12,6 +12,8 @@ directions, keys in the rows 1.15, and half a tile at a time 1.20.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 from triton.experimental import gluon
@@ -26,6 +28,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 TILE = 128
+WIDE = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+NARROW = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
 
 
 def edge_rows(
@@ -50,22 +54,20 @@ def edge_rows(
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
-    wide = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-    narrow = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
     shifts = shift.view(batch * heads, -1)
     directed = direction is not None
     tiles_q, tiles_k = triton.cdiv(queries, TILE), triton.cdiv(keys, TILE if directed else 192)
     tiles = tiles_q * tiles_k * batch
 
     def described(x, rows):
-        return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, size], wide)
+        return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, size], WIDE)
 
     rows = 64 if directed else TILE  # a warpgroup holds 64 queries where there are directions, else 64 keys
-    shifts = TensorDescriptor(shifts, list(shifts.shape), list(shifts.stride()), [1, rows], narrow)
+    shifts = TensorDescriptor(shifts, list(shifts.shape), list(shifts.stride()), [1, rows], NARROW)
     sizes = heads, heads // key.shape[1], queries, keys, tiles_q, tiles_k, tiles, offset, scale, factor
     options = {"CAUSAL": causal, "ADD": add, "SIZE": size, "num_warps": 4}
     places = out, out.stride(0), out.stride(1)
-    grid = (min(tiles, torch.cuda.get_device_properties(query.device).multi_processor_count),)
+    grid = (min(tiles, _multiprocessors(query.device)),)
     if directed:
         _directed_rows[grid](
             described(query, rows), described(direction, rows), described(key, TILE), described(value, TILE), shifts,
@@ -77,6 +79,11 @@ def edge_rows(
             described(query, rows), described(key, 64), shifts, weights,
             *places, *sizes, LENGTHS=lengths is not None, TILE_Q=TILE, GROUPED=8, STAGES=4, **options,
         )  # fmt: skip
+
+
+@cache
+def _multiprocessors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @gluon.jit
