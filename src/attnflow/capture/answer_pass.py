@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+ROWS = 64
+"""So many rows of logits are taken in single precision at a time: a vocabulary is large."""
+
 PROBE_TOKENS = 32
 """The self-check takes a dozen passes: on a decoder's first answer it runs on so many tokens, to be over soon."""
 
@@ -138,23 +141,34 @@ def log_odds_of_rows(rows: slice, ids: Sequence[int]) -> Callable[[Tensor], Tens
 
 
 class _Odds(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
-    """The log-odds of one token in each row [row, token]: no more than two copies of the logits at a time."""
+    """The log-odds of one token in each row [row, token]. Logits are widened for some rows at a time."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, ids: Tensor) -> Tensor:
-        wide = logits if logits.dtype == torch.float64 else logits.float()
         places = ids[:, None]
-        others = wide.scatter(1, places, -torch.inf)
-        total = others.logsumexp(-1)
-        ctx.save_for_backward(others, total, places)
-        ctx.kind = logits.dtype
-        return wide.gather(1, places)[:, 0] - total
+        total = torch.cat([_others(*some).logsumexp(-1) for some in _some_rows(logits, places)])
+        ctx.save_for_backward(logits, total, places)
+        return logits.gather(1, places)[:, 0].to(total.dtype) - total
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        others, total, places = ctx.saved_tensors
-        slope = (others - total[:, None]).exp_().neg_().scatter_(1, places, 1.0)
-        return slope.mul_(gradient[:, None]).to(ctx.kind), None
+        logits, total, places = ctx.saved_tensors
+        slope = torch.empty_like(logits)
+        parts = zip(_some_rows(logits, places), total.split(ROWS), gradient.split(ROWS), slope.split(ROWS), strict=True)
+        for some, sums, upward, out in parts:
+            shares = _others(*some).sub_(sums[:, None]).exp_().mul_(-upward[:, None])
+            out.copy_(shares.scatter_(1, some[1], upward[:, None]))
+        return slope, None
+
+
+def _some_rows(logits: Tensor, places: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(logits.split(ROWS), places.split(ROWS), strict=True))
+
+
+def _others(logits: Tensor, places: Tensor) -> Tensor:
+    """A wide copy of some rows of logits without the token of each."""
+    wide = logits.clone() if logits.dtype == torch.float64 else logits.to(torch.float32, copy=True)
+    return wide.scatter_(1, places, -torch.inf)
 
 
 def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Floats:

@@ -50,6 +50,9 @@ BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
 POSITIONS = 8192
 """States are multiplied in double precision, for so many positions at a time."""
 
+ROWS = 64
+"""The same of logits, which are wider."""
+
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes.
 
@@ -318,10 +321,9 @@ def check_finite(name: str, y: float) -> None:
 
 
 def product(x: Tensor, slope: Tensor) -> Tensor:
-    """Their product, one number, in which tokens that a model rules out by logits of -inf have no part."""
-    wide = torch.float64 if torch.float64 in (x.dtype, slope.dtype) else torch.float32  # wider would copy all logits
-    slope = slope.to(wide)
-    return (x.detach().to(wide) * slope).masked_fill_(slope == 0, 0).sum(dtype=torch.float64)
+    """Their product in double precision, in which tokens that a model rules out by logits of -inf have no part."""
+    rows = zip(x.detach().flatten(0, -2).split(ROWS), slope.flatten(0, -2).split(ROWS), strict=True)
+    return torch.stack([torch.where(b == 0, 0, a.double() * b.double()).sum() for a, b in rows]).sum()
 
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
