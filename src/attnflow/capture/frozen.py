@@ -322,7 +322,8 @@ def check_finite(name: str, y: float) -> None:
 
 def product(x: Tensor, slope: Tensor) -> Tensor:
     """Their product in double precision, in which tokens that a model rules out by logits of -inf have no part."""
-    rows = zip(x.detach().flatten(0, -2).split(ROWS), slope.flatten(0, -2).split(ROWS), strict=True)
+    width = x.shape[-1] if x.dim() else 1
+    rows = zip(x.detach().reshape(-1, width).split(ROWS), slope.reshape(-1, width).split(ROWS), strict=True)
     return torch.stack([torch.where(b == 0, 0, a.double() * b.double()).sum() for a, b in rows]).sum()
 
 
