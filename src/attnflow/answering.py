@@ -13,6 +13,7 @@ from torch import Tensor
 from attnflow.answer import Answer
 from attnflow.capture.encode import decoder_limit
 from attnflow.capture.generate import Progress, Written, check_count, check_writer, write
+from attnflow.capture.kv_cache import snapshot
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.runner import Runner
 from attnflow.capture.same_prompt import check_cache, is_same
@@ -166,6 +167,7 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
             )
         if cache is not None and not getattr(model.config, "is_encoder_decoder", False):
             check_cache(model, cache, prompt.ids)
+            cache = snapshot(cache, len(prompt.ids) - 1) if len(prompt.ids) > 1 else None
         return _of(model, prompt, ids, cache, progress)
     if not isinstance(answer, str):
         raise InputError(f"answer={answer!r:.60}: expected a text, or token numbers")

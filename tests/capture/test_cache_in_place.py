@@ -22,6 +22,7 @@ from attnflow.capture.answer_pass import Parts, run_answer
 from attnflow.capture.collect import lazy_mask
 from attnflow.capture.fused import merged, own_weights
 from attnflow.capture.generate import Written
+from attnflow.capture.kv_cache import snapshot
 from attnflow.capture.linear import add_edge_rows, edge_rows
 from attnflow.capture.paged import Pages
 from attnflow.capture.scores import LazyMask, Scores, Weighing
@@ -437,3 +438,65 @@ def test_nothing_of_a_pass_outlives_it() -> None:
         assert not any(x() is not None for x in states)
     finally:
         gc.enable()
+
+
+def sources(answer: af.Answer) -> np.ndarray:
+    return answer.sources(signed=True).values
+
+
+@pytest.mark.parametrize("kind", ["static", "paged"])
+def test_a_cache_that_was_written_to_since_is_refused(kind: str) -> None:
+    wrapped, answer = model("Llama"), list(ANSWER)
+    cache = paged("Llama", 3) if kind == "paged" else static("Llama")
+    explained = wrapped.answer(PROMPT, answer=answer, cache=cache)
+    expected = sources(wrapped.answer(PROMPT, answer=answer))
+    np.testing.assert_allclose(sources(explained), expected, atol=1e-9)
+    late = wrapped.answer(PROMPT, answer=answer, cache=cache)
+    tensor = cache.keys[1] if kind == "paged" else cache.layers[1].keys
+    tensor += 1
+    with pytest.raises(af.InputError, match="was written to after it was given"):
+        late.sources()
+    between = run_answer(wrapped, PROMPT, Written(ANSWER, snapshot(cache, len(PROMPT) - 1)))
+    tensor += 1  # after the forward pass, before its gradients
+    with pytest.raises(af.InputError, match="was written to after it was given"):
+        between.parts()
+
+
+def test_a_dynamic_cache_that_goes_on_changes_nothing() -> None:
+    wrapped, answer = model("Llama"), list(ANSWER)
+    cache = dynamic("Llama")
+    explained = wrapped.answer(PROMPT, answer=answer, cache=cache)
+    cache.crop(-12)
+    with torch.no_grad():
+        wrapped.model(input_ids=torch.tensor([list(PROMPT[::-1])]), past_key_values=cache, use_cache=True)
+    np.testing.assert_allclose(sources(explained), sources(wrapped.answer(PROMPT, answer=answer)), atol=1e-9)
+
+
+def test_every_layer_of_a_cache_is_looked_at() -> None:
+    wrapped, answer = model("Llama"), list(ANSWER)
+    fewer = dynamic("Llama")
+    fewer.layers[1].keys, fewer.layers[1].values = fewer.layers[1].keys[:, :1], fewer.layers[1].values[:, :1]
+    with pytest.raises(af.InputError, match="layer 1 of the cache has keys of 1 heads"):
+        wrapped.answer(PROMPT, answer=answer, cache=fewer)
+    shorter = dynamic("Llama")
+    del shorter.layers[-1]
+    with pytest.raises(af.InputError, match="layers and the model"):
+        wrapped.answer(PROMPT, answer=answer, cache=shorter)
+    other = dynamic("Llama")
+    other.layers[0].values = other.layers[0].values + 1
+    with pytest.raises(af.InputError, match="does not hold this prompt"):
+        wrapped.answer(PROMPT, answer=answer, cache=other)
+    single = dynamic("Llama")
+    for layer in single.layers:
+        layer.keys, layer.values = layer.keys.float(), layer.values.float()
+    with pytest.raises(af.InputError, match="in float32 on cpu, and the model's own"):
+        wrapped.answer(PROMPT, answer=answer, cache=single)
+
+
+def test_a_table_may_have_any_integers() -> None:
+    wrapped, pages = model("Llama"), paged("Llama", 3)
+    bytes_ = replace(pages, table=pages.table.to(torch.uint8))
+    expected = sources(wrapped.answer(PROMPT, answer=list(ANSWER), cache=pages))
+    np.testing.assert_array_equal(sources(wrapped.answer(PROMPT, answer=list(ANSWER), cache=bytes_)), expected)
+    with pytest.raises(af.InputError, match="are no tensors"):
+        wrapped.answer(PROMPT, answer=list(ANSWER), cache=replace(pages, table=pages.table.tolist()))

@@ -22,7 +22,7 @@ from attnflow.capture.encode import decoder_start
 from attnflow.capture.frozen import FrozenPass, run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
-from attnflow.capture.kv_cache import CacheInPlace, KeysLost, reading_cache, stored_layers
+from attnflow.capture.kv_cache import CacheInPlace, KeysLost, Snapshot, reading_cache, stored_layers
 from attnflow.capture.routes import running
 from attnflow.errors import ModelError
 
@@ -220,7 +220,8 @@ def _on_cache(model: Runner, tokens: Sequence[int], prefix: int, written: Writte
     layers = stored_layers(written.cache, prefix, written.item, written.start)
     if layers is not None:
         try:
-            return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked)
+            known = written.cache if isinstance(written.cache, Snapshot) else None
+            return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix, known), checked)
         except KeysLost:  # a sliding window went on: the prompt is read again
             pass
     layers = stored_layers(prompt_cache(model, tokens[:prefix]), prefix)

@@ -27,7 +27,7 @@ from attnflow.capture.check import Checked
 from attnflow.capture.collect import Collector, eager_function, is_collecting
 from attnflow.capture.freeze import Freeze
 from attnflow.capture.fused import attention_output, is_fused, own_weights
-from attnflow.capture.kv_cache import CacheInPlace, KeysLost
+from attnflow.capture.kv_cache import CacheInPlace, KeysLost, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.linear import add_edge_rows, value_gradient
 from attnflow.capture.paged import Stored, shown_from
@@ -252,6 +252,7 @@ class FrozenPass:
     prefix: int
     slack: float
     readings: list[Reading]
+    snapshot: Snapshot | None = None
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -267,6 +268,8 @@ class FrozenPass:
         local: each position is asked about its own logits alone. every: also keep the edges of each layer. rows: the
         positions whose edges are wanted, and when asked locally, all that the score is about.
         """
+        if self.snapshot is not None:
+            self.snapshot.check()  # gradients read it too
         if not local and self.prefix:
             rows = None  # what all positions read from the prefix ends there, and has to add up
         reading = Reading(local, every, rows)
@@ -433,7 +436,8 @@ def run_frozen(
         raise ModelError(f"{name} gives no logits: answer edges are for classifiers and language models")
     if not states or not calls:
         raise ModelError(f"the layers of {name} were not seen, and answer edges are about them: trace it without edges")
-    return FrozenPass(name, states, logits, freeze.constants, sources, prefix, SLACK[model.dtype], readings)
+    known = None if in_place is None else in_place.snapshot
+    return FrozenPass(name, states, logits, freeze.constants, sources, prefix, SLACK[model.dtype], readings, known)
 
 
 def _call(

@@ -32,6 +32,37 @@ class StoredLayer:
     first: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A cache as it was when somebody gave it: where its keys and values lie, and how often those had been written to.
+
+    Explanations read it later, and nothing is copied: what was written there since would be explained instead.
+    """
+
+    layers: Sequence[StoredLayer]
+    length: int
+    versions: Sequence[int]
+
+    def check(self) -> None:
+        if _versions(self.layers) != list(self.versions):
+            raise InputError(
+                "the cache was written to after it was given, and what it held is what this answer was read from: explain "
+                "the answer before the cache is used again, or give a copy of it"
+            )
+
+
+def snapshot(cache: Any, length: int) -> Snapshot | None:
+    """The first ``length`` positions of a cache of one text; None where it does not have them."""
+    layers = stored_layers(cache, length)
+    return None if layers is None else Snapshot(layers, length, _versions(layers))
+
+
+def _versions(layers: Sequence[StoredLayer]) -> list[int]:
+    """How often each tensor was written to, which views share; those of inference mode do not count, and stay at 0."""
+    lie = [x if isinstance(x, Tensor) else x.store for layer in layers for x in (layer.keys, layer.values)]
+    return [0 if x.is_inference() else x._version for x in lie]
+
+
 class KeysLost(InputError):
     """A sliding window has dropped keys that the answer's first tokens see."""
 
@@ -41,6 +72,9 @@ def stored_layers(cache: Any, length: int, item: int = 0, start: int = 0) -> lis
 
     item: which text of a batch. None where the cache does not have them, or not as they were computed (quantized).
     """
+    if isinstance(cache, Snapshot):
+        cache.check()
+        return list(cache.layers) if cache.length == length and item == start == 0 else None
     if isinstance(cache, PagedCache):
         return _paged_layers(cache, length) if item == start == 0 else None
     layers = []
@@ -84,10 +118,11 @@ def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies
 class CacheInPlace:
     """A cache for transformers that hands back new keys and values alone, and says what lies before them.
 
-    cache: what the model gets. length: how many positions lie before.
+    cache: what the model gets. length: how many positions lie before. snapshot: what the layers are of, where somebody
+    else has them too.
     """
 
-    def __init__(self, layers: Sequence[StoredLayer], length: int) -> None:
+    def __init__(self, layers: Sequence[StoredLayer], length: int, snapshot: Snapshot | None = None) -> None:
         from transformers.cache_utils import Cache, DynamicLayer
 
         latest: list[tuple[Tensor, Tensor, StoredLayer]] = []
@@ -110,7 +145,7 @@ class CacheInPlace:
             def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
                 return length + query_length, 0
 
-        self.length = length
+        self.length, self.snapshot = length, snapshot
         self.latest = latest
         self.cache: KeyValueCache = Cache(layers=[Standing(layer) for layer in layers])
 
@@ -124,7 +159,7 @@ class CacheInPlace:
 def _paged_layers(cache: PagedCache, length: int) -> list[StoredLayer] | None:
     if not check_pages(cache) or cache.length < length:
         return None
-    table = cache.table.to(cache.keys[0].device)
+    table = cache.table.to(cache.keys[0].device, torch.long, copy=True)  # small, and servers write to theirs
     return [
         StoredLayer(Pages(keys, table, length), Pages(values, table, length))
         for keys, values in zip(cache.keys, cache.values, strict=True)
@@ -134,6 +169,8 @@ def _paged_layers(cache: PagedCache, length: int) -> list[StoredLayer] | None:
 def check_pages(cache: PagedCache) -> bool:
     """Refuses pages that are none; False where there are none at all."""
     keys, values, table = list(cache.keys), list(cache.values), cache.table
+    if not isinstance(table, Tensor) or not all(isinstance(x, Tensor) for x in (*keys, *values)):
+        raise InputError("a PagedCache has keys, values or a table that are no tensors: expected torch tensors")
     if len(keys) != len(values):
         raise InputError(f"a PagedCache has keys of {len(keys)} layers and values of {len(values)}: expected as many")
     if not keys or cache.length < 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnflow.capture.answer_pass import prompt_cache
 from attnflow.capture.check import half
 from attnflow.capture.collect import Collector, collecting
 from attnflow.capture.inputs import kind
@@ -33,9 +34,9 @@ BLOCK = 8192
 class _Met(Exception):
     """Ends a pass at its first keys."""
 
-    def __init__(self, keys: Tensor) -> None:
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__()
-        self.keys = keys
+        self.pair = keys, values
 
 
 def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
@@ -58,11 +59,36 @@ def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
     device = first.keys.device if isinstance(first.keys, Tensor) else first.keys.store.device
     if device != model.device:
         raise InputError(f"cache is on {device} and the model on {model.device}: move it there, or leave it out")
+    _check_form(model, layers)
     if _same_keys(model, first, ids[:-1]) is False:
         raise InputError(
             "cache does not hold this prompt: the keys in it are of other tokens, of other positions or of another model. "
             "Give the cache that was made with these tokens from the first one on, or leave it out"
         )
+
+
+def _check_form(model: Runner, layers: Sequence[StoredLayer]) -> None:
+    """That every layer has as many heads, of the size and type, as the model's own cache has."""
+    own = stored_layers(prompt_cache(model, [0, 0]), 2)
+    if own is None:
+        return
+    if len(layers) != len(own):
+        raise InputError(f"cache has {len(layers)} layers and the model {len(own)}: expected the cache of this model")
+    for number, (layer, mine) in enumerate(zip(layers, own, strict=True)):
+        if _form(layer) != _form(mine):
+            raise InputError(
+                f"layer {number} of the cache has {_form(layer)}, and the model's own {_form(mine)}: expected the cache of "
+                "this model"
+            )
+
+
+def _form(layer: StoredLayer) -> str:
+    parts = []
+    for name, stored in (("keys", layer.keys), ("values", layer.values)):
+        _, heads, _, size = stored.shape
+        lie = stored if isinstance(stored, Tensor) else stored.store
+        parts.append(f"{name} of {heads} heads of {size} in {str(lie.dtype).removeprefix('torch.')} on {lie.device}")
+    return " and ".join(parts)
 
 
 def is_same(model: Runner, cache: Any, ids: Sequence[int], item: int, start: int) -> bool:
@@ -77,17 +103,18 @@ def _texts(cache: Any) -> int:
 
 
 def _same_keys(model: Runner, layer: StoredLayer, ids: Sequence[int]) -> bool | None:
-    """Whether these are the keys of these tokens, as far as they are there; None for a model that shows none."""
+    """Whether these are the keys and values of these tokens, as far as they are there; None for a model that shows none."""
     step = BLOCK if model.accepts("position_ids") else len(ids)
     near = []
     for start in range(layer.first - layer.first % step, len(ids), step):
         stop = min(start + step, len(ids))
-        expected = _first_keys(model, ids[start:stop], start)
+        expected = _first_pair(model, ids[start:stop], start)
         if expected is None:
             return None
         begin = max(start, layer.first)
-        keys = _positions(layer.keys, begin - layer.first, stop - layer.first)
-        near.append(_near(keys, expected[:, :, begin - start :]))
+        for stored, own in zip((layer.keys, layer.values), expected, strict=True):
+            some = _positions(stored, begin - layer.first, stop - layer.first)
+            near.append(_near(some, own[:, :, begin - start :]))
     return bool(torch.stack(near).all())
 
 
@@ -103,13 +130,13 @@ def _near(keys: Tensor, expected: Tensor) -> Tensor:
     return (gaps <= tolerance * sizes + 1e-12).all()
 
 
-def _first_keys(model: Runner, ids: Sequence[int], start: int) -> Tensor | None:
-    """[1, head, token, size] of the first layer, or None for a model that shows none."""
+def _first_pair(model: Runner, ids: Sequence[int], start: int) -> tuple[Tensor, Tensor] | None:
+    """Keys and values [1, head, token, size] of the first layer, or None for a model that shows none."""
     from transformers.cache_utils import Cache, DynamicLayer
 
     class First(DynamicLayer):  # type: ignore[misc]
-        def update(self, key_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-            raise _Met(key_states)
+        def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            raise _Met(key_states, value_states)
 
     tensors = {"input_ids": torch.tensor([list(ids)])}
     if start:
@@ -118,7 +145,7 @@ def _first_keys(model: Runner, ids: Sequence[int], start: int) -> Tensor | None:
         with collecting(Collector("operands")):  # masks are rules then: no matrix is made for a pass that ends here
             model.forward(tensors, past_key_values=Cache(layers=[First()]), use_cache=True)
     except _Met as met:
-        return met.keys
+        return met.pair
     except Exception:  # whatever a model file does with a cache it does not know
         return None
     return None
