@@ -503,6 +503,14 @@ def test_progress_is_for_terminals(real: Path, terminal: bool, tmp_path: Path, m
     assert terminal or shown.err == ""
 
 
+def test_long_texts_have_no_page(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_page, "LONGEST", 3)
+    said: list[str] = []
+    index, *pages = corpus_page.write(real, tmp_path / "page", texts=2, say=said.append)
+    assert not pages and index.exists()
+    assert "the page of a text, which has its matrices, is for 3" in said[0]
+
+
 def test_pages_of_words(tmp_path: Path) -> None:
     index, *pages = corpus_page.write(stored(tmp_path / "out", *traced(SENTENCES[:4], words=True), parts=1), texts=1)
     assert pages and embedded(index)["missing"] is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
@@ -22,9 +22,9 @@ class PagedCache:
     first page on.
     """
 
-    keys: Sequence[Tensor]
-    values: Sequence[Tensor]
-    table: Tensor
+    keys: Sequence[Tensor] = field(repr=False)
+    values: Sequence[Tensor] = field(repr=False)
+    table: Tensor = field(repr=False)
     length: int
 
 

@@ -23,6 +23,9 @@ REPORT = "_report"
 BLANKED = 128
 """Tokens up to which a text's page has blank-out, which costs a pass of the model for each."""
 
+LONGEST = 512
+"""Longer texts get no page of their own: its matrices and flows would take minutes and many megabytes."""
+
 
 def write(
     folder: Path,
@@ -122,6 +125,8 @@ def _model(summary: Mapping[str, Any], name: str | None) -> Model:
 
 
 def _text_page(model: Model, text: Mapping[str, Any], provenance: Mapping[str, Any], path: Path) -> Path:
+    if text["size"] > LONGEST:
+        raise InputError(f"it has {text['size']} positions, and the page of a text, which has its matrices, is for {LONGEST}")
     page = model.explain(
         text["text"] if text["pair"] is None else (text["text"], text["pair"]),
         query=None if text["words"] else text["queries"],  # which then count words, and tokens here
