@@ -171,6 +171,12 @@ def cache_of(ids: Any, kind: Any = DynamicCache) -> Any:
     return cache
 
 
+def test_an_answer_is_not_the_whole_text() -> None:
+    ids = list(answer().prompt.ids)
+    with pytest.raises(af.InputError, match=f"begins with all {len(ids)} tokens of the prompt: give .*, {len(ids)}:"):
+        llama().answer(ids, answer=[*ids, 5, 6])
+
+
 def test_a_cache_of_another_prompt_is_refused() -> None:
     """Its parts would add up, and be of another text: nothing else could tell."""
     ids, static = list(answer().prompt.ids), StaticCache(llama().model.config, max_cache_len=128)

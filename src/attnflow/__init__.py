@@ -68,6 +68,9 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a checker sees the names themselves, and none besides
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
     def __getattr__(name: str) -> Any:
         """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
         if name in ("corpus", "evaluate", "importance", "view"):

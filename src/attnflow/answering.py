@@ -28,6 +28,9 @@ BATCH = 8
 WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
 """Kinds of tensors that token numbers come in."""
 
+LONG_PROMPT = 8
+"""An answer that repeats a prompt of so many tokens is no answer: somebody gave the whole text."""
+
 CHECKED = 32
 """Tokens of a prompt for which the cache that writing left is compared with what the model computes without."""
 
@@ -164,6 +167,11 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
         if strange := [i for i in ids if not 0 <= i < model.vocabulary()]:
             raise InputError(
                 f"the answer has the token {strange[0]}: expected numbers from 0 to {model.vocabulary() - 1}"
+            )
+        if len(prompt.ids) >= LONG_PROMPT and list(ids[: len(prompt.ids)]) == list(prompt.ids):
+            raise InputError(
+                f"the answer begins with all {len(prompt.ids)} tokens of the prompt: give those that come after them, of "
+                f"what generate returns sequences[0, {len(prompt.ids)}:]"
             )
         if cache is not None and not getattr(model.config, "is_encoder_decoder", False):
             check_cache(model, cache, prompt.ids)

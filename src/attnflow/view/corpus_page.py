@@ -126,7 +126,9 @@ def _model(summary: Mapping[str, Any], name: str | None) -> Model:
 
 def _text_page(model: Model, text: Mapping[str, Any], provenance: Mapping[str, Any], path: Path) -> Path:
     if text["size"] > LONGEST:
-        raise InputError(f"it has {text['size']} positions, and the page of a text, which has its matrices, is for {LONGEST}")
+        raise InputError(
+            f"it has {text['size']} positions, and the page of a text, which has its matrices, is for {LONGEST}"
+        )
     page = model.explain(
         text["text"] if text["pair"] is None else (text["text"], text["pair"]),
         query=None if text["words"] else text["queries"],  # which then count words, and tokens here
