@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -250,6 +253,11 @@ def test_weights_of_queries_make_one_row(edges: str | None, tmp_path: Path) -> N
         ([{99: 1.0}], f"query 99 does not exist: there are {N}, so expected -{N} to {N - 1}"),
         ([3, 3], "queries has position 3 more than once: expected each position once"),
         ([[1]], "is not a position: expected an int or a list of ints"),
+        ({0: 10**400}, "the weight larger than any float of a query: expected a finite number for each position"),
+        ({0: 10**5000}, "the weight larger than any float of a query: expected a finite number for each position"),
+        ({0: True}, "the weight True of a query: expected a finite number for each position"),
+        ({0: np.float32("inf")}, "of a query: expected a finite number for each position"),
+        ("all", "queries='all': expected a position, a mapping {position: weight}, or a list of these"),
         (0.5, "query=0.5 is not a position: expected an int or a list of ints"),
     ],
 )
@@ -257,6 +265,68 @@ def test_queries_that_are_refused(queries: Any, sentence: str) -> None:
     with pytest.raises(af.InputError) as caught:
         model("Llama").trace(given(), memory="linear", queries=queries)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("weight", [np.float32(0.5), np.float16(0.5), Fraction(1, 2)])
+def test_weights_of_queries_are_numbers_of_any_type(weight: Any) -> None:
+    row, expected = (model("Llama").trace(given(), memory="linear", queries={0: w, 3: 2}).raw() for w in (weight, 0.5))
+    assert np.array_equal(row.values, expected.values) and row.provenance == expected.provenance
+    ones, expected = (model("Llama").trace(given(), memory="linear", queries={3: w}).raw() for w in (np.int64(2), 2.0))
+    assert np.array_equal(ones.values, expected.values)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"missing": "normalize"}, "missing"),
+        ({"missing": "self"}, "missing"),
+        ({"keep_heads": True}, "keep_heads"),
+        ({"keep_heads": [0]}, "keep_heads"),
+        ({"target": "the keys"}, "target"),
+        ({"sampling_rate": 16000}, "sampling_rate"),
+    ],
+)
+def test_arguments_that_need_matrices_are_refused(options: dict[str, Any], name: str) -> None:
+    for text in (given(), [given()]):
+        with pytest.raises(af.InputError) as caught:
+            model("gpt-oss").trace(text, memory="linear", **options)
+        assert str(caught.value) == (
+            f'{name} does not go with memory="linear": leave it out, or trace with memory="graph"'
+        )
+    with pytest.raises(af.InputError, match=r"^missing='all': expected one of 'keep', 'normalize', 'self'$"):
+        model("gpt-oss").trace(given(), memory="linear", missing="all")
+
+
+@pytest.mark.parametrize("edges", ["mean", *VALUED])
+@pytest.mark.parametrize(("options", "name"), [({"answer": 3}, "answer"), ({"of": "probability"}, "of")])
+def test_edges_about_no_answer_take_none(edges: str, options: dict[str, Any], name: str) -> None:
+    with pytest.raises(af.InputError) as caught:
+        model("Llama").trace(given(), memory="linear", edges=edges, **options)
+    assert str(caught.value) == (
+        f'{name} does not go with edges={edges!r} and memory="linear", which are about no answer: leave it out, or trace '
+        'with memory="graph"'
+    )
+
+
+def test_a_trace_is_not_pickled_and_copies_are_itself() -> None:
+    trace = model("Llama").trace(given(), memory="linear")
+    with pytest.raises(TypeError) as caught:
+        pickle.dumps(trace)
+    assert str(caught.value) == (
+        "a linear trace holds a model's tensors and a way through them, which no file holds: save its results instead, such "
+        "as trace.rollout()"
+    )
+    assert copy.copy(trace) is trace and copy.deepcopy([trace]) == [trace]
+    result = trace.rollout()
+    assert np.array_equal(pickle.loads(pickle.dumps(result)).values, result.values)
+
+
+def test_words_need_matrices() -> None:
+    wrapped = af.wrap(hf("BertModel", vocab_size=200, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                         intermediate_size=48, max_position_embeddings=64)(), wordpiece())  # fmt: skip
+    result = wrapped.trace("unbelievable keys", memory="linear").rollout()
+    with pytest.raises(af.InputError, match=r'so trace with memory="graph" and call \.words\(\) before \.save\(\)$'):
+        result.words()
 
 
 @pytest.mark.parametrize("edges", [None, *VALUED])

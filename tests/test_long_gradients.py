@@ -241,6 +241,8 @@ def test_mistakes() -> None:
         af.InputError, match='answer rows are of answer edges: trace with memory="linear", edges="answer"'
     ):
         trace.answer_rows()
+    with pytest.raises(af.InputError, match=r"^query is an empty list: expected at least one position$"):
+        wrapped.trace(TEXT, memory="linear", edges="answer").answer_rows([])
     with pytest.raises(af.InputError, match="receptive_field='ratio': of gather, expected 'layer' or None"):
         trace.gather(receptive_field="ratio")
     with pytest.raises(af.InputError, match="of='x': expected one of"):

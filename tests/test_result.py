@@ -497,7 +497,7 @@ def test_it_prints_as_one_line(r: TokenAttention, shown: str) -> None:
     assert repr(r) == str(r) == shown
 
 
-NO_TRACE = ' result does not hold the graph it was computed from (what is read from a file, is one head or was traced with memory="linear" never does): subwords must be merged into words before rollout and flow are computed, so call .words() before .save()'
+NO_TRACE = ' result does not hold the graph it was computed from (what is read from a file, is one head or was traced with memory="linear" never does): subwords must be merged into words before rollout and flow are computed, so trace with memory="graph" and call .words() before .save()'
 QUERIES = "0 '[CLS]', 1 'the', 2 'key', 3 'cab', 4 '##inet', 5 'the', 6 '[SEP]'"
 many = one(1, values=np.ones((1, 40, 1)), queries=range(40), query_tokens=[f"q{i}" for i in range(40)])
 

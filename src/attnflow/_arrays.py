@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -137,6 +139,21 @@ def positions(numbers: int | Iterable[int], what: str) -> list[int]:
     except (TypeError, AttributeError):
         shown = repr(numbers) if len(repr(numbers)) < 60 else type(numbers).__name__
         raise InputError(f"{what}={shown} is not a position: expected an int or a list of ints") from None
+
+
+def finite_number(x: Any) -> float | None:
+    """A real number of any type as a float; None for a bool, for what is no number, and for what no finite float holds.
+
+    >>> finite_number(np.float32(0.5)), finite_number(10**400), finite_number(True), finite_number("1")
+    (0.5, None, None, None)
+    """
+    if isinstance(x, bool) or not isinstance(x, numbers.Real):
+        return None
+    try:
+        value = float(x)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def index(number: int, size: int, what: str) -> int:

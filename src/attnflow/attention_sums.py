@@ -6,19 +6,26 @@ both functions are kernels; elsewhere they go through the queries in blocks.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from attnflow._arrays import as_array, finite_number
 from attnflow.capture.linear import head_sums, row_denominators, step
 from attnflow.capture.scores import LazyMask, Scores
 from attnflow.errors import InputError
+
+TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def column_sums(
     query: Tensor,
     key: Tensor,
     *,
-    rows: Tensor | None = None,
+    rows: Tensor | ArrayLike | None = None,
     scale: float | None = None,
     causal: bool = True,
     window: int | None = None,
@@ -29,13 +36,15 @@ def column_sums(
 ) -> Tensor:
     """``Σ_q rows[q]·P[q, k]`` with ``P = softmax(scale·QKᵀ + mask)``: what each key gets from the queries, weighted.
 
-    query: [batch, head, query, size]. key: [batch, key head, key, size], with as many heads or a divisor of them.
-    rows: how much each query counts, [query], [batch, query] or [batch, row, query]; by default one each. None may be below
-        zero with ``per_head``.
+    query: [batch, head, query, size]. key: [batch, key head, key, size], with as many heads or a divisor of them. Both of
+        the same type: float16, bfloat16, float32 or float64.
+    rows: how much each query counts, [query], [batch, query] or [batch, row, query], a tensor, an array or lists; one each
+        by default. None may be below zero with ``per_head``.
     scale: by default ``1 / sqrt(size)``. causal: the last query stands at the last key and sees what is not after it.
     window: how many keys a query sees, its own included, to the left; with causal. softcap: c in ``c·tanh(s / c)``.
     sinks: [head], one more score a head in the denominator only.
-    lse: what `log_sum_exp` gives, where it is known already, for example from the forward pass.
+    lse: what `log_sum_exp` gives, [batch, head, query], where it is known already, for example from the forward pass. The
+        weights are then ``exp(s - lse)``, whatever they sum to; a query whose lse is not finite counts for nothing.
     per_head: sums of each head instead of their mean.
 
     Returns [batch, key], or [batch, row, key] for rows of that shape; with ``per_head`` a head axis after the batch; in
@@ -46,10 +55,12 @@ def column_sums(
     >>> af.column_sums(query, key).mul(6).round().int().tolist()  # 1 + 1/2 + 1/3, 1/2 + 1/3 and 1/3
     [[11, 5, 2]]
     """
+    _check_flag("per_head", per_head)
     scores = _scores(query, key, scale, causal, window, softcap, sinks, lse)
-    weights = _rows(rows, scores)
+    counts = None if rows is None else _tensor_of(rows)
+    weights = _rows(counts, scores)
     sums = head_sums(scores, weights) if per_head else step(scores, weights)
-    return sums if rows is not None and rows.dim() == 3 else sums[..., 0, :]
+    return sums if counts is not None and counts.dim() == 3 else sums[..., 0, :]
 
 
 def log_sum_exp(
@@ -77,42 +88,94 @@ def _scores(
     query: Tensor, key: Tensor, scale: float | None, causal: bool, window: int | None, softcap: float | None,
     sinks: Tensor | None, lse: Tensor | None,
 ) -> Scores:  # fmt: skip
-    for name, x in (("query", query), ("key", key)):
-        if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
-            kind = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise InputError(f"{name} is {kind}: expected a tensor of floats [batch, head, position, size]")
-    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3] or query.shape[1] % key.shape[1]:
-        raise InputError(
-            f"query has shape {tuple(query.shape)} and key {tuple(key.shape)}: expected the same batch and size, and as "
-            "many heads or a divisor of them"
-        )
-    if 0 in query.shape or 0 in key.shape:
-        raise InputError(f"query has shape {tuple(query.shape)} and key {tuple(key.shape)}: expected no empty axis")
-    if query.dtype != key.dtype or query.device != key.device:
-        raise InputError(
-            f"query is {query.dtype} on {query.device} and key {key.dtype} on {key.device}: expected the same of both"
-        )
+    _check_operands(query, key)
+    _check_flag("causal", causal)
     if causal and query.shape[2] > key.shape[2]:
         raise InputError(
             f"there are {query.shape[2]} queries and {key.shape[2]} keys: with causal=True every query is one of the last "
             "keys"
         )
-    if window is not None and (window < 1 or not causal):
-        raise InputError(
-            f"window={window} with causal={causal}: expected at least 1, of attention that looks back only"
-        )
-    mask = None if window is None else _sliding(query, key, window)
-    factor = query.shape[3] ** -0.5 if scale is None else float(scale)
+    width = None if window is None else _window(window, causal)
+    factor = query.shape[3] ** -0.5 if scale is None else finite_number(scale)
+    if factor is None:
+        raise InputError(f"scale={scale!r:.60}: expected a finite number")
+    cap = None if softcap is None else finite_number(softcap)
+    if softcap is not None and (cap is None or cap <= 0):
+        raise InputError(f"softcap={softcap!r:.60}: expected a finite number above zero")
+    if sinks is not None:
+        sinks = _beside(query, "sinks", sinks, "head", query.shape[1:2])
+    if lse is not None:
+        lse = _beside(query, "lse", lse, "batch, head, query", query.shape[:3])
+        lse = torch.where(lse.isfinite(), lse, torch.inf)
+    if query.dtype in (torch.float16, torch.bfloat16) and not query.is_cuda:
+        query, key = query.float(), key.float()  # kernels add products up in float32, where half precision overflows
+    mask = None if width is None else _sliding(query, key, width)
     return Scores(
         query.detach(),
         key.detach(),
         factor,
         mask,
         causal=causal and mask is None,
-        softcap=softcap,
+        softcap=cap,
         sinks=sinks,
         lse=lse,
+        partial=lse is not None,
     )
+
+
+def _check_operands(query: Tensor, key: Tensor) -> None:
+    for name, x in (("query", query), ("key", key)):
+        if not _is_dense(x) or x.dim() != 4 or x.dtype not in TYPES:
+            raise InputError(
+                f"{name} is {_described(x)}: expected a dense tensor of float16, bfloat16, float32 or float64, "
+                "[batch, head, position, size]"
+            )
+    if 0 in query.shape or 0 in key.shape:
+        raise InputError(f"query has shape {tuple(query.shape)} and key {tuple(key.shape)}: expected no empty axis")
+    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3] or query.shape[1] % key.shape[1]:
+        raise InputError(
+            f"query has shape {tuple(query.shape)} and key {tuple(key.shape)}: expected the same batch and size, and as "
+            "many heads or a divisor of them"
+        )
+    if query.dtype != key.dtype or query.device != key.device:
+        raise InputError(
+            f"query is {query.dtype} on {query.device} and key {key.dtype} on {key.device}: expected the same of both"
+        )
+
+
+def _check_flag(name: str, flag: bool) -> None:
+    if not isinstance(flag, bool):
+        raise InputError(f"{name}={flag!r:.60}: expected True or False")
+
+
+def _window(window: int, causal: bool) -> int:
+    if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1 or not causal:
+        raise InputError(
+            f"window={window!r:.60} with causal={causal}: expected an int of at least 1, of attention that looks back only"
+        )
+    return int(window)
+
+
+def _beside(query: Tensor, name: str, x: Tensor, axes: str, shape: torch.Size) -> Tensor:
+    """A tensor of floats of this shape where the query is, in the precision of sums."""
+    if not _is_dense(x) or x.dtype not in TYPES or x.shape != shape:
+        raise InputError(f"{name} is {_described(x)}: expected a dense tensor of floats [{axes}], {tuple(shape)} here")
+    return x.detach().to(query.device, _wide(query))
+
+
+def _is_dense(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.layout == torch.strided and x.device.type != "meta"
+
+
+def _described(x: Any) -> str:
+    if not isinstance(x, Tensor):
+        return type(x).__name__
+    kind = "" if _is_dense(x) else f"a {x.layout} tensor on {x.device}, "
+    return f"{kind}{x.dtype} of shape {tuple(x.shape)}"
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _sliding(query: Tensor, key: Tensor, window: int) -> LazyMask:
@@ -125,13 +188,19 @@ def _sliding(query: Tensor, key: Tensor, window: int) -> LazyMask:
     )
 
 
+def _tensor_of(rows: Tensor | ArrayLike) -> Tensor:
+    array = as_array(rows, "rows")
+    return array.detach() if isinstance(array, Tensor) else torch.from_numpy(np.array(array, order="C"))
+
+
 def _rows(rows: Tensor | None, scores: Scores) -> Tensor:
     """[batch, row, query]."""
-    wide = torch.float64 if scores.query.dtype == torch.float64 else torch.float32
+    wide = _wide(scores.query)
     batch, queries = scores.query.shape[0], scores.queries
     if rows is None:
         return scores.query.new_ones(batch, 1, queries, dtype=wide)
-    if not 1 <= rows.dim() <= 3 or rows.shape[-1] != queries or (rows.dim() > 1 and rows.shape[0] != batch):
+    fits = 1 <= rows.dim() <= 3 and rows.shape[-1] == queries and (rows.dim() == 1 or rows.shape[0] == batch)
+    if not fits or 0 in rows.shape:
         raise InputError(
             f"rows has shape {tuple(rows.shape)}: expected [query], [batch, query] or [batch, row, query], of {batch} in "
             f"the batch and {queries} queries"

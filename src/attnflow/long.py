@@ -65,6 +65,18 @@ class LinearTrace:
     lengths: tuple[Tensor | None, ...] = field(default=(), repr=False)
     explained: Explained | None = field(default=None, repr=False)
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a linear trace holds a model's tensors and a way through them, which no file holds: save its results instead, "
+            "such as trace.rollout()"
+        )
+
+    def __copy__(self) -> LinearTrace:
+        return self  # nothing in it changes
+
+    def __deepcopy__(self, memo: Any) -> LinearTrace:
+        return self
+
     @property
     def queries(self) -> tuple[int, ...]:
         """How results number the rows: by their position; rows of several positions by numbers past the text."""
@@ -132,6 +144,8 @@ class LinearTrace:
             raise InputError('answer rows are of answer edges: trace with memory="linear", edges="answer"')
         place = self.explained.place if query is None else query
         rows = select_positions(place, self.tokens, self.default_query)
+        if not rows:
+            raise InputError("query is an empty list: expected at least one position")
         start = torch.zeros(1, 1, len(self.tokens), dtype=self.dtype)
         start[0, 0, rows] = 1
         parts, own = torch.zeros(len(self.tokens), dtype=torch.float64, device=self.device), None
@@ -218,8 +232,8 @@ class LinearTrace:
 
     def _note(self, values: Tensor) -> dict[str, list[str]]:
         """The sentence for a row that one token takes, whose values are short in most layers: a sink by the row itself."""
-        if self.edges is not None:
-            return {}
+        if self.edges is not None or any(weight < 0 for row in self.rows for weight in row.weights):
+            return {}  # of weights below zero, a row has no shares
         below = [x for x in self.lengths[: max(self.layers) + 1] if x is not None]
         row = values[-1].mean(0)
         first = int(row.argmax())

@@ -19,7 +19,7 @@ from attnflow.edges import BY_LAYERS, traced
 from attnflow.errors import InputError
 from attnflow.importance import blank_out, gradient, integrated_gradients, shapley
 from attnflow.importance.question import many
-from attnflow.long import LinearTrace, trace_linear
+from attnflow.long import LINEAR, LinearTrace, trace_linear
 from attnflow.selection import Queries, Query
 from attnflow.trace import Trace
 from attnflow.version import __version__
@@ -185,6 +185,7 @@ class Model(Runner):
         """
         if memory not in ("graph", "linear"):
             raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
+        about = {"answer": answer, "of": None if of == "logit" else of}
         if edges is not None:
             others: dict[str, Any] = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
             others["heads"] = None if heads == "mean" else heads
@@ -193,9 +194,17 @@ class Model(Runner):
             else:
                 others |= {"queries": queries, "layers": layers, "offload": offload}
             _refuse(others, f"{{name}} does not go with edges={edges!r}: leave one of them out")
+            if memory == "linear" and edges in LINEAR and edges not in BY_LAYERS:
+                _refuse(
+                    about,
+                    f'{{name}} does not go with edges={edges!r} and memory="linear", which are about no answer: '
+                    'leave it out, or trace with memory="graph"',
+                )
         else:
-            with_edges = {"normalize": normalize, "answer": answer, "of": None if of == "logit" else of}
-            _refuse(with_edges, "{name} goes with edges: say which, for example edges='attention-gradient'")
+            _refuse(
+                {"normalize": normalize, **about},
+                "{name} goes with edges: say which, for example edges='attention-gradient'",
+            )
         if edges is not None and memory == "graph":
             options: dict[str, Any] = {"of": of, "missing": missing, "truncate": truncate}
             traces = [
@@ -205,6 +214,10 @@ class Model(Runner):
             return traces if isinstance(text, list) else traces[0]
         if missing not in MISSING:
             raise InputError(f"missing={missing!r}: expected one of {', '.join(map(repr, MISSING))}")
+        if memory == "linear":
+            matrices = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
+            matrices["missing"] = None if missing == "keep" else missing
+            _refuse(matrices, '{name} does not go with memory="linear": leave it out, or trace with memory="graph"')
         if memory == "graph" and (queries is not None or layers is not None or offload):
             raise InputError(
                 'queries, layers and offload are for memory="linear"; here, give query= to raw(), rollout() or flow()'

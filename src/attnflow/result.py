@@ -336,7 +336,7 @@ def _merged(result: TokenAttention) -> TokenAttention:
         raise InputError(
             f"this {result.method} result does not hold the graph it was computed from (what is read from a file, is one "
             'head or was traced with memory="linear" never does): subwords must be merged into words before rollout and '
-            "flow are computed, so call .words() before .save()"
+            'flow are computed, so trace with memory="graph" and call .words() before .save()'
         )
     of = {i: g for g, group in enumerate(groups) for i in group}
     rows = list(dict.fromkeys(of[query] for query in result.queries))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnflow._arrays import indices, positions
+from attnflow._arrays import finite_number, indices, positions
 from attnflow.errors import InputError
 
 Query = int | str | Iterable[int | str] | None
@@ -87,6 +86,10 @@ def select_rows(queries: Queries | None, size: int) -> list[Row]:
         return [Row((size - 1,), (1.0,))]
     if isinstance(queries, Mapping):
         return [_mixture(queries, size)]
+    if isinstance(queries, str | bytes):
+        raise InputError(
+            f"queries={queries!r:.60}: expected a position, a mapping {{position: weight}}, or a list of these"
+        )
     items: list[Any] = [queries] if hasattr(queries, "__index__") and not hasattr(queries, "__len__") else []
     try:
         items = items or list(queries)  # type: ignore[arg-type]
@@ -106,14 +109,23 @@ def select_rows(queries: Queries | None, size: int) -> list[Row]:
 
 
 def _mixture(weights: Mapping[int, float], size: int) -> Row:
-    for weight in weights.values():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise InputError(f"the weight {weight!r} of a query: expected a finite number for each position")
+    numbers = [_weight(weight) for weight in weights.values()]
     places = indices(positions(weights.keys(), "query"), size, "query")
     if not places or len(set(places)) < len(places):
         raise InputError(f"queries={dict(weights)!r}: expected at least one position with its weight, and each once")
-    pairs = sorted(zip(places, map(float, weights.values()), strict=True))
+    pairs = sorted(zip(places, numbers, strict=True))
     return Row(tuple(i for i, _ in pairs), tuple(w for _, w in pairs), several=True)
+
+
+def _weight(weight: Any) -> float:
+    number = finite_number(weight)
+    if number is None:
+        large = isinstance(weight, int) and not isinstance(
+            weight, bool
+        )  # so many digits that Python may not write them
+        shown = "larger than any float" if large else f"{weight!r:.60}"
+        raise InputError(f"the weight {shown} of a query: expected a finite number for each position")
+    return number
 
 
 def read_layer(text: str, depth: int, others: str = "or last") -> int:

@@ -137,7 +137,7 @@ class Scores:
     bias: additive, for position biases. softcap: c in c·tanh(s / c). sinks: one logit a head, in the denominator only.
     lse: the logarithm of each row's denominator, [batch, head, query], where the forward pass gave it.
     before: keys of the positions before those in ``key``, where they lie; the mask is about all of them.
-    partial: whether the denominators that ``lse`` tells are of more keys than these.
+    partial: whether weights are by ``lse`` alone, because its denominators are of more keys than these, or somebody's own.
     """
 
     query: Tensor
@@ -200,10 +200,11 @@ class Scores:
         """Rows ``start:stop`` of the attention weights in float32: [batch, head, stop - start, visible(stop)]."""
         low, s = self._first_visible(start), self._logits(start, stop)
         if self.partial and self.lse is not None:
-            return s.sub_(self.lse[:, :, start:stop, None]).exp_()
-        weights = (
-            torch.softmax(s, dim=-1) if self.sinks is None else torch.softmax(self._with_sinks(s), dim=-1)[..., :-1]
-        )
+            weights = s.sub_(self.lse[:, :, start:stop, None]).exp_()
+        elif self.sinks is None:
+            weights = torch.softmax(s, dim=-1)
+        else:
+            weights = torch.softmax(self._with_sinks(s), dim=-1)[..., :-1]
         return torch.nn.functional.pad(weights, (low, 0)) if low else weights
 
     def log_sum_exp(self, start: int, stop: int) -> Tensor:
@@ -347,5 +348,5 @@ def scores_of(
     """What transformers hands to an attention function, as `Scores`. There, no mask means that everything is visible."""
     scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else float(scaling)
     sinks = getattr(module, "sinks", None)
-    sinks = None if sinks is None else sinks.detach()
+    sinks = None if sinks is None else sinks.detach().clone()  # training may go on while these are kept
     return Scores(query, key, scale, mask, bias=position_bias, softcap=softcap, sinks=sinks)
