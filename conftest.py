@@ -10,7 +10,8 @@ import pytest
 
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
-    collect_ignore += ["src/attnflow/capture/kernels.py", "src/attnflow/capture/hopper.py"]
+    kernels = ("kernels", "edge_kernels", "hopper", "hopper_edges")
+    collect_ignore += [f"src/attnflow/capture/{name}.py" for name in kernels]
 
 if importlib.util.find_spec("fastapi") is None:
     collect_ignore += ["src/attnflow/server"]
