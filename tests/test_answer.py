@@ -504,7 +504,7 @@ def test_labels_are_those_of_the_tokenizer() -> None:
 def test_long_prompts_need_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     a = answer()
     expected = a.matrix(signed=True).values
-    monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+    monkeypatch.setattr("attnflow.capture.frozen_attention.KEEP_BYTES", 0)
     linear = llama().answer(PROMPT, answer=ANSWER)
     np.testing.assert_allclose(linear.matrix(signed=True).values, expected, atol=1e-9)
 

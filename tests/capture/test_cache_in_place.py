@@ -160,7 +160,7 @@ def test_every_kind_of_cache_gives_the_same_parts(name: str, kind: str, monkeypa
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_kept_and_the_same_comes_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = joined(name)
-    monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+    monkeypatch.setattr("attnflow.capture.frozen_attention.KEEP_BYTES", 0)
     parts = run_answer(model(name), PROMPT, Written(ANSWER, dynamic(name))).parts(every=True)
     assert_same(parts, expected)
 
@@ -182,7 +182,7 @@ def test_fused_attention_of_each_piece_gives_the_same(name: str, kind: str, monk
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -torch.inf) if causal else s
         return (s.softmax(-1) @ value).transpose(1, 2), s.logsumexp(-1)
 
-    for module in ("fused", "frozen"):
+    for module in ("fused", "frozen_attention"):
         monkeypatch.setattr(f"attnflow.capture.{module}.is_fused", lambda scores, value: scores.mask.plain == "causal")
     monkeypatch.setattr("attnflow.capture.fused._with_lse", with_lse)
     monkeypatch.setattr("attnflow.capture.paged.BLOCK_POSITIONS", {"cpu": 8})
@@ -250,7 +250,7 @@ def test_no_tensor_is_as_large_as_the_keys_of_a_layer(
     stored = paged_of(name, prompt) if kind != "dynamic" else dynamic(name, prompt)
     monkeypatch.setattr("attnflow.capture.paged.BLOCK_POSITIONS", {"cpu": 64})
     if not keep:
-        monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+        monkeypatch.setattr("attnflow.capture.frozen_attention.KEEP_BYTES", 0)
     with Allocations() as made:
         parts = run_answer(model(name), prompt, Written((17, 42), stored)).parts()
     keys = 699 * 2 * 8 * 8  # positions × key heads × size × bytes

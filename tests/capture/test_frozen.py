@@ -214,7 +214,7 @@ def test_a_pass_over_the_answer_gives_what_a_pass_over_everything_gives(name: st
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
 def test_rows_are_computed_again_where_they_are_too_large_to_keep(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = frozen(name).evidence(likeliest, every=True)
-    monkeypatch.setattr("attnflow.capture.frozen.KEEP_BYTES", 0)
+    monkeypatch.setattr("attnflow.capture.frozen_attention.KEEP_BYTES", 0)
     again = frozen(name).evidence(likeliest, every=True)
     torch.testing.assert_close(again.read, kept.read, rtol=1e-5, atol=1e-6)
 

@@ -10,10 +10,7 @@ from torch import Tensor
 
 from attnflow.capture.fused import attention_output, plain_kind
 from attnflow.capture.linear import value_gradient
-from attnflow.capture.scores import Scores
-
-BLOCK_BYTES = {"cuda": 256 << 20}
-"""How large the weights of some queries may be where a device wants few large steps; elsewhere `Scores.blocks` says it."""
+from attnflow.capture.scores import LARGE_BYTES, Scores
 
 
 def attention_with_gradient(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> tuple[Tensor, Scores]:
@@ -69,7 +66,7 @@ class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no 
         scores: Scores = ctx.scores
         d_query, d_key, d_value = (torch.zeros_like(x) for x in (scores.query, scores.key, value))
         key_heads = value.shape[1]
-        for start, stop in scores.blocks(BLOCK_BYTES.get(value.device.type)):
+        for start, stop in scores.blocks(LARGE_BYTES if value.is_cuda else None):
             weights = scores.weights(start, stop)  # [batch, head, query, key]
             batch, heads, rows, keys = weights.shape
             weights = weights.reshape(batch, key_heads, -1, keys)  # all query heads of a key head, one above the other

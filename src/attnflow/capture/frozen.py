@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,11 @@ from torch import Tensor
 
 from attnflow.capture import routes
 from attnflow.capture.check import Checked
-from attnflow.capture.collect import Collector, eager_function, is_collecting
+from attnflow.capture.collect import Collector, is_collecting
 from attnflow.capture.freeze import Freeze
-from attnflow.capture.fused import attention_output, is_fused, own_weights
-from attnflow.capture.kv_cache import CacheInPlace, KeysLost, Snapshot
+from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, frozen_call
+from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
-from attnflow.capture.linear import add_edge_rows, value_gradient
-from attnflow.capture.paged import Stored, shown_from
-from attnflow.capture.scores import LazyMask, Scores, Weighing, mixed, scores_of
 from attnflow.capture.sublayer import layer_path
 from attnflow.errors import ModelError
 
@@ -39,13 +36,6 @@ if TYPE_CHECKING:
     from transformers.cache_utils import Cache as KeyValueCache
 
     from attnflow.capture.runner import Runner
-
-KEEP_BYTES = 4 << 20
-"""Weights of a layer up to this size wait for the backward pass; larger ones are computed again, some queries at a time:
-fresh memory for all of them would cost more than they do."""
-
-BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
-"""How large the weights of some queries may be: a CPU wants them in its cache, a GPU wants few large steps."""
 
 POSITIONS = 8192
 """States are multiplied in double precision, for so many positions at a time."""
@@ -58,157 +48,6 @@ SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bf
 
 Rounding alone makes up to 1.7e-4 of it in float32, among 600 answers of SmolLM2; one of the worst is 3e-15 off in float64.
 """
-
-
-@dataclass
-class Reading:
-    """What one backward pass reads at the attention calls.
-
-    local: each position by itself: its own score only, so that evidence goes to other positions and no further.
-    rows: the queries whose edges are wanted; all of them where that is None. total: Σ over layers of the edges
-    [batch, query, key], by the kind of call ("self", "cross"). layers: the edges of each call, where ``every``.
-    """
-
-    local: bool = False
-    every: bool = False
-    rows: slice | None = None
-    total: dict[str, Tensor] = field(default_factory=dict)
-    layers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-
-    def range(self, queries: int) -> tuple[int, int]:
-        """The first of the queries whose edges are wanted, and the one after the last."""
-        return (0, queries) if self.rows is None else (self.rows.start, self.rows.stop)
-
-    def room(self, kind: str, number: int, like: Tensor, rows: int, keys: int) -> list[Tensor]:
-        """Where the edges of a call are added up: [batch, row, key], zeros at first."""
-        wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-
-        def zeros() -> Tensor:
-            return like.new_zeros(like.shape[0], rows, keys, dtype=wide)
-
-        if kind not in self.total:
-            self.total[kind] = zeros()
-        if not self.every:
-            return [self.total[kind]]
-        self.layers[kind, number] = zeros()
-        return [self.total[kind], self.layers[kind, number]]
-
-
-@dataclass
-class FrozenCall:
-    """One attention call.
-
-    scores: its operands; weights: [batch, head, query, key] where they are kept. before: values of the keys that lie before
-    the new ones; skipped: how many keys stand before those, which no query sees.
-    """
-
-    number: int
-    cross: bool
-    scores: Scores | None
-    weights: Tensor | None
-    reading: Callable[[], Reading]
-    before: Stored | None = None
-    skipped: int = 0
-
-    def blocks(self, first: int, last: int) -> Iterator[tuple[int, int, Tensor]]:
-        """Ranges of queries with their weights [batch, head, some queries, the first keys]."""
-        if self.weights is not None:
-            yield first, last, self.weights[:, :, first:last]
-            return
-        assert self.scores is not None
-        for start, stop in self.scores.blocks(_room(self.scores), first, last):
-            yield start, stop, self.scores.weights(start, stop)
-
-    def output(self, value: Tensor) -> Tensor:
-        """What attention gives, [batch, query, head, size]; a log-sum-exp that comes with it is kept."""
-        if self.weights is not None:
-            return mixed(self.weights, value, self.before)
-        assert self.scores is not None
-        out, self.scores = attention_output(self.scores, value, before=self.before)
-        return out
-
-
-class FrozenAttention(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
-    """``out[q, h] = Σ_k A[h, q, k]·v_k``: values [batch, key head, key, size] -> [batch, query, head, size]."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, call: FrozenCall, queries: int) -> Tensor:
-        ctx.call, ctx.queries = call, queries
-        ctx.save_for_backward(value)
-        return call.output(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (value,) = ctx.saved_tensors
-        call: FrozenCall = ctx.call
-        reading = call.reading()
-        first, last = reading.range(ctx.queries)
-        upward = gradient.transpose(1, 2)  # [batch, head, query, size]
-        weighing = Weighing(1.0, direction=upward, value=value, signed=True, before=call.before)
-        keys = call.skipped + value.shape[2] + (0 if call.before is None else call.before.shape[2])
-        kind = "cross" if call.cross else "self"
-        totals = [x[..., call.skipped :] for x in reading.room(kind, call.number, value, last - first, keys)]
-        if reading.local and not call.cross:
-            return _read_by_itself(call, weighing, totals, first, last), None, None
-        return _read_by_all(call, weighing, totals, first, last), None, None
-
-
-def _read_by_itself(call: FrozenCall, weighing: Weighing, totals: list[Tensor], first: int, last: int) -> Tensor:
-    """Adds up edges; the gradient goes to what a position reads from itself: [batch, key head, key, size].
-
-    Each row has its own score, so that nothing comes to queries outside ``first:last``.
-    """
-    upward, value = weighing.direction, weighing.value
-    assert upward is not None and value is not None
-    if call.scores is not None and call.scores.lse is not None:
-        own = own_weights(call.scores)[:, :, first:last]
-        add_edge_rows(totals, call.scores, weighing, first, last, _room(call.scores))
-    else:
-        parts = []
-        for start, stop, weights in call.blocks(first, last):
-            _add(totals, weighing.of(weights, start, stop), start - first)
-            place = int(totals[0].shape[-1]) - upward.shape[2] + start  # where the first of these queries finds itself
-            parts.append(weights[..., place : place + stop - start].diagonal(dim1=-2, dim2=-1))
-        own = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-    batch, _, queries, size = upward.shape
-    back = upward[:, :, first:last] * own.to(value.dtype)[..., None]
-    back = back.reshape(batch, value.shape[1], -1, last - first, size).sum(2)
-    if back.shape == value.shape:
-        return back
-    whole = torch.zeros_like(value)
-    place = value.shape[2] - queries
-    whole[:, :, place + first : place + last] = back
-    return whole
-
-
-def _read_by_all(call: FrozenCall, weighing: Weighing, totals: list[Tensor], first: int, last: int) -> Tensor:
-    """Adds up edges; the gradient ``dV = Pᵀ dO`` goes to all that is read: [batch, key head, key, size]."""
-    upward, value = weighing.direction, weighing.value
-    assert upward is not None and value is not None
-    if call.scores is not None and call.scores.lse is not None:
-        add_edge_rows(totals, call.scores, weighing, first, last, _room(call.scores))
-        return value_gradient(call.scores, upward, value)
-    back = torch.zeros_like(value)
-    before = 0 if call.before is None else int(call.before.shape[2])
-    batch, key_heads = value.shape[:2]
-    for start, stop, weights in call.blocks(0, upward.shape[2]):
-        low, high = max(start, first), min(stop, last)
-        if low < high:
-            _add(totals, weighing.of(weights[:, :, low - start : high - start], low, high), low - first)
-        stacked = upward[:, :, start:stop].reshape(batch, key_heads, -1, upward.shape[-1])
-        new = weights[..., before:].to(value.dtype)
-        new = new.reshape(batch, key_heads, -1, new.shape[-1])  # [batch, key head, its heads × query, key]
-        back[:, :, : new.shape[-1]] += new.transpose(2, 3) @ stacked
-    return back
-
-
-def _add(totals: list[Tensor], edges: Tensor, row: int) -> None:
-    for total in totals:
-        total[:, row : row + edges.shape[1], : edges.shape[2]] += edges
-
-
-def _room(scores: Scores) -> int:
-    return BLOCK_BYTES.get(scores.query.device.type, BLOCK_BYTES["cuda"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -408,7 +247,7 @@ def run_frozen(
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
         with torch._C.DisableTorchFunction():  # nothing here is for `Freeze` to see
             with torch.no_grad():
-                call = _call(
+                call = frozen_call(
                     collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0], in_place
                 )
             calls.append(call)
@@ -438,47 +277,6 @@ def run_frozen(
         raise ModelError(f"the layers of {name} were not seen, and answer edges are about them: trace it without edges")
     known = None if in_place is None else in_place.snapshot
     return FrozenPass(name, states, logits, freeze.constants, sources, prefix, SLACK[model.dtype], readings, known)
-
-
-def _call(
-    collector: Collector, number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any,
-    options: Mapping[str, Any], reading: Callable[[], Reading], in_place: CacheInPlace | None,
-) -> FrozenCall:  # fmt: skip
-    cross = collector.names and collector.named(module)[1]
-    if collector.mode == "frozen, whole":
-        _, weights = eager_function(module)(module, query.detach(), key.detach(), value.detach(), mask, **options)
-        return FrozenCall(number, cross, None, weights, reading)
-    before, skipped = None, 0
-    scores = scores_of(module, query.detach(), key.detach(), mask, **options)
-    if in_place is not None:
-        stored = in_place.before(key, value)
-        skipped = _unseen(mask)
-        if skipped < stored.first:
-            raise KeysLost(f"a layer has dropped {stored.first} keys, of which some are seen")
-        before = shown_from(stored.values, skipped - stored.first)
-        scores = _after(scores, shown_from(stored.keys, skipped - stored.first), skipped)
-    batch, heads, rows, _ = query.shape
-    small = batch * heads * rows * scores.keys * 4 <= KEEP_BYTES and not is_fused(scores, value)
-    weights = scores.weights(0, rows) if small else None
-    return FrozenCall(number, cross, None if small else scores, weights, reading, before, skipped)
-
-
-def _unseen(mask: Tensor | LazyMask | None) -> int:
-    """How many of the first keys no query sees."""
-    if not isinstance(mask, LazyMask) or mask.reach is None:
-        return 0
-    return max(0, mask.query_offset - mask.key_offset - mask.reach + 1)
-
-
-def _after(scores: Scores, before: Stored, skipped: int) -> Scores:
-    """The same with keys that lie before its own, of which the first are left out."""
-    mask = scores.mask
-    if isinstance(mask, LazyMask):
-        mask = replace(mask, keys=mask.keys - skipped, key_offset=mask.key_offset + skipped) if skipped else mask
-    elif mask is not None:
-        mask = mask[..., skipped:]
-    bias = scores.bias if scores.bias is None else scores.bias[..., skipped:]
-    return replace(scores, before=before, mask=mask, bias=bias)
 
 
 @contextmanager

@@ -153,11 +153,6 @@ def aligned(x: Tensor) -> bool:
     return half and x.shape[3] in (64, 128) and x.data_ptr() % 16 == 0 and x.stride(3) == 1
 
 
-def forget_hopper() -> None:
-    """Look again which kernels there are, at their next use."""
-    _hopper.cache_clear()
-
-
 @cache
 def _hopper(name: str) -> Hopper:
     if not str(triton.__version__).startswith(GLUON):

@@ -1,4 +1,7 @@
-"""Rollout of a few queries without any n×n matrix: only queries and keys are kept, and each layer is a product Pᵀ·r."""
+"""How rows of an explanation pass down through a layer without any n×n matrix.
+
+What edges weigh is computed for some queries at a time, with the heads added up, and multiplied with the rows at once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch import Tensor
 from attnflow.capture.exponents import exponents_of
 from attnflow.capture.fused import in_two_places
 from attnflow.capture.paged import blocks_of
-from attnflow.capture.scores import FEW, LazyMask, Scores, Weighing
+from attnflow.capture.scores import FEW, LARGE_BYTES, LazyMask, Scores, Weighing, mixed_back
 from attnflow.errors import InputError
 
 
@@ -45,9 +48,6 @@ EDGE_BYTES = 512 << 20
 HEAD_BYTES = 16 << 20
 """How much room the weights of all heads may take where each head is summed by itself."""
 
-GRADIENT_BYTES = 256 << 20
-"""The same on a GPU where there is no kernel: it wants few large steps."""
-
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -71,11 +71,16 @@ def _pieces(scores: Scores, weighing: Weighing) -> Iterator[tuple[Scores, Weighi
     if scores.lse is None or scores.before is None or weighing.before is None or not in_two_places(scores):
         yield scores, weighing, 0
         return
-    plain = replace(scores, before=None, mask=None, partial=True)
+    last = _last_piece(scores)
     for (start, _, keys), (_, _, values) in zip(blocks_of(scores.before), blocks_of(weighing.before), strict=True):
-        yield replace(plain, key=keys, causal=False), replace(weighing, value=values, before=None), start
+        yield replace(last, key=keys, causal=False), replace(weighing, value=values, before=None), start
+    yield last, replace(weighing, before=None), int(scores.before.shape[2])
+
+
+def _last_piece(scores: Scores) -> Scores:
+    """Of keys in two places, those beside the queries, with the log-sum-exp of all."""
     causal = scores.mask is not None or scores.causal
-    yield replace(plain, causal=causal), replace(weighing, before=None), int(scores.before.shape[2])
+    return replace(scores, before=None, mask=None, causal=causal, partial=True)
 
 
 def step(scores: Scores, rows: Tensor) -> Tensor:
@@ -118,21 +123,17 @@ def value_gradient(scores: Scores, upward: Tensor, value: Tensor) -> Tensor:
     Of the keys beside the queries; what lies before them is a constant.
     """
     if scores.before is not None and scores.lse is not None and in_two_places(scores):
-        causal = scores.mask is not None or scores.causal
-        scores = replace(scores, before=None, mask=None, causal=causal, partial=True)
+        scores = _last_piece(scores)
     if _has_kernels(scores):
         from attnflow.capture import edge_kernels
 
         lse, options = _lse(scores), _options(scores)
         return edge_kernels.value_gradient(scores.query, scores.key, lse, upward, spans=_spans(scores), **options)
     before = 0 if scores.before is None else int(scores.before.shape[2])
-    batch, key_heads = value.shape[:2]
     back = torch.zeros_like(value)
-    for start, stop in scores.blocks(GRADIENT_BYTES if value.is_cuda else None):
-        new = scores.weights(start, stop)[..., before:].to(value.dtype)
-        new = new.reshape(batch, key_heads, -1, new.shape[-1])  # [batch, key head, its heads × query, key]
-        stacked = upward[:, :, start:stop].reshape(batch, key_heads, -1, upward.shape[-1])
-        back[:, :, : new.shape[-1]] += new.transpose(2, 3) @ stacked
+    for start, stop in scores.blocks(LARGE_BYTES if value.is_cuda else None):
+        new = scores.weights(start, stop)[..., before:]
+        back[:, :, : new.shape[-1]] += mixed_back(new, upward[:, :, start:stop], value.shape[1])
     return back
 
 

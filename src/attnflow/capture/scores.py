@@ -20,6 +20,10 @@ BLOCK_BYTES_AT_MOST = 32 << 20
 """And where it is more: long contexts get no larger blocks than this."""
 
 FEW = 16
+"""Up to so many queries are looked at one by one: the first step down is often from one position."""
+
+LARGE_BYTES = 256 << 20
+"""How large the weights of one block of queries may be on a GPU, which wants few large steps."""
 
 
 @dataclass(frozen=True)
@@ -288,28 +292,6 @@ class Scores:
         """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, visible(stop)]."""
         return weighing.of(self.weights(start, stop), start, stop)
 
-    def transposed(self, rows: Tensor) -> Tensor:
-        """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key]. Nothing n×n is made."""
-        out = rows.new_zeros(rows.shape[0], rows.shape[1], self.keys)
-        for start, stop in self._touched(rows):
-            r = rows[:, :, start:stop]
-            weights = self.weights(start, stop)  # [batch, head, query, key]
-            keys, heads = weights.shape[-1], weights.shape[1]
-            flat = weights.reshape(weights.shape[0], -1, keys).to(rows.dtype)  # [batch, head·query, key]
-            out[:, :, :keys] += torch.matmul(r.repeat(1, 1, heads), flat) / heads
-        return out
-
-    def few(self, rows: Tensor) -> bool:
-        """Whether so few queries carry anything that looking at them one by one is cheapest: the first step is one-hot."""
-        return int((rows != 0).flatten(0, 1).any(0).sum()) <= FEW
-
-    def _touched(self, rows: Tensor) -> Iterator[tuple[int, int]]:
-        """Ranges of queries in which ``rows`` has anything but zeros."""
-        if self.few(rows):
-            yield from ((q, q + 1) for q in (rows != 0).flatten(0, 1).any(0).nonzero().flatten().tolist())
-        else:
-            yield from self.blocks()
-
 
 def times(rows: Tensor, last: Tensor, before: Stored | None, count: int) -> Tensor:
     """``rows·xᵀ`` over the first ``count`` of keys or values, those before first: [batch, key head, row, key]."""
@@ -333,6 +315,15 @@ def mixed(weights: Tensor, value: Tensor, before: Stored | None = None) -> Tenso
     for start, stop, block in () if before is None else blocks_of(before):
         out += torch.matmul(stacked[..., start:stop], block)
     return out.reshape(batch, heads, rows, -1).transpose(1, 2)
+
+
+def mixed_back(weights: Tensor, upward: Tensor, key_heads: int) -> Tensor:
+    """``Pᵀ·upward``, the gradient of the values in `mixed` with the weights as constants: [batch, key head, key, size].
+
+    weights: [batch, head, query, key]. upward: the gradient of what heads give, [batch, head, query, size].
+    """
+    by_key_head = weights.to(upward.dtype).reshape(weights.shape[0], key_heads, -1, weights.shape[-1])
+    return by_key_head.transpose(2, 3) @ upward.reshape(upward.shape[0], key_heads, -1, upward.shape[-1])
 
 
 def scores_of(
