@@ -73,7 +73,7 @@ class Runner:
 
     checked: what the self-check found, by the kind of input. checked_linear: kinds checked without matrices too.
     reads_cache: whether the model gives the same on a key-value cache; reads_in_place: whether a frozen pass may take it
-    where it lies; None before anybody wanted to know.
+    where it lies; None before anybody wanted to know. cache_forms: what the layers of its own cache are like.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class Runner:
         self.checked: dict[str, Checked] = {}
         self.checked_linear: set[str] = set()
         self.reads_cache: bool | None = None
+        self.cache_forms: dict[tuple[torch.device, torch.dtype], tuple[str, ...]] = {}
         self.reads_in_place: bool | None = None
         self._forms: dict[tuple[str, ...], tuple[Form, ...]] = {}
         self._arguments: tuple[Any, frozenset[str]] | None = None

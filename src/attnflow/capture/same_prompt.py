@@ -69,17 +69,26 @@ def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
 
 def _check_form(model: Runner, layers: Sequence[StoredLayer]) -> None:
     """That every layer has as many heads, of the size and type, as the model's own cache has."""
-    own = stored_layers(prompt_cache(model, [0, 0]), 2)
-    if own is None:
+    own = _own_forms(model)
+    if not own:
         return
     if len(layers) != len(own):
         raise InputError(f"cache has {len(layers)} layers and the model {len(own)}: expected the cache of this model")
-    for number, (layer, mine) in enumerate(zip(layers, own, strict=True)):
-        if _form(layer) != _form(mine):
+    for number, (layer, form) in enumerate(zip(layers, own, strict=True)):
+        if _form(layer) != form:
             raise InputError(
-                f"layer {number} of the cache has {_form(layer)}, and the model's own {_form(mine)}: expected the cache of "
-                "this model"
+                f"layer {number} of the cache has {_form(layer)}, and the model's own {form}: expected the cache of this "
+                "model"
             )
+
+
+def _own_forms(model: Runner) -> tuple[str, ...]:
+    """What the layers of the model's own cache are like, from a pass over two tokens; none where it keeps no cache."""
+    place = model.device, model.dtype  # a model may be moved, or take another precision
+    if place not in model.cache_forms:
+        layers = stored_layers(prompt_cache(model, [0, 0]), 2)
+        model.cache_forms[place] = () if layers is None else tuple(_form(layer) for layer in layers)
+    return model.cache_forms[place]
 
 
 def _form(layer: StoredLayer) -> str:
