@@ -14,6 +14,7 @@ from attnflow.errors import InputError
 HEADS, KV_HEADS, SIZE = 32, 8, 128
 ROWS = (1, 16, 256)
 LONG_ENOUGH = 100  # ms
+QUERIES_AT_ONCE = 4096  # of the reference in float64
 AUTOGRAD_UP_TO = 40_000  # the generic route is slow and only there for comparison
 
 
@@ -97,10 +98,11 @@ def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
         measured[name] = {"extra_mib": (torch.cuda.max_memory_allocated() - before) / 2**20, "error": None}
         if name in steps:
             weighing, some = steps[name]
-            if weighing is normed:  # the sums of its rows are checked by what the rows below sum to
-                measured[name]["error"] = float((out.sum(-1) - some.sum(-1)).abs().max())
-                continue
+            if weighing is normed:
+                some = some / (_row_sums(torch, query, key, lse, lengths) + own.double())[:, None]
             reference = _reference(torch, query, key, lse, some, sample, weighing)
+            if weighing is normed:
+                reference = reference + (some * own.double()[:, None])[:, :, sample]
             got = out[:, :, sample].double()
             measured[name]["error"] = float((got - reference).norm() / reference.norm())
         del out
@@ -154,19 +156,38 @@ def _by_autograd(torch: Any, query: Any, key: Any, value: Any, r: Any) -> Callab
     return lambda: torch.autograd.grad(out, leaf, incoming, retain_graph=True)
 
 
+def _weights(torch: Any, query: Any, key: Any, lse: Any, h: int, queries: slice, keys: Any) -> Any:
+    """The weights of one head in float64, [some queries, some keys]."""
+    position = torch.arange(query.shape[2], device=query.device)[queries, None]
+    chosen = key[0, h * KV_HEADS // HEADS, keys].double()
+    scores = query[0, h, queries].double() @ chosen.T * SIZE**-0.5 - lse[0, h, queries].double()[:, None]
+    return scores.exp().masked_fill(keys[None] > position, 0.0)
+
+
 def _reference(torch: Any, query: Any, key: Any, lse: Any, r: Any, sample: Any, weighing: Any) -> Any:
     """[1, rows, sample] in float64, head by head."""
-    position = torch.arange(query.shape[2], device="cuda")[:, None]
-    total = torch.zeros(1, r.shape[1], len(sample), dtype=torch.float64, device="cuda")
+    total = torch.zeros(1, r.shape[1], len(sample), dtype=torch.float64, device=query.device)
     for h in range(HEADS):
-        chosen = key[0, h * KV_HEADS // HEADS, sample].double()
-        scores = query[0, h].double() @ chosen.T * SIZE**-0.5 - lse[0, h].double()[:, None]
-        edges = scores.exp().masked_fill(sample[None] > position, 0.0)
+        edges = _weights(torch, query, key, lse, h, slice(None), sample)
+        if weighing.lengths is not None:
+            edges *= weighing.lengths[0, h, sample].double()
         if weighing.direction is not None:
             values = weighing.value[0, h * KV_HEADS // HEADS, sample].double()
             edges *= (weighing.direction[0, h].double() @ values.T).clamp(min=0)
         total += r.double() @ edges
     return total * weighing.factor
+
+
+def _row_sums(torch: Any, query: Any, key: Any, lse: Any, lengths: Any) -> Any:
+    """``Σ_h Σ_k A[q, k]·lengths[h, k]`` in float64, [1, query], some queries at a time."""
+    n = query.shape[2]
+    keys = torch.arange(n, device=query.device)
+    total = torch.zeros(1, n, dtype=torch.float64, device=query.device)
+    for start in range(0, n, QUERIES_AT_ONCE):
+        some = slice(start, min(start + QUERIES_AT_ONCE, n))
+        for h in range(HEADS):
+            total[0, some] += _weights(torch, query, key, lse, h, some, keys) @ lengths[0, h].double()
+    return total
 
 
 def _medians(torch: Any, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
