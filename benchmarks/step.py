@@ -78,11 +78,11 @@ def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
         some = r[:, :n].contiguous()
         name = f"step, {n} row{'s' if n > 1 else ''}"
         steps[name] = Weighing(1 / HEADS), some
-        calls[name] = lambda some=some: step(scores, some)  # type: ignore[misc]
+        calls[name] = lambda some=some: step(scores, some, length)  # type: ignore[misc]
     one = r[:, :1].contiguous()
     steps["value norms, 1 row"], steps["directions, 1 row"] = (normed, one), (directed, one)
-    calls["value norms, 1 row"] = lambda: pass_down(scores, one, normed, own, normalized=True)
-    calls["directions, 1 row"] = lambda: pass_down(scores, one, directed)
+    calls["value norms, 1 row"] = lambda: pass_down(scores, one, normed, own, normalized=True, reach=length)
+    calls["directions, 1 row"] = lambda: pass_down(scores, one, directed, reach=length)
     calls["lse alone"] = lambda: log_sum_exp(query, key, **options)
     if length <= AUTOGRAD_UP_TO:
         calls["step, 1 row, by autograd"] = _by_autograd(torch, query, key, value, r[:, 0])

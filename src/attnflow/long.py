@@ -15,7 +15,7 @@ from attnflow._arrays import positions
 from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked, half
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.linear import Operands, gathered, pass_down, row_sums, step, uniform_step
+from attnflow.capture.linear import Operands, gathered, pass_down, reach_of, row_sums, step, uniform_step
 from attnflow.capture.offload import lane_of
 from attnflow.capture.operands import PLAIN, VALUED, Descend, run_kept
 from attnflow.capture.passes import Prediction, Residual, check_shares, measured_shares
@@ -182,15 +182,16 @@ class LinearTrace:
         """The layers from the highest chosen one down."""
         return (o for o in self.descend() if o.number <= max(self.layers))
 
-    def _edges(self, o: Operands, rows: Tensor) -> Tensor:
+    def _edges(self, o: Operands, rows: Tensor, reach: int | None = None) -> Tensor:
         """``r·E`` of each row r, with E as the graph has it: normalised, the residual connection in it if it is whole."""
         if self.edges == "answer":  # rows of shares, however they are normalised
-            return pass_down(o.scores, rows, o.weighing, self._residual(o), normalized=True, clipped=True)
+            own = self._residual(o)
+            return pass_down(o.scores, rows, o.weighing, own, normalized=True, clipped=True, reach=reach)
         by_rows = self.normalized == "rows"
         if self.edges in (None, PLAIN) and not (by_rows and o.scores.sinks is not None):
-            down = step(o.scores, rows)  # the rows of attention sum to one by themselves
+            down = step(o.scores, rows, reach)  # the rows of attention sum to one by themselves
         else:
-            down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows)
+            down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows, reach=reach)
         return down / self._largest.to(down) if self.normalized == "graph" else down
 
     def _residual(self, o: Operands) -> Tensor:
@@ -211,21 +212,26 @@ class LinearTrace:
             raise InputError(f"receptive_field={receptive_field!r}: of {method}, expected 'layer' or None")
         return gathered(self.descend(), self._carried, residual, receptive_field == "layer")
 
-    def _rolled(self, residual: Residual, below: Callable[[Operands, Tensor], Tensor]) -> Tensor:
+    def _rolled(self, residual: Residual, below: Callable[[Operands, Tensor, int | None], Tensor]) -> Tensor:
         """[layer, query, input]; all rows go down together: several at once cost less than one at a time."""
         down = self._down()
+        reach: int | None = None  # once rows are above zero at many queries, they are so in all layers below
 
         def through(l: int, state: Tensor | None) -> Tensor:
+            nonlocal reach
             operands = next(down)
             assert operands.number == l
             rows = [x for x in (state, self._start() if l in self.layers else None) if x is not None]
             both = torch.cat(rows, dim=1)
+            covered = reach = reach_of(both) if reach is None else reach
+            if covered is not None:
+                reach = max(covered, operands.scores.visible(covered))
             if self._whole:
-                return below(operands, both)
+                return below(operands, both, covered)
             if isinstance(residual, str):
                 own = measured_shares(self.own[l]).to(both)
-                return below(operands, (1 - own) * both) + own * both
-            return (1 - residual) * below(operands, both) + residual * both
+                return below(operands, (1 - own) * both, covered) + own * both
+            return (1 - residual) * below(operands, both, covered) + residual * both
 
         rolled = roll_down(self.layers, 0, through)
         return torch.stack([rolled[l][0] for l in self.layers])
@@ -296,7 +302,7 @@ def short_in_most(lengths: Tensor, position: int) -> bool:
     return bool(short.float().mean() > 0.5)
 
 
-def _uniform(o: Operands, rows: Tensor) -> Tensor:
+def _uniform(o: Operands, rows: Tensor, _: int | None) -> Tensor:
     return uniform_step(o.scores, rows)
 
 

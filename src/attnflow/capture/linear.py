@@ -83,18 +83,33 @@ def _last_piece(scores: Scores) -> Scores:
     return replace(scores, before=None, mask=None, causal=causal, partial=True)
 
 
-def step(scores: Scores, rows: Tensor) -> Tensor:
-    """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key], float32."""
+def reach_of(rows: Tensor) -> int | None:
+    """How many queries it takes to cover rows [batch, row, query] that are above zero at many of them.
+
+    None for rows that touch a few queries, and for rows with a weight below zero: both come down by other means. The
+    call waits for the GPU: callers with many layers ask once and pass the result to `step` and `pass_down`.
+    """
+    touched = (rows != 0).flatten(0, 1).any(0)
+    ends = torch.arange(1, rows.shape[-1] + 1, device=rows.device) * touched
+    count, below, last = torch.stack([touched.sum(), (rows < 0).sum(), ends.max()]).tolist()
+    return last if count > FEW and not below else None
+
+
+def step(scores: Scores, rows: Tensor, reach: int | None = None) -> Tensor:
+    """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key], float32.
+
+    reach: what `reach_of` says of the rows; None asks it where it matters.
+    """
     scores = _beside(scores, rows)
     if rows.shape[1] == 1 and _has_kernels(scores) and not _irregular(scores):
         from attnflow.capture import kernels
 
-        touched, below = torch.stack([(rows != 0).sum(), (rows < 0).sum()]).tolist()  # asks the GPU once
-        if touched > FEW and not below:  # a few queries, and weights below zero, come down by other means
+        reach = reach or reach_of(rows)
+        if reach is not None:
             options = _options(scores)
             row = kernels.transposed_product(scores.query, scores.key, _lse(scores), rows[:, 0], **options)
             return row[:, None].to(rows.dtype)
-    return pass_down(scores, rows, Weighing(1 / scores.query.shape[1]))
+    return pass_down(scores, rows, Weighing(1 / scores.query.shape[1]), reach=reach)
 
 
 def head_sums(scores: Scores, rows: Tensor) -> Tensor:
@@ -160,17 +175,19 @@ def pass_down(
     own: Tensor | None = None,
     normalized: bool = False,
     clipped: bool = False,
+    reach: int | None = None,
 ) -> Tensor:
     """``out[k] = Σ_q r[q]·(E[q, k] + [q = k]·own[q]) / t[q]`` for each row r: [batch, row, query] -> [batch, row, key].
 
     E: what edges weigh by ``weighing``, some queries at a time. own: what the residual connection weighs, [batch, query].
     normalized: t is the sum of a row of E and of its own part, so that rows sum to one; else t is one.
     clipped: what is below zero in E, after heads are added up, counts for nothing, and a row of zeros stays where it is.
+    reach: what `reach_of` says of the rows; None looks which queries they touch.
     """
     scores = _beside(scores, rows)
     out = rows.new_zeros(rows.shape[0], rows.shape[1], scores.keys)
     offset = scores.keys - scores.queries
-    blocks = list(row_blocks(scores, rows))
+    blocks = list(row_blocks(scores, rows) if reach is None else _query_blocks(scores, 0, reach))
     edges_at = _edges_at(scores, weighing, blocks)
     for start, stop in blocks:
         edges = edges_at(start, stop).to(rows.dtype)  # [batch, query, key]
@@ -193,7 +210,10 @@ def row_blocks(scores: Scores, rows: Tensor) -> Iterator[tuple[int, int]]:
     if len(touched) <= FEW:
         yield from ((q, q + 1) for q in touched.tolist())
         return
-    first, last = int(touched[0]), int(touched[-1]) + 1
+    yield from _query_blocks(scores, int(touched[0]), int(touched[-1]) + 1)
+
+
+def _query_blocks(scores: Scores, first: int, last: int) -> Iterator[tuple[int, int]]:
     if not _has_kernels(scores):
         yield from scores.blocks(first=first, last=last)
         return
