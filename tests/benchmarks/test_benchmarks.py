@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from attnflow.errors import InputError
-from benchmarks.classifier_default import cases
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,23 +64,3 @@ def test_the_benchmark_agrees_with_its_peers_and_says_who_is_missing() -> None:
     assert any(row["solver"] == "scipy" and row["seconds"] for row in rows)
     for row in rows:
         assert row["seconds"] or row["note"].startswith("not installed"), row
-
-
-def test_a_subject_stands_above_its_attractor_by_some_methods(tmp_path: Path) -> None:
-    path = tmp_path / "texts.tsv"
-    path.write_text(
-        "prefix\tgood\nThe key to the cabinets\tis\nno preposition\tis\nA friend of a friend\tis\nA book about trees\tis\n"
-    )
-    assert list(cases(path, 9)) == [("The key to the cabinets", 1, 4), ("A book about trees", 1, 3)]
-    assert list(cases(path, 1)) == [("The key to the cabinets", 1, 4)]
-    done = benchmark("classifier_default", "--data", str(path), "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["texts"] == 2
-    shares = {name: row["share"] for name, row in result["subject above attractor"].items()}
-    assert list(shares) == ["answer edges", "raw, last layer", "rollout", "flow", "gradient", "blank-out"]
-    assert shares["answer edges"] == 1.0
-    assert all(0 <= share <= 1 for share in shares.values())
-    path.write_text("text\na\n")
-    with pytest.raises(InputError, match="has no column 'prefix'"):
-        list(cases(path, 9))

@@ -151,7 +151,7 @@ def implied(example: PronounExample, p_male: float, p_female: float) -> int | No
     return example.genders.index(likelier if likelier in example.genders else None)
 
 
-class _Prepared(NamedTuple):
+class Prepared(NamedTuple):
     """The masked text, its tensors, and the positions of the mask and of the candidates' tokens; ids of the forms."""
 
     text: str
@@ -199,11 +199,11 @@ def measure(
     model: Model, examples: Sequence[PronounExample], say: Callable[[str], None] = lambda line: None
 ) -> tuple[list[MaskedPronoun], list[Excluded]]:
     """Masks and traces every example; what does not fit the model's tokens is excluded."""
-    _check_model(model)
-    ready: list[tuple[PronounExample, _Prepared]] = []
+    check_masked_lm(model)
+    ready: list[tuple[PronounExample, Prepared]] = []
     excluded: list[Excluded] = []
     for e in examples:
-        prepared = _prepared(model, e)
+        prepared = prepared_of(model, e)
         if isinstance(prepared, str):
             excluded.append(Excluded(e.id or e.text, prepared))
         else:
@@ -223,7 +223,7 @@ def measure(
     return [measured[i] for i in range(len(ready))], excluded
 
 
-def _check_model(model: Model) -> None:
+def check_masked_lm(model: Model) -> None:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
@@ -235,7 +235,7 @@ def _check_model(model: Model) -> None:
         )
 
 
-def _prepared(model: Model, example: PronounExample) -> _Prepared | str:
+def prepared_of(model: Model, example: PronounExample) -> Prepared | str:
     """The example as the model reads it, or why it cannot."""
     import torch
 
@@ -269,7 +269,7 @@ def _prepared(model: Model, example: PronounExample) -> _Prepared | str:
         )
     names = [n for n in tokenizer.model_input_names if n in encoding and model.accepts(n)]
     tensors = {name: torch.tensor([encoding[name]]) for name in dict.fromkeys(["input_ids", *names])}
-    return _Prepared(text, tensors, mask, (first, second), forms[0], forms[1])
+    return Prepared(text, tensors, mask, (first, second), forms[0], forms[1])
 
 
 def _tokens(offsets: Sequence[Span], span: Span) -> list[int]:
@@ -277,7 +277,7 @@ def _tokens(offsets: Sequence[Span], span: Span) -> list[int]:
     return [i for i, (start, stop) in enumerate(offsets) if start < span[1] and stop > span[0]]
 
 
-def _probabilities(model: Model, batch: Sequence[_Prepared]) -> list[tuple[float, float]]:
+def _probabilities(model: Model, batch: Sequence[Prepared]) -> list[tuple[float, float]]:
     """p of the male and the female forms at each mask."""
     import torch
 
@@ -296,7 +296,7 @@ def _probabilities(model: Model, batch: Sequence[_Prepared]) -> list[tuple[float
     return [(float(row[p.male].sum()), float(row[p.female].sum())) for row, p in zip(chances, batch, strict=True)]
 
 
-def _weights(trace: Trace, view: str, prepared: _Prepared) -> Floats:
+def _weights(trace: Trace, view: str, prepared: Prepared) -> Floats:
     """[layer, candidate] of the mask's row; a candidate of several tokens has their sum."""
     rows = getattr(trace, view)(query=prepared.mask).values[:, 0].astype(np.float64)
     return np.stack([rows[:, own].sum(axis=1) for own in prepared.candidates], axis=1)

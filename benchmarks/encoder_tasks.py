@@ -1,0 +1,266 @@
+"""Which method finds what a classifier or a masked language model answers by? ``python -m benchmarks.encoder_tasks TASK``.
+
+- agreement: prefixes of sentences before the verb, such as BLiMP's, with a subject and an attractor.
+- words: sentences of a classifier such as SST-2; truth is what the log-odds lose without each word.
+- pronouns: masked pronouns of WinoBias or Winogender, with a referent and another candidate.
+
+Results are JSON lines, and ``python -m benchmarks.evidence`` makes tables of them. Rows of the data with an even number are
+"seen", the others "unseen".
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from attnflow.capture.silence import silence
+from attnflow.cli.options import progress
+from attnflow.errors import AttentionWarning, InputError
+from attnflow.importance.question import Question, questions
+from attnflow.paper.pronoun_data import PronounExample, read_winobias, read_winogender
+from attnflow.paper.pronouns import check_masked_lm, prepared_of
+from attnflow.paper.sst2 import LABELS
+from attnflow.texts.strict import read_rows
+from benchmarks.answer_cases import precision
+from benchmarks.command import run_command
+from benchmarks.encoder_methods import Explained, Floats, explanations
+from benchmarks.result_lines import HALVES, ResultFile, check_half
+from benchmarks.word_truth import WordTruth, by_word, words_of
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+
+USUAL = "usual position"
+PREPOSITIONS = ("of", "about", "to", "for", "in", "on", "by", "with", "from")
+SINGULAR = ("is", "was", "has", "does", "isn't", "wasn't", "hasn't", "doesn't")
+PLURAL = ("are", "were", "have", "do", "aren't", "weren't", "haven't", "don't")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A text whose answer is explained. measures: what scores of its tokens are worth, by name.
+
+    usual: scores that know nothing but where the truth most often stands in the seen half, where that is known.
+    """
+
+    seed: int
+    question: Question
+    measures: Callable[[Floats], dict[str, float]]
+    usual: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The cases that a model answers correctly, of so many tried."""
+
+    cases: list[Case]
+    tried: int
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A text before its verb, and the words, by their numbers, of the subject and of the attractor."""
+
+    seed: int
+    text: str
+    subject: int
+    attractor: int
+    number: str
+
+
+def prefixes(path: Path) -> Iterator[Prefix]:
+    """The texts of a table with the columns prefix, good and bad; the seed of each is its row.
+
+    The subject is the word before the first preposition, and the attractor is the last word. Texts without a preposition,
+    with the same word in both places, or that were there before are left out.
+    """
+    known = set()
+    for seed, (where, row) in enumerate(read_rows(path)):
+        for name in ("prefix", "good", "bad"):
+            if name not in row:
+                raise InputError(
+                    f"{where} has no column {name!r}: expected the text before the verb and both its forms"
+                )
+        words = str(row["prefix"]).split()
+        subject = next((i for i, word in enumerate(words) if word in PREPOSITIONS), 0) - 1
+        text = " ".join(words)
+        if subject < 0 or words[subject] == words[-1] or text in known:
+            continue
+        known.add(text)
+        yield Prefix(seed, text, subject, len(words) - 1, number_of(str(row["good"]), str(row["bad"])))
+
+
+def number_of(good: str, bad: str) -> str:
+    """The number of a verb, of its right form and its wrong one.
+
+    >>> number_of("hasn't", "haven't"), number_of("were", "is"), number_of("worries", "worry"), number_of("look", "looks")
+    ('singular', 'plural', 'singular', 'plural')
+    """
+    first, other = good.split()[0].lower(), bad.split()[0].lower()
+    if first in SINGULAR or first in PLURAL:
+        return "singular" if first in SINGULAR else "plural"
+    return "singular" if len(first) > len(other) else "plural"
+
+
+def agreement_cases(model: Model, data: Path, half: str, count: int) -> Cases:
+    """Prefixes whose number the model tells correctly; the subject should stand above the attractor, and first."""
+    labels = set((getattr(model.config, "id2label", None) or {}).values())
+    if not {"singular", "plural"} <= labels:
+        raise InputError(f"{model!r} has the classes {sorted(map(str, labels))}: expected singular and plural")
+    kept: list[Case] = []
+    tried, texts = 0, list(prefixes(data))
+    subjects = [prefix.subject for prefix in texts if prefix.seed % 2 == HALVES.index("seen")]
+    usual = max(set(subjects), key=subjects.count, default=0)
+    for prefix in (p for p in texts if p.seed % 2 == HALVES.index(half)):
+        if len(kept) == count:
+            break
+        tried += 1
+        (question,) = questions(model, [prefix.text], [None], False)
+        if question.name == prefix.number:
+            scores = np.zeros(question.length)
+            scores[words_of(question)[usual][0]] = 1
+            kept.append(Case(prefix.seed, question, partial(agreement_measures, question, prefix), scores))
+    return Cases(kept, tried)
+
+
+def agreement_measures(question: Question, prefix: Prefix, scores: Floats) -> dict[str, float]:
+    """Ties count as half, or by expectation. A word has the sum of its subwords; what is below 0 has no mass."""
+    worth = by_word(scores, words_of(question))
+    subject, attractor = worth[prefix.subject], worth[prefix.attractor]
+    source = np.arange(len(worth)) == prefix.subject
+    mass = np.maximum(worth, 0)
+    return {
+        "subject above attractor": above(subject, attractor),
+        "top-1": precision(worth, source, 1),
+        "mass on truth": float(mass[prefix.subject] / mass.sum()) if mass.any() else 0.0,
+    }
+
+
+def above(one: float, other: float) -> float:
+    return 1.0 if one > other else 0.5 if one == other else 0.0
+
+
+def word_cases(model: Model, data: Path, half: str, count: int) -> Cases:
+    """Sentences of a table with the columns sentence and label that the model classifies correctly, of 3 words or more."""
+    kept: list[Case] = []
+    tried = 0
+    for seed, (where, row) in enumerate(read_rows(data)):
+        if not {"sentence", "label"} <= set(row) or str(row["label"]) not in ("0", "1"):
+            raise InputError(f"{where}: expected the columns sentence and label, 0 (negative) or 1 (positive)")
+        if len(kept) == count:
+            break
+        if seed % 2 != HALVES.index(half):
+            continue
+        tried += 1
+        (question,) = questions(model, [str(row["sentence"]).strip()], [None], False)
+        if question.kind != "class":
+            raise InputError(f"{model!r} gives no class: expected a classifier with the classes {', '.join(LABELS)}")
+        truth = WordTruth(model, question, seed)
+        if question.chosen == int(row["label"]) and len(truth.words) > 2:
+            kept.append(Case(seed, question, truth.measures))
+    return Cases(kept, tried)
+
+
+def pronoun_cases(model: Model, data: Path, half: str, count: int) -> Cases:
+    """Masked pronouns whose referent is known: the referent should stand above the other candidate.
+
+    What is explained is the likelier one of the two forms of the pronoun. Sentences that are the same once masked count
+    once, and those of them that name different referents not at all.
+    """
+    check_masked_lm(model)
+    file = next(iter(sorted(data.iterdir())), data) if data.is_dir() else data
+    examples = read_winogender(data) if file.name.endswith(".tsv") else read_winobias(data)
+    same: dict[Any, list[PronounExample]] = {}  # what masks to the same sentence
+    for example in examples.examples:
+        same.setdefault(example.key, []).append(example)
+    kept: list[Case] = []
+    tried = 0
+    for seed, (example, *others) in enumerate(same.values()):
+        if seed % 2 != HALVES.index(half) or any(other.referent != example.referent for other in others):
+            continue
+        if len(kept) == count:
+            break
+        tried += 1
+        prepared = prepared_of(model, example)
+        if isinstance(prepared, str):
+            continue
+        either = [questions(model, [prepared.text], [form], False)[0] for form in (*prepared.male, *prepared.female)]
+        question = max(either, key=lambda one: one.chance)
+        right = example.referent or 0
+        kept.append(Case(seed, question, partial(referent_measures, prepared.candidates, right)))
+    return Cases(kept, tried)
+
+
+def referent_measures(candidates: Sequence[Sequence[int]], referent: int, scores: Floats) -> dict[str, float]:
+    """Whether the referent stands above the other candidate, and its share of both."""
+    worth = by_word(scores, candidates)
+    mass = np.maximum(worth, 0)
+    return {
+        "referent above other": above(worth[referent], worth[1 - referent]),
+        "mass on truth": float(mass[referent] / mass.sum()) if mass.any() else 0.5,
+    }
+
+
+TASKS: dict[str, Callable[[Any, Path, str, int], Cases]] = {
+    "agreement": agreement_cases,
+    "words": word_cases,
+    "pronouns": pronoun_cases,
+}
+
+
+def measure(model: Model, task: str, half: str, cases: Sequence[Case], file: ResultFile) -> Iterator[int]:
+    """Appends the results of all cases and methods that the file does not have; yields how many cases are finished."""
+    name = str(model.identity()["model"])
+    for number, case in enumerate(cases, 1):
+        key = {"model": name, "task": task, "half": half, "seed": case.seed}
+        present = {method for *rest, method in file.keys if tuple(rest) == tuple(key.values())}
+        every = explanations(model, case.question, case.seed, present)
+        if case.usual is not None and USUAL not in present:
+            every = chain(every, [Explained(USUAL, case.usual, 0.0, 0)])
+        for one in every:
+            row = {**key, "method": one.method, "measures": case.measures(one.scores)}
+            file.add({**row, "seconds": round(one.seconds, 5), "forwards": one.forwards})
+        yield number
+
+
+def main(
+    task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
+    data: Annotated[Path, typer.Option(help="BLiMP's table, SST-2's table, or the files of WinoBias or Winogender.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .jsonl file; what it has is not measured again.")],
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
+    ] = None,
+    cases: Annotated[int, typer.Option(min=1, help="How many the model answers correctly, at most.")] = 300,
+    half: Annotated[str, typer.Option(help="unseen, which nothing was tuned on, or seen.")] = "unseen",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+) -> None:
+    """Which method finds what an encoder answers by: python -m benchmarks.encoder_tasks TASK --data FILE -o FILE.jsonl."""
+    import attnflow as af
+
+    if task not in TASKS:
+        raise InputError(f"task {task!r}: expected one of {', '.join(TASKS)}")
+    check_half(half)
+    silence()
+    file, loaded = ResultFile(output), af.load(model, dtype="float32", device=device)
+    kept = TASKS[task](loaded, data, half, cases)
+    if not kept.cases:
+        raise InputError(f"{data.name} has no {half} case of {kept.tried} that {loaded!r} answers correctly")
+    progress(f"{task}, {half}: {len(kept.cases)} cases kept of {kept.tried} tried")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttentionWarning)  # blank-out is measured where it is saturated too
+        for number in measure(loaded, task, half, kept.cases, file):
+            if number % 10 == 0:
+                progress(f"{number} of {len(kept.cases)} cases")
+    progress(f"wrote {output}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,197 @@
+"""What words are really worth to a class, and how well the scores of a method say so.
+
+Truth is the exact change of the log-odds without each word. Deletions are by `attnflow.evaluate.deletion`; the soft ones
+hold constant how many tokens stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnflow.errors import InputError
+from attnflow.evaluate.deletion import RATIONALE, content, curves, metrics, orders
+from attnflow.evaluate.statistics import spearman
+from attnflow.importance.blank import blank_token
+from attnflow.importance.question import Question, Tensors, answer_scores, outputs
+from benchmarks.answer_cases import precision
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+
+Floats = NDArray[np.float64]
+
+STEPS = 5
+"""Of the deletion curves, of which the step at 20 % of the tokens counts."""
+
+DRAWS = 5
+"""Texts of which the soft measures are the mean."""
+
+LEAST_FALL = 0.05
+"""Where blanking everything costs less of the probability, a share of that fall says nothing."""
+
+
+@dataclass(frozen=True)
+class WordTruth:
+    """One text of a classifier, and what its words are worth. seed: of ties and draws, the same for all methods."""
+
+    model: Model
+    question: Question
+    seed: int
+
+    def measures(self, scores: Floats) -> dict[str, float]:
+        """Scores of tokens against the truth of words, and by deletion.
+
+        "Spearman" and "top-1" are with the change of the log-odds, what speaks for the class highest; "Spearman, size" and
+        "top-1, size" compare sizes. A word has the sum of its tokens.
+        """
+        worth = by_word(scores, self.words)
+        size = by_word(np.abs(scores), self.words)
+        return {
+            "Spearman": spearman(worth, self.falls),
+            "top-1": top_agreement(worth, self.falls),
+            "Spearman, size": spearman(size, np.abs(self.falls)),
+            "top-1, size": top_agreement(size, np.abs(self.falls)),
+            **self.deletion(scores),
+            **self.soft(scores),
+        }
+
+    @cached_property
+    def words(self) -> list[list[int]]:
+        return words_of(self.question)
+
+    @cached_property
+    def falls(self) -> Floats:
+        """How much the log-odds of the class fall without each word: its tokens are removed, all others stay."""
+        rows = [without(self.question, word) for word in self.words]
+        return self._answers([self.question.tensors], "log-odds") - self._answers(rows, "log-odds")
+
+    def deletion(self, scores: Floats) -> dict[str, float]:
+        """Comprehensiveness (higher is better) and sufficiency (lower is better) at 20 % of the tokens, by [MASK]."""
+        ranking = orders(scores[None, self.free], self.seed)
+        (curve,) = curves(self.model, [self.question], [ranking], "mask", STEPS)
+        values = metrics(curve, self.question.chance)
+        return {name: float(values[name][0]) for name in ("comprehensiveness", "sufficiency")}
+
+    def soft(self, scores: Floats) -> dict[str, float]:
+        """π-Soft-NC and π-Soft-NS: comprehensiveness and sufficiency when tokens stay by chance, as many for all methods.
+
+        After Soft-NC and Soft-NS (Zhao & Aletras 2023), which keep every token with a probability that is its score, so
+        that a method whose scores are large keeps more. Here ``q_i`` are `retention` probabilities of the m content
+        tokens, whose sum is 0.2·m for every method. In x⁺ token i stays with probability q_i, in x⁻ with 1 - q_i; [MASK]
+        stands for the others. The same random numbers serve all methods of a text. With p the probability of the class,
+        p₀ that of a text of masks, and means over `DRAWS` texts:
+
+            π-Soft-NC = max(0, p(x) - p(x⁻)) / (p(x) - p₀)
+            π-Soft-NS = 1 - max(0, p(x) - p(x⁺)) / (p(x) - p₀)
+
+        Both are better when higher. A text with ``p(x) - p₀ < 0.05`` has none.
+        """
+        p, nothing = self.question.chance, self.chance_of_nothing
+        if p - nothing < LEAST_FALL:
+            return {}
+        stays = self.uniform < retention(scores[self.free], RATIONALE)  # [draw, token]
+        kept, dropped = (self._answers([self._masked(row) for row in rows], "probability") for rows in (stays, ~stays))
+        return {
+            "π-Soft-NC": float(np.maximum(0, p - dropped).mean() / (p - nothing)),
+            "π-Soft-NS": float(1 - np.maximum(0, p - kept).mean() / (p - nothing)),
+        }
+
+    @cached_property
+    def free(self) -> NDArray[np.intp]:
+        return content(self.question)
+
+    @cached_property
+    def uniform(self) -> Floats:
+        return np.random.default_rng(self.seed).random((DRAWS, len(self.free)))
+
+    @cached_property
+    def chance_of_nothing(self) -> float:
+        return float(self._answers([self._masked(np.zeros(len(self.free), bool))], "probability")[0])
+
+    def _masked(self, stays: NDArray[np.bool_]) -> Tensors:
+        ids = self.question.tensors["input_ids"].clone()
+        ids[0, torch.from_numpy(self.free[~stays])] = blank_token(self.model, "mask")
+        return {**self.question.tensors, "input_ids": ids}
+
+    def _answers(self, rows: Sequence[Tensors], of: str) -> Floats:
+        """The log-odds or the probability of the class, of every row."""
+        values = np.empty(len(rows))
+        for at, logits in outputs(self.model, rows):
+            values[at] = answer_scores(self.model, [self.question] * len(at), logits, of).cpu().numpy()
+        return values
+
+
+def words_of(question: Question) -> list[list[int]]:
+    """The positions of the tokens of each word."""
+    words: dict[int, list[int]] = {}
+    for position, word in enumerate(question.encoded.word_ids):
+        if word is not None:
+            words.setdefault(word, []).append(position)
+    return list(words.values())
+
+
+def by_word(scores: Floats, words: Sequence[Sequence[int]]) -> Floats:
+    """The sum over the tokens of each word.
+
+    >>> by_word(np.array([9.0, 1.0, 2.0, 4.0]), [[1], [2, 3]]).tolist()
+    [1.0, 6.0]
+    """
+    return np.array([scores[list(word)].sum() for word in words])
+
+
+def without(question: Question, positions: Sequence[int]) -> Tensors:
+    """The text without these tokens."""
+    if question.place is not None and min(positions) <= question.place:
+        raise InputError(
+            "a word stands before the position that answers: expected a class that is read before all words"
+        )
+    keep = torch.ones(question.length, dtype=torch.bool)
+    keep[list(positions)] = False
+    return {name: x[:, keep] if x.dim() == 2 else x for name, x in question.tensors.items()}
+
+
+def top_agreement(scores: Floats, truth: Floats) -> float:
+    """Whether what has the highest score has the highest truth; ties of scores count by expectation.
+
+    >>> top_agreement(np.array([1.0, 3.0, 3.0]), np.array([0.0, 5.0, 1.0]))
+    0.5
+    """
+    best = np.zeros(len(truth), bool)
+    best[int(np.argmax(truth))] = True
+    return precision(scores, best, 1)
+
+
+def retention(scores: Floats, share: float) -> Floats:
+    """Probabilities that grow with the scores and sum to ``share`` of their number.
+
+    ``q_i = min(1, λ·max(0, s_i))`` with the λ that gives the sum. Where too few scores are positive for it, these have 1,
+    and the others share what is left evenly.
+
+    >>> retention(np.array([3.0, 1.0, 0.0, -2.0]), 0.5).tolist()
+    [1.0, 1.0, 0.0, 0.0]
+    >>> retention(np.array([4.0, 2.0, 1.0, 1.0]), 0.25).tolist()
+    [0.5, 0.25, 0.125, 0.125]
+    >>> retention(np.array([5.0, 0.0, 0.0]), 2 / 3).tolist()
+    [1.0, 0.5, 0.5]
+    """
+    total = share * len(scores)
+    positive = np.maximum(scores, 0)
+    count = int((positive > 0).sum())
+    if count <= total:
+        rest = len(scores) - count
+        return np.where(positive > 0, 1.0, (total - count) / max(rest, 1))
+    q = np.zeros(len(scores))
+    full = np.zeros(len(scores), bool)
+    while True:  # whoever would have more than 1 has 1, and the others share the rest: at most as many rounds as tokens
+        part = np.where(full, 0.0, positive)
+        q = np.where(full, 1.0, part * ((total - full.sum()) / part.sum()))
+        if not (q > 1).any():
+            return q
+        full |= q >= 1
