@@ -1,0 +1,255 @@
+"""The rivals' own packages, imported without what they never run here, and a model to lend to them.
+
+None of their code is in this repository. A folder with their packages, on PYTHONPATH, is enough (docs/evaluation.md says
+how to make one). What they import for pictures, tables and the splitting of texts may be absent: a stand-in takes its place
+while they are imported, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import random
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnflow.capture.routes import restore
+from attnflow.errors import InputError
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+
+Floats = NDArray[np.float64]
+
+VERSIONS = {"flashtrace": "0.1.1", "at2": "0.0.1", "context-cite": "0.0.4", "captum": "0.9.0", "inseq": "0.7.1"}
+"""What was run, by its name on PyPI."""
+
+SPLITTING = ("spacy", "spacy.language", "spacy.tokens", "spacy.lang", "spacy.lang.en", "nltk")
+PICTURES = (
+    "matplotlib", "matplotlib.cm", "matplotlib.pyplot", "matplotlib.patches", "matplotlib.colors", "matplotlib.figure",
+    "matplotlib.axes", "mpl_toolkits", "mpl_toolkits.axes_grid1", "seaborn",
+)  # fmt: skip
+LASSO = ("sklearn", "sklearn.preprocessing", "sklearn.linear_model", "sklearn.pipeline")
+
+IMPORTS = {
+    "flashtrace": (*SPLITTING, *PICTURES, "wordfreq"),
+    "at2": (*SPLITTING, "pandas", "datasets"),
+    "context-cite": (*SPLITTING, "pandas", "datasets", *LASSO),
+    "captum": PICTURES,
+    "inseq": PICTURES,
+}
+"""What each imports, and calls for no score (pictures, tables, the splitting of texts), or what has a working stand-in."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Absent:
+    """Whatever is taken from a package that is not installed: it may be named and called, but it is no number, no list."""
+
+    def __call__(self, *values: Any, **options: Any) -> Absent:
+        return self
+
+    def __getattr__(self, name: str) -> Absent:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+class Dataset:
+    """As much of `datasets.Dataset` as a loader of batches reads: columns of one length, and a row by its number."""
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        self.columns = columns
+
+    @classmethod
+    def from_dict(cls, columns: Mapping[str, Sequence[Any]]) -> Dataset:
+        return cls(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {name: values[row] for name, values in self.columns.items()}
+
+
+class StandardScaler:
+    """`sklearn.preprocessing.StandardScaler`: columns of mean 0 and deviation 1; a constant column keeps its scale."""
+
+    mean_: Floats
+    scale_: Floats
+
+    def fit(self, X: Floats) -> StandardScaler:
+        values = np.asarray(X, np.float64)
+        self.mean_, deviation = values.mean(0), values.std(0)
+        self.scale_ = np.where(deviation > 0, deviation, 1.0)
+        return self
+
+    def transform(self, X: Floats) -> Floats:
+        return (np.asarray(X, np.float64) - self.mean_) / self.scale_
+
+
+class Lasso:
+    """`sklearn.linear_model.Lasso`: the least ``|y - b - X w|² / 2n + alpha |w|_1``, a coordinate at a time from w = 0.
+
+    It ends where scikit-learn ends, at a duality gap of 1e-4 |y|²: with fewer ablations than units there are many near-best
+    weights, and another end would give others.
+    """
+
+    TOLERANCE, ROUNDS = 1e-4, 1000
+
+    def __init__(self, alpha: float = 1.0, random_state: int | None = None, fit_intercept: bool = True) -> None:
+        self.alpha, self.fit_intercept = alpha, fit_intercept
+        self.coef_: Floats = np.zeros(0)
+        self.intercept_ = 0.0
+
+    def fit(self, X: Floats, y: Floats) -> Lasso:
+        values, target = np.asarray(X, np.float64), np.asarray(y, np.float64)
+        middle, level = (values.mean(0), target.mean()) if self.fit_intercept else (np.zeros(values.shape[1]), 0.0)
+        columns, outputs = values - middle, target - level
+        penalty, rest = self.alpha * len(target), outputs.copy()
+        sizes, weights = (columns**2).sum(0), np.zeros(values.shape[1])
+        for _ in range(self.ROUNDS):
+            before = weights.copy()
+            for j in np.flatnonzero(sizes):
+                pull = columns[:, j] @ rest + sizes[j] * weights[j]
+                weight = np.sign(pull) * max(abs(pull) - penalty, 0.0) / sizes[j]
+                rest -= columns[:, j] * (weight - weights[j])
+                weights[j] = weight
+            step = np.abs(weights - before).max(initial=0.0)
+            if step <= self.TOLERANCE * np.abs(weights).max(initial=0.0):
+                largest = np.abs(columns.T @ rest).max(initial=0.0)
+                share = min(1.0, penalty / largest) if largest else 1.0
+                gap = (1 + share**2) / 2 * (rest @ rest) + penalty * np.abs(weights).sum() - share * (rest @ outputs)
+                if gap <= self.TOLERANCE * (outputs @ outputs):
+                    break
+        self.coef_, self.intercept_ = weights, float(level - middle @ weights)
+        return self
+
+
+class Pipeline:
+    """`sklearn.pipeline.make_pipeline(scaler, model)`."""
+
+    def __init__(self, scaler: StandardScaler, model: Lasso) -> None:
+        self.scaler, self.model = scaler, model
+
+    def fit(self, X: Floats, y: Floats) -> Pipeline:
+        self.model.fit(self.scaler.fit(X).transform(X), y)
+        return self
+
+
+WORKING: dict[str, dict[str, Any]] = {
+    "datasets": {"Dataset": Dataset},
+    "sklearn.preprocessing": {"StandardScaler": StandardScaler},
+    "sklearn.linear_model": {"Lasso": Lasso},
+    "sklearn.pipeline": {"make_pipeline": Pipeline},
+}
+"""Stand-ins that compute: what they take the place of is called for a score."""
+
+
+class StandIn(ModuleType):
+    """A module whose names are the ones that it was made with, and `Absent` for any other."""
+
+    def __init__(self, name: str, content: Mapping[str, Any]) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.util.spec_from_loader(name, loader=None, is_package=True)
+        self.__path__: list[str] = []
+        vars(self).update(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Absent(), name)
+
+
+@contextmanager
+def stand_ins(modules: Sequence[str]) -> Iterator[list[str]]:
+    """Puts a stand-in for each of these that is not installed, and takes them away again. Yields their names."""
+    packages = {name.partition(".")[0] for name in modules}
+    absent = {name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None}
+    names = [name for name in modules if name.partition(".")[0] in absent]
+    try:
+        sys.modules.update({name: StandIn(name, WORKING.get(name, {})) for name in names})
+        yield names
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+def package(name: str, *modules: str) -> list[Any]:
+    """Modules of a rival's package, named as on PyPI.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    importlib.import_module("transformers.generation")  # asks once what is installed, before there are stand-ins
+    top = name.replace("-", "_")
+    with stand_ins(IMPORTS[name]), quiet():
+        try:
+            return [importlib.import_module(module) for module in (top, *modules)]
+        except ModuleNotFoundError as e:
+            wanted = f"{name}=={VERSIONS[name]}" if e.name == top else str(e.name)
+            raise InputError(
+                f"{name}=={VERSIONS[name]} cannot be imported, because {e.name} is not installed: put a folder on "
+                f"PYTHONPATH that `pip install --no-deps --target FOLDER {wanted}` made (docs/evaluation.md)"
+            ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the warnings, the bars and the lines of other people's code off the screen."""
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def lent(model: Model, attention: str | None = None) -> Iterator[Any]:
+    """The transformers model for a rival to work on: quietly, with a seed, without gradients of weights.
+
+    Afterwards it is as it was: its attention implementation, its mode, its gradients, its hooks, its attributes and its
+    configuration; and so are the random numbers.
+
+    attention: such as "eager", for a rival that reads the attention weights from the model; by default the model's own.
+    """
+    module: Any = model.model
+    name = module.config._attn_implementation
+    # transformers notes on a part that it has its hooks: the note and the hooks go together
+    attributes = [(vars(thing), dict(vars(thing))) for thing in (module.config, *module.modules())]
+    flags = [(weight, weight.requires_grad, weight.grad) for weight in module.parameters()]
+    hooks = [(getattr(part, hook), dict(getattr(part, hook))) for part in module.modules() for hook in HOOKS]
+    try:
+        restore(module)  # our own function stands before the model's attention after a trace
+        if attention is not None:
+            module.set_attn_implementation(attention)
+        module.eval().requires_grad_(False)
+        with quiet(), seeded(model.device), torch.enable_grad():
+            yield module
+    finally:
+        for current, content in (*attributes, *hooks):
+            current.clear()
+            current.update(content)
+        for weight, flag, gradient in flags:
+            weight.requires_grad_(flag).grad = gradient
+        module.set_attn_implementation(name)
+
+
+@contextmanager
+def seeded(device: torch.device) -> Iterator[None]:
+    """Random numbers from a fixed seed; afterwards those of the caller go on where they were."""
+    numpy_state, state = np.random.get_state(), random.getstate()  # noqa: NPY002  # rivals draw from these
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            np.random.seed(0)  # noqa: NPY002
+            random.seed(0)
+            yield
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(state)
