@@ -381,20 +381,50 @@ def test_flow_to_a_unit_is_solved_on_the_merged_graph() -> None:
     assert not np.allclose(lower, values)
 
 
-def test_a_sink_that_takes_a_span_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a trace notes about a rollout or a flow reaches whoever asks an answer for the same."""
+def test_what_a_trace_says_of_its_rows_reaches_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What speaks against a rollout or a flow reaches whoever asks an answer for the same."""
     a = answer()
     monkeypatch.setattr(
-        "attnflow.trace.overwhelming", lambda row, positions, method, tokens: f"all of {method} is lost"
+        "attnflow.trace.row_notes", lambda row, labels, method, *more: {"sink": f"all of {method} is lost"}
     )
-    monkeypatch.setattr("attnflow.trace.Trace.sinks", lambda trace, through: (0,))
-    for method in ("rollout", "flow"):
+    for method in ("raw", "rollout", "flow", "gather"):
         result = a.sources(method=method, unit="word")
-        assert result.provenance["notes"] == [f"all of {method} is lost"]
+        (note,) = result.reliability
+        assert note.endswith(f"all of {'gather' if method == 'gather' else method} is lost")
         stream = io.StringIO()
         result.show(file=stream)
-        assert f"\nall of {method} is lost\n" in stream.getvalue()
-    assert "notes" not in a.sources(method="raw").provenance and "notes" not in a.sources().provenance
+        assert " ".join(stream.getvalue().split()).endswith(" ".join(note.split()))
+    assert not any("is lost" in note for note in a.sources().reliability)
+
+
+def test_an_answer_that_the_model_would_not_give_says_so() -> None:
+    a = answer()
+    each = float(np.exp(a.log_probabilities.mean()))
+    assert each < 0.01, "an untrained model finds nothing likely"
+    sentence = f"The model would hardly give this answer (probability {each:.1g} a token): "
+    for result in (a.sources(), a.sources(unit="sentence"), a.sources(signed=True), a.hops()):
+        assert [note.startswith(sentence) for note in result.reliability].count(True) == 1, result
+    rows = a.matrix().reliability
+    assert rows[0].startswith(f"{len(a.ids)} of {len(a.ids)} queries, such as {a.tokens[0]!r}: The model would hardly")
+    assert a.sources(verify=1, unit="sentence").reliability == a.leave_out().reliability == ()
+    likely = a.model.answer("the key to the cabinet", max_new_tokens=1)
+    assert likely.probability > 0.01 and not any("hardly give" in note for note in likely.sources().reliability)
+
+
+def test_parts_that_speak_against_an_answer_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums that the rules read are those of the signed parts over the prompt, the first token apart."""
+    a = answer()
+    parts = a.matrix(signed=True).values[0][:, : len(a.prompt.ids)]
+    sizes: list[tuple[float, ...]] = []
+    monkeypatch.setattr("attnflow.answer.evidence_notes", lambda *sums: sizes.append(sums) or {})
+    a.sources((1, 3))
+    kept = parts[1:3, 1:]
+    first = np.clip(parts[1:3, 0], 0, None).sum()
+    gap = a.sources().provenance["evidence"]["gap"]
+    each = np.exp(a.log_probabilities[1:3].mean())
+    expected = [kept[kept > 0].sum(), -kept[kept < 0].sum(), first, gap, each]
+    np.testing.assert_allclose(sizes[0][:5], expected, rtol=1e-6)
+    assert sizes[0][5] is True
 
 
 def test_results_say_what_their_numbers_are() -> None:

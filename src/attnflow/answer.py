@@ -29,6 +29,7 @@ from attnflow.flow import flow, max_flow
 from attnflow.graph import merge
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
 from attnflow.importance.verified import fit
+from attnflow.reliability import evidence_notes, for_and_against, of_rows, tie_notes
 from attnflow.result import TokenAttention
 from attnflow.trace import Trace
 from attnflow.version import __version__
@@ -144,6 +145,7 @@ class Answer:
             else:
                 merged = mean_shares((parts[token] for token in tokens), groups, self._left_out)
             about = {**self._evidence(tokens), "outside": float(merged[-1]), "values": LOG_ODDS if signed else SHARES}
+            about |= self._reliability(tokens, not signed)
             merged = merged[:-1]
         else:
             if signed:
@@ -165,6 +167,8 @@ class Answer:
         both = np.concatenate([self._rows.prompt, self._rows.answer], 1, dtype=np.float64)
         values = both if signed else shares(both, self._left_out)
         about = {**self._evidence(), "values": LOG_ODDS if signed else SHARES}
+        notes = of_rows([self._notes([token], not signed) for token in range(len(self.ids))], self.tokens)
+        about |= {"reliability": notes} if notes else {}
         return self._over_both(values, list(range(len(self.ids))), about)
 
     def hops(self, hops: int | str = "all", span: Span | None = None, unit: str = "token") -> TokenAttention:
@@ -182,7 +186,7 @@ class Answer:
         start = rows[tokens].mean(0)
         start = start / (start.sum() or 1.0)
         prompt, answer = passed_on(start, rows, n, hops)
-        about = {**self._evidence(), "hops": hops, "values": SHARES}
+        about = {**self._evidence(), "hops": hops, "values": SHARES, **self._reliability(tokens)}
         values = np.concatenate([by_units(prompt, units.groups), answer])
         result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
         return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
@@ -350,6 +354,21 @@ class Answer:
             sums["first_token"] = float(rows.prompt[tokens, 0].sum())
         return {"evidence": {**sums, "gap": rows.gap}}
 
+    @cached_property
+    def _sizes(self) -> Floats:
+        """[answer token, 3]: what of the prompt speaks for each token, against it, and for it at the first token."""
+        return np.array([for_and_against(row, self._left_out) for row in self._rows.prompt])
+
+    def _notes(self, tokens: Sequence[int], shares: bool) -> dict[str, str]:
+        """What speaks against reading the sources of these answer tokens."""
+        speaks_for, against, first = self._sizes[list(tokens)].sum(0).tolist()
+        each = float(np.exp(self.log_probabilities[list(tokens)].mean()))
+        return evidence_notes(speaks_for, against, first, self._rows.gap, each, shares)
+
+    def _reliability(self, tokens: Sequence[int], shares: bool = True) -> dict[str, Any]:
+        notes = list(self._notes(tokens, shares).values())
+        return {"reliability": notes} if notes else {}
+
     def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
         n, cache = len(self.prompt.ids), self.writing.cache
         if cache is not None and n > 1 and self.writing.source is None:
@@ -367,7 +386,8 @@ class Answer:
         falls = (measured.whole[None] - measured.without)[:, list(tokens)].sum(1)
         values, verified = fit(estimates, dict(zip(first, falls.tolist(), strict=True)))
         whole = float(measured.whole[list(tokens)].sum())
-        about = {**about, "verify": count, "log_probability": whole, "values": FALLS}
+        about = {k: v for k, v in about.items() if k != "reliability"}  # what was really left out needs no estimate
+        about |= {"verify": count, "log_probability": whole, "values": FALLS}
         result = self._result("verified", values, tokens, units, unit, about)
         return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
 
@@ -379,7 +399,7 @@ class Answer:
         if method in ("gather", "columns"):
             gathered = self._trace(edges or "answer", tokens).gather(1.0 if method == "columns" else None)
             whole: Floats = gathered.row()[:n].astype(np.float64)
-            return whole, {k: v for k, v in gathered.provenance.items() if k in ("residual", "edges")}
+            return whole, {k: v for k, v in gathered.provenance.items() if k in ("residual", "edges", "reliability")}
         trace = self._trace(edges, tokens)
         queries = tokens if self._pass.two_stacks else [n - 1 + t for t in tokens]
         options: dict[str, Any] = {"query": queries, "layer": layer, "sinks": sinks}
@@ -388,7 +408,7 @@ class Answer:
         kept = {
             k: v
             for k, v in result.provenance.items()
-            if k in ("residual", "edges", "sinks", "notes", "heads", "captured")
+            if k in ("residual", "edges", "sinks", "reliability", "heads", "captured")
         }
         return values, kept
 
@@ -435,6 +455,8 @@ class Answer:
         """A row over units of the prompt."""
         alone = unit == "token" and len(units.texts) == len(self.prompt.ids)
         count = len(units.texts)
+        if not about.get("reliability") and (notes := list(tie_notes(np.asarray(values, np.float64), method).values())):
+            about = {**about, "reliability": notes}
         return TokenAttention(
             values=np.asarray(values, np.float64)[None, None],
             method=method,

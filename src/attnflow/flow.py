@@ -61,12 +61,16 @@ def flow(
     [[[0.75, 0.25]], [[1.0, 0.5]]]
     """
     values, _ = flow_and_steps(A, queries, tokens, layers, threads)
-    if normalize:
-        total = values.sum(axis=-1, keepdims=True)
-        if np.isinf(total).any():
-            raise InputError("normalize=True divides by the sum of the flows, which is infinite for this graph")
-        values = values / np.where(total == 0, 1, total)
-    return values
+    return normalized(values) if normalize else values
+
+
+def normalized(values: Floats) -> Floats:
+    """Flows with each row divided by its sum over the tokens."""
+    total = values.sum(axis=-1, keepdims=True)
+    if np.isinf(total).any():
+        raise InputError("normalize=True divides by the sum of the flows, which is infinite for this graph")
+    shares: Floats = values / np.where(total == 0, 1, total)
+    return shares
 
 
 def flow_and_steps(

@@ -26,10 +26,19 @@ from attnflow.edges.weights import answer_shares
 from attnflow.errors import InputError, ModelError
 from attnflow.graph import check_residual
 from attnflow.receptive import compared
+from attnflow.reliability import (
+    Labels,
+    Notes,
+    answer_probability,
+    evidence_notes,
+    for_and_against,
+    of_rows,
+    row_notes,
+)
 from attnflow.result import TokenAttention
 from attnflow.rollout import roll_down
 from attnflow.selection import Queries, Query, Row, select_layers, select_positions, select_rows
-from attnflow.sinks import SHORT, overwhelming
+from attnflow.sinks import SHORT
 
 LINEAR = (PLAIN, *VALUED, *BY_LAYERS)
 """The edges that need no matrix."""
@@ -86,7 +95,8 @@ class LinearTrace:
     def raw(self) -> TokenAttention:
         """What the chosen positions take at the chosen layers."""
         rows = {o.number: self._edges(o, self._start())[0] for o in self._down() if o.number in self.layers}
-        return self._result("raw", torch.stack([rows[l] for l in self.layers]), {})
+        values = torch.stack([rows[l] for l in self.layers])
+        return self._result("raw", values, self._reliability("raw", values[-1]))
 
     def rollout(self, residual: Residual = 0.5, receptive_field: str | None = None) -> TokenAttention:
         """Attention rollout of the chosen positions, from each chosen layer down to the input.
@@ -110,7 +120,7 @@ class LinearTrace:
             options["receptive_field"] = receptive_field
             values = compared(values, self._rolled(residual, _uniform), receptive_field)
         else:
-            options |= self._note(values)
+            options |= self._reliability("rollout", values[-1])
         return self._result("rollout", values, options)
 
     def columns(self, receptive_field: str | None = "layer") -> TokenAttention:
@@ -155,13 +165,17 @@ class LinearTrace:
             del o
         if self.explained.causal and own is not None:
             parts[rows] = own[0, rows]  # what a position reads from itself stays there
-        if not signed:
-            parts = answer_shares(parts, [0] if self.explained.causal and len(self.tokens) > 1 else [])
+        left_out = [0] if self.explained.causal and len(self.tokens) > 1 else []
         evidence = self.explained.descent.conserved
         assert evidence is not None  # a whole descent has checked it
+        sizes = for_and_against(parts.cpu().numpy(), left_out)
+        said = evidence_notes(*sizes, evidence.gap, answer_probability(self.provenance), not signed)
+        if not signed:
+            parts = answer_shares(parts, left_out)
         about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
+        options = {**self._reliability("answer_rows", parts[None], rows[:1], said), "evidence": about}
         labels = (rows[0],), (self.tokens[rows[0]],)
-        return self._labelled("answer_rows", parts[None, None], (self.depth - 1,), *labels, {"evidence": about})
+        return self._labelled("answer_rows", parts[None, None], (self.depth - 1,), *labels, options)
 
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
         raise InputError('flow needs one matrix a layer, which memory="linear" never makes: trace with memory="graph"')
@@ -236,17 +250,28 @@ class LinearTrace:
         rolled = roll_down(self.layers, 0, through)
         return torch.stack([rolled[l][0] for l in self.layers])
 
-    def _note(self, values: Tensor) -> dict[str, list[str]]:
-        """The sentence for a row that one token takes, whose values are short in most layers: a sink by the row itself."""
-        if self.edges is not None or any(weight < 0 for row in self.rows for weight in row.weights):
-            return {}  # of weights below zero, a row has no shares
-        below = [x for x in self.lengths[: max(self.layers) + 1] if x is not None]
-        row = values[-1].mean(0)
-        first = int(row.argmax())
-        if not below or not short_in_most(torch.stack(below), first):
-            return {}
-        note = overwhelming(row, [first], "rollout", self.tokens)
-        return {} if note is None else {"notes": [note]}
+    def _reliability(
+        self, method: str, values: Tensor, places: Sequence[int] | None = None, more: Notes | None = None
+    ) -> dict[str, list[str]]:
+        """What speaks against the rows of the highest layer, ``values[query, input]``: a part of the provenance.
+
+        places: where the queries stand, those of `rows` by default. more: what is said of every row besides. A sink is told
+        by the row itself: its highest position, where its values are short in most layers.
+        """
+        layer = self.depth - 1 if places is not None else self.layers[-1]
+        below = [x for x in self.lengths[: layer + 1] if x is not None] if self.edges is None else []
+        lengths = torch.stack(below) if below else None
+        own = list(places) if places is not None else [None if r.several else r.positions[0] for r in self.rows]
+        names = [self.tokens[p] for p in places] if places is not None else [r.label(self.tokens) for r in self.rows]
+        causal = self.default_query == len(self.tokens) - 1
+        notes = []
+        for row, place in zip(values.cpu().double().numpy(), own, strict=True):
+            highest = int(row.argmax())
+            short = lengths is not None and short_in_most(lengths, highest)
+            labels = Labels(self.tokens, self.special, (highest,) if short else (), causal)
+            notes.append({**row_notes(row, labels, method, layer, place), **(more or {})})
+        sentences = of_rows(notes, names)
+        return {"reliability": sentences} if sentences else {}
 
     def _start(self) -> Tensor:
         """[1, row, position]: the weights of the rows."""
@@ -269,6 +294,7 @@ class LinearTrace:
         """A result that is about no query, at the place that answers."""
         place = self.default_query or 0
         top = (self.depth - 1,)
+        options = {**options, **self._reliability(method, values[None], [place])}
         return self._labelled(method, values[None, None], top, (place,), (self.tokens[place],), options)
 
     def _labelled(

@@ -46,7 +46,7 @@ class TokenAttention:
     text: what the model read.
     parts: for each input the name of its part ("source" or "target"); empty where there is one part only.
     patches: (rows, columns) of image patches, which are the last rows · columns inputs.
-    provenance: where the numbers come from, as JSON would hold it.
+    provenance: where the numbers come from, as JSON would hold it; "reliability" in it is what `reliability` tells.
     source, recipe: the trace that made it and the arguments it was called with, for `words`; neither is saved.
 
     >>> cls = TokenAttention(
@@ -105,6 +105,13 @@ class TokenAttention:
         shape = " × ".join(f"{n} {one if n == 1 else many}" for n, one, many in sizes)
         shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
         return f"TokenAttention({self.method}, {shape}, {shown!r})"
+
+    @property
+    def reliability(self) -> tuple[str, ...]:
+        """Why the rows of the highest layer must not be read as they stand, a sentence each; empty where nothing speaks
+        against it. `attnflow.reliability` has the rules; of several rows it tells what holds for more than half."""
+        notes = self.provenance.get("reliability")
+        return tuple(map(str, notes)) if isinstance(notes, list) else ()
 
     def _view(self) -> ResultView:
         """The view of this result, imported when it is first shown."""

@@ -16,9 +16,6 @@ SHORT = 0.5
 FAR = 4.0
 """And it takes at least this many times its value's share of the attention."""
 
-MOST = 0.9
-"""A row of which one sink takes more than this says nothing of the other inputs."""
-
 
 def check_sinks(sinks: str) -> None:
     if not isinstance(sinks, str) or sinks not in SINKS:
@@ -92,19 +89,3 @@ def share_of(values: Any, positions: Sequence[int]) -> float:
     """How much of a row goes to these positions, as a share of its sum."""
     total = float(values.sum())
     return float(values[list(positions)].sum()) / total if total else 0.0
-
-
-def overwhelming(values: Any, positions: Sequence[int], method: str, tokens: Sequence[str]) -> str | None:
-    """The sentence that a reader needs where one sink takes more than nine tenths of a row [input]; else None.
-
-    A rollout is a share already. A flow is compared with all that leaves the query, which is 1 at most.
-    """
-    taken = "of what leaves the query can flow" if method == "flow" else f"of this {method} goes"
-    for position in positions:
-        share = float(values[position]) if method == "flow" else share_of(values, [position])
-        if share > MOST:
-            return (
-                f"{100 * share:.0f} % {taken} to {tokens[position]!r}, a sink whose value carries next to nothing: the "
-                "edges 'answer' show what the answer rests on"
-            )
-    return None

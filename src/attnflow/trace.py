@@ -18,16 +18,31 @@ from attnflow.edges import reweighed
 from attnflow.edges.weights import answer_rows, answer_shares, gathered, inside
 from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
+from attnflow.flow import normalized
 from attnflow.graph import check_residual, merge
 from attnflow.heads import single_head
 from attnflow.receptive import check_mode, relative
+from attnflow.reliability import (
+    FlowBound,
+    Labels,
+    Notes,
+    answer_probability,
+    evidence_notes,
+    for_and_against,
+    mixed_notes,
+    of_rows,
+    row_notes,
+)
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
 from attnflow.selection import Query, select_layers, select_positions
-from attnflow.sinks import check_sinks, overwhelming, share_of
+from attnflow.sinks import check_sinks, share_of
 
 Layers = int | Iterable[int] | None
 Floats = NDArray[np.float64]
+
+WITNESSES = 4
+"""So many other queries, and more by one, are spread over the text, to see whether a rollout still depends on its query."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +96,9 @@ class Trace(Pass):
                 if step.weights.shape[0] == mean.shape[1]:
                     mean = mean @ step.weights
             matrices.append(to_numpy(mean))
-        return self._result("raw", np.stack(matrices), layers, rows, {"layer": layers}, sinks)
+        values = np.stack(matrices)
+        notes = self._row_notes("raw", values[-1], layers, rows, sinks)
+        return self._result("raw", values, layers, rows, {"layer": layers}, sinks, notes=notes)
 
     def rollout(
         self,
@@ -118,7 +135,17 @@ class Trace(Pass):
 
         values = self._relative(method, steps, receptive_field)
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "start": start}
-        return self._result("rollout", values, layers, rows, recipe, sinks)
+        notes: list[Notes] = []
+        if receptive_field is None:
+            notes = self._row_notes("rollout", values[-1], layers, rows, sinks)
+            if others := self._witnesses(layers):
+                matrices = [step.graph(residual).double() for step in steps]
+                their = to_numpy(rollout_of(matrices, queries=others, start=first, layers=self.ends[layers[-1]]))[0]
+                notes = [
+                    {**note, **mixed_notes(values[-1, i], their[[other != row for other in others]])}
+                    for i, (row, note) in enumerate(zip(rows, notes, strict=True))
+                ]
+        return self._result("rollout", values, layers, rows, recipe, sinks, notes=notes)
 
     def flow(
         self,
@@ -144,11 +171,17 @@ class Trace(Pass):
                 for i in s.carried:  # what only passes through limits nothing
                     matrix[i, i] = np.inf
                 matrices.append(matrix)
-            return flow_of(matrices, queries=rows, layers=[self.ends[l] for l in layers], normalize=normalize)
+            divided = normalize and receptive_field is not None  # before it is compared with uniform attention
+            return flow_of(matrices, queries=rows, layers=[self.ends[l] for l in layers], normalize=divided)
 
         values = self._relative(method, steps, receptive_field)
+        notes: list[Notes] = []
+        if receptive_field is None:
+            bounds = _flow_bounds(steps[0], steps[self.ends[layers[-1]]], residual, rows)
+            notes = self._row_notes("flow", values[-1], layers, rows, sinks, bounds)
+            values = normalized(values) if normalize else values
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
-        return self._result("flow", values, layers, rows, recipe, sinks)
+        return self._result("flow", values, layers, rows, recipe, sinks, notes=notes)
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
         """What all edges of all layers carried to the answer, each traced from its key to the input by rollout.
@@ -168,8 +201,9 @@ class Trace(Pass):
         check_residual(share)
         share = float(share)
         values = to_numpy(gathered(self, share, receptive_field))[None, None]
-        rows = [self.first_query + (self.default_query or 0)]
-        return self._result("gather", values, [len(self.ends) - 1], rows, {"residual": share}, words=False)
+        rows, top = [self.first_query + (self.default_query or 0)], [len(self.ends) - 1]
+        notes = self._row_notes("gather", values[-1], top, rows)
+        return self._result("gather", values, top, rows, {"residual": share}, words=False, notes=notes)
 
     def answer_rows(self, query: Query = None, signed: bool = False) -> TokenAttention:
         """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
@@ -190,12 +224,16 @@ class Trace(Pass):
         if seen.causal:
             # what a position reads from itself stays there: what it holds at the bottom is what ends there
             parts[rows] = evidence.own[rows]
+        left_out = [0] if seen.causal and len(self.tokens) > 1 else []
+        sizes = for_and_against(to_numpy(parts), left_out)
+        said = evidence_notes(*sizes, evidence.gap, answer_probability(self.provenance), not signed)
         if not signed:
-            parts = answer_shares(parts, [0] if seen.causal and len(self.tokens) > 1 else [])
+            parts = answer_shares(parts, left_out)
         top, values = [len(self.ends) - 1], to_numpy(parts)[None, None]
-        result = self._result("answer_rows", values, top, rows[:1], {"signed": signed}, words=False)
-        about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
-        return replace(result, provenance={**result.provenance, "evidence": about})
+        notes = [{**own, **said} for own in self._row_notes("answer_rows", values[-1], top, rows[:1])]
+        result = self._result("answer_rows", values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
+        sums = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
+        return replace(result, provenance={**result.provenance, "evidence": sums})
 
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""
@@ -209,7 +247,9 @@ class Trace(Pass):
             raise InputError("one head at a time needs a model with one stack of equal layers")
         stacked = [to_numpy(step.weights)[None] for step in self.steps[:top]]
         values = single_head([*stacked, to_numpy(self.weights[top])], top, head, method, rows)
-        return self._result(method, values[None], layers, rows, {"layer": layers, "head": head}, words=False)
+        recipe = {"layer": layers, "head": head}
+        notes = self._row_notes(method, values, layers, rows)
+        return self._result(method, values[None], layers, rows, recipe, words=False, notes=notes)
 
     def with_edges(self, edges: str, normalize: str | None = None) -> Trace:
         """The same with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.
@@ -335,21 +375,25 @@ class Trace(Pass):
         recipe: dict[str, Any],
         sinks: str | None = None,
         words: bool = True,
+        notes: Sequence[Notes] = (),
     ) -> TokenAttention:
-        """sinks: how they were treated, where the method sees them."""
+        """sinks: how they were treated, where the method sees them. notes: of each row of the highest layer."""
         options = {k: v for k, v in recipe.items() if k != "layer" and v is not None and v is not False}
         if options.get("start") == 0:
             del options["start"]
         queries = tuple(r - self.first_query for r in rows)
         if sinks is not None:
             options |= self._sink_report(method, values, layers, rows, sinks)
-        same = self.steps[self.ends[layers[0]]].weights.shape[0] == len(self.tokens)
+        named = self._named(layers)
+        query_tokens = tuple(self.tokens[r] if named else str(r) for r in rows)
+        if sentences := of_rows(notes, query_tokens):
+            options["reliability"] = sentences
         return TokenAttention(
             values=values,
             method=method,
             layers=tuple(layers),
             queries=queries,
-            query_tokens=tuple(self.tokens[r] if same else str(r) for r in rows),
+            query_tokens=query_tokens,
             tokens=self.tokens,
             word_ids=self.word_ids,
             word_texts=self.word_texts,
@@ -362,10 +406,43 @@ class Trace(Pass):
             recipe=recipe if sinks in (None, "keep") else {**recipe, "sinks": sinks},
         )
 
+    def _named(self, layers: Sequence[int]) -> bool:
+        """Whether the positions of these layers are the tokens: merged ones are not."""
+        return bool(self.steps[self.ends[layers[0]]].weights.shape[0] == len(self.tokens))
+
+    def _row_notes(
+        self,
+        method: str,
+        values: Floats,
+        layers: Sequence[int],
+        rows: Sequence[int],
+        sinks: str = "keep",
+        bounds: Sequence[FlowBound] | None = None,
+    ) -> list[Notes]:
+        """What speaks against each row of the highest layer, ``values[query, input]``."""
+        through = [layers[-1]] if method == "raw" else range(layers[-1] + 1)
+        known = (self.sinks(through) or ()) if sinks == "keep" else ()
+        each = list(bounds) if bounds is not None else [None] * len(rows)
+        causal = not self.parts and self.default_query == len(self.tokens) - 1
+        labels = Labels(self.tokens, self.special, known, causal)
+        named = self._named(layers)
+        return [
+            row_notes(row, labels, method, layers[-1], place if named else None, bound)
+            for row, place, bound in zip(values, rows, each, strict=True)
+        ]
+
+    def _witnesses(self, layers: Sequence[int]) -> list[int]:
+        """Rows of other queries, spread over the text, where every query sees the same tokens."""
+        n = len(self.tokens)
+        if self.parts or not self._named(layers) or self.default_query == n - 1 or n <= 2:
+            return []
+        steps = min(n, WITNESSES + 1) - 1
+        return [(n - 1) * i // steps for i in range(steps + 1)]
+
     def _sink_report(
         self, method: str, values: Floats, layers: list[int], rows: list[int], sinks: str
     ) -> dict[str, Any]:
-        """Which positions are sinks, what went to them, and a sentence where that is nearly all: parts of the provenance.
+        """Which positions are sinks, and what went to them: parts of the provenance.
 
         share: kept, that of the values at the highest layer, mean over the queries; left at home, that of the attention of
         these queries, mean over the layers.
@@ -384,8 +461,15 @@ class Trace(Pass):
             "positions": list(positions),
             "share": round(share_of(row, positions), 4),
         }
-        note = overwhelming(row, positions, method, self.tokens) if sinks == "keep" and method != "raw" else None
-        return {"sinks": report, **({} if note is None else {"notes": [note]})}
+        return {"sinks": report}
+
+
+def _flow_bounds(lowest: Step, highest: Step, residual: Residual, rows: Sequence[int]) -> list[FlowBound]:
+    entering, leaving = (to_numpy(step.graph(residual)).astype(np.float64) for step in (lowest, highest))
+    for i in lowest.carried:
+        entering[i, i] = np.inf  # what only passes through limits nothing
+    into = entering.sum(0)
+    return [FlowBound(float(leaving[row].sum()), into) for row in rows]
 
 
 def _merged(of_tokens: Step, step: Step, groups: Sequence[Sequence[int]], measured: bool) -> Step:

@@ -212,25 +212,28 @@ def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
     trace = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])})
     result = trace.rollout(layer=-1)
     assert result.row()[0] > 0.9
-    (note,) = result.provenance["notes"]
-    assert note.startswith(f"{100 * result.row()[0]:.0f} % of this rollout goes to {trace.tokens[0]!r}, a sink")
-    (note,) = trace.flow(layer=-1).provenance["notes"]
-    assert "can flow to" in note
-    assert trace.rollout().provenance["notes"] == result.provenance["notes"]
-    assert "notes" not in trace.rollout(layer=0).provenance
-    assert "notes" not in trace.raw(layer=-1).provenance
-    assert "notes" not in trace.rollout(layer=-1, sinks="residual").provenance
+    (note,) = result.reliability
+    assert note.startswith(f"{100 * result.row()[0]:.0f} % of this rollout is on {trace.tokens[0]!r}, a sink")
+    assert any("can flow to" in note for note in trace.flow(layer=-1).reliability)
+    assert trace.rollout().reliability == result.reliability == tuple(result.provenance["reliability"])
+    assert trace.rollout(layer=0).reliability == () and "reliability" not in trace.rollout(layer=0).provenance
+    raw = trace.raw(layer=-1)
+    assert [note[:40] for note in raw.reliability] == [
+        f"{100 * raw.row()[0]:.0f} % of this raw attention is on '!', a sink"[:40]
+    ] * int(raw.row()[0] >= 0.9)
+    (note,) = trace.rollout(layer=-1, sinks="residual").reliability
+    assert "stays at the query" in note and "sink" not in note
     words = trace.rollout(layer=-1).words()
-    assert words.provenance["notes"] and words.provenance["sinks"]["positions"] == [0]
+    assert words.reliability and words.provenance["sinks"]["positions"] == [0]
     linear = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, memory="linear")
-    assert linear.rollout().provenance["notes"] == result.provenance["notes"]
-    assert "notes" not in linear.raw().provenance and "notes" not in linear.rollout(residual=0.99).provenance
+    assert linear.rollout().reliability == result.reliability and linear.raw().reliability == raw.reliability
+    assert linear.rollout(residual=0.99).reliability != result.reliability
     for span, noted in (({5: 1, 6: 1}, True), ({5: 2, 6: -1}, False), ({6: -1}, False)):  # no shares below zero
         options: dict[str, Any] = {"memory": "linear", "queries": span}
         mixed = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, **options).rollout()
-        assert ("notes" in mixed.provenance) == noted
+        assert bool(mixed.reliability) == noted
     plain = gpt2().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, memory="linear")
-    assert "notes" not in plain.rollout().provenance
+    assert plain.rollout().reliability == ()
 
 
 def test_words_come_after_sinks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import warnings
@@ -54,7 +55,8 @@ def test_gradient_of_a_sure_classifier(doubt: float) -> None:
         result = model.gradient(TEXT)
     assert result.provenance["answer"]["name"] == "no" and result.row().max() > 0
     np.testing.assert_allclose(result.row(), expected.norm(dim=-1).numpy(), rtol=2e-4)
-    assert result.provenance.get("saturated", False) == (doubt < 1e-4)
+    sentence = f"The probability of 'no' is 1 - {left:.1g} and hardly changes whatever happens to the text: "
+    assert [note[: len(sentence)] for note in result.reliability] == ([sentence] if doubt < 1e-4 else [])
 
 
 @pytest.mark.parametrize("doubt", [1e-6, 1e-12])
@@ -107,12 +109,12 @@ def test_blank_out_measures_log_odds_where_probabilities_are_saturated() -> None
         expected.append(odds(model, ids) - float(z[0] - z[1:].logsumexp(0)))
     result = model.blank_out(TEXT, of="log-odds", signed=True)
     np.testing.assert_allclose(result.row(), expected, atol=1e-5)
-    assert (
-        np.abs(expected).max() > 1e-3 and "saturated" not in result.provenance and result.provenance["of"] == "log-odds"
-    )
+    assert np.abs(expected).max() > 1e-3 and result.reliability == () and result.provenance["of"] == "log-odds"
     with pytest.warns(af.AttentionWarning) as warned:
         probability = model.blank_out(TEXT)
-    assert probability.provenance["saturated"] and probability.row().max() < 1e-4
+    assert probability.row().max() < 1e-4 and probability.reliability == (
+        "The probability of 'no' is 1 - 1e-08 and hardly changes whatever happens to the text: measure its log-odds.",
+    )
     assert str(warned[0].message) == (
         "the probability of 'no' is 1 - 1e-08, so that it hardly changes whatever happens to the text: of='log-odds' or of='logit' "
         "measures the answer on a scale that does not saturate"
@@ -150,9 +152,14 @@ def test_the_command_says_it_in_one_line(tmp_path: Any) -> None:
     model.tokenizer.save_pretrained(tmp_path / "m")
     line = [sys.executable, "-m", "attnflow", "show", TEXT, "-m", str(tmp_path / "m"), "--method", "blank-out"]
     run = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0 and run.stderr == (
-        "attnflow: the probability of 'no' is 1 - 1e-08, so that it hardly changes whatever happens to the text: "
-        "--of 'log-odds' or --of 'logit' measures the answer on a scale that does not saturate\n"
+    assert (
+        run.returncode == 0
+        and run.stderr == ""
+        and " ".join(run.stdout.split()).endswith(
+            "The probability of 'no' is 1 - 1e-08 and hardly changes whatever happens to the text: measure its log-odds."
+        )
     )
+    written = subprocess.run([*line, "--json"], capture_output=True, text=True, timeout=120)
+    assert "hardly changes" in json.loads(written.stdout)["provenance"]["reliability"][0]
     run = subprocess.run([*line, "--of", "log-odds"], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0 and run.stderr == ""
+    assert run.returncode == 0 and run.stderr == "" and "hardly changes" not in run.stdout

@@ -62,7 +62,7 @@ def test_sinks_of_a_real_decoder(smollm: af.Model) -> None:
     assert len(first) >= 20 and trace.sinks() == (0,)
     result = trace.rollout(layer=-1)
     assert result.row()[0] > 0.99 and result.provenance["sinks"] == {"mode": "keep", "positions": [0], "share": 1.0}
-    assert "'The', a sink" in result.provenance["notes"][0]
+    assert "'The', a sink" in result.reliability[0]
     assert trace.rollout(layer=-1, residual="measured", sinks="residual").row()[0] < 0.5
     assert 0.85 < np.mean([step.own.mean() for step in trace.steps]) < 0.99
     long = smollm.trace(

@@ -174,7 +174,9 @@ def test_the_facts_add_up(model: Any, answer: Any) -> None:
     marks = [i for i, (a, b) in enumerate(both) if i and (a or b)]
     first, others = counted[0], counted[marks].sum()
     unshaded = f"the first token {first:.0%}, special tokens and chat marks {others:.0%}."
-    assert text.endswith(f"Not shaded, of all that speaks for it: {unshaded}")
+    reliability = " ".join(answer.sources(unit="sentence").reliability)
+    assert reliability and text.endswith(f"Not shaded, of all that speaks for it: {unshaded} {reliability}")
+    assert answer.to_dict()["sources"]["reliability"] == list(answer.sources().reliability)
     own = model.answer("the key to the cabinet", max_new_tokens=3)
     assert "The model wrote this answer: probability " in shown(own)
 

@@ -345,7 +345,7 @@ def test_a_page_knows_the_sinks_of_its_tokens_and_words() -> None:
     sunk = sinking().trace({"input_ids": torch.tensor([[6, 7, 1, 8, 9]])})
     sunk = replace(sunk, word_ids=(0, 0, 1, 2, 3), word_texts=("a", "b", "c", "d"))
     units = document.of_trace(sunk)["units"]
-    assert units["subwords"]["sinks"] == [2] and units["words"]["sinks"] == [1]
+    assert units["subwords"]["sinks"] == [[2]] * 6 and units["words"]["sinks"] == [[1]] * 6
     assert document.of_result(sunk.rollout())["units"]["subwords"]["sinks"] == []
 
 

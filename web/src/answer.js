@@ -5,6 +5,7 @@ import { answerLine, spanFrom, spanText } from "./answer-line.js";
 import { promptText } from "./answer-prompt.js";
 import { sourceTable } from "./answer-table.js";
 import { button, el } from "./draw.js";
+import { evidenceNotes } from "./reliability.js";
 import { panelsTop, showPanels, switched } from "./frame.js";
 
 /** @import { AnswerData, AnswerDocument, AnswerPage, Span } from "./types" */
@@ -74,6 +75,11 @@ function factsOf(page) {
     unshaded.length
       ? el("p", { class: "unshaded" }, `Not shaded, of all that speaks for it: ${unshaded.join(", ")}.`)
       : "",
+    ...evidenceNotes(
+      data.sizes.slice(span.from, span.to + 1),
+      data.answer.logProbabilities.slice(span.from, span.to + 1),
+      data.evidence.gap,
+    ).map((note) => el("p", { class: "reliability" }, note)),
   ];
 }
 

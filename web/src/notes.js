@@ -1,5 +1,6 @@
 import { ANSWER_ROWS } from "./data.js";
 import { plainToken } from "./draw.js";
+import { mixedNotes, rowNotes, witnesses } from "./reliability.js";
 
 /** @import { Data, MethodRow, Now, Page } from "./types" */
 
@@ -45,16 +46,7 @@ export function readerNotes(page, table) {
     lines.push(
       "A word has the sum of what its pieces get, in attention and importance alike: long words rank high by themselves, and ρ with them.",
     );
-  const flow = table.find((method) => method.name === "flow" && method.exact)?.values;
-  if (flow && data.exact && data.levels.length && !at.field) {
-    const most = flowBounds(data, at),
-      bound = at.inputs.filter((i, place) => flow[place] >= most[i] * (1 - 1e-9)).length;
-    if (bound > at.inputs.length / 2)
-      lines.push(
-        `Flow: ${bound} of ${at.inputs.length} tokens are at their bound (all that leaves the query, or all that the first layer takes from the token), which says nothing of what is between. Lower layers tell more.`,
-      );
-  }
-  lines.push(...(data.model.notes ?? []), ...sinkNotes(data, at, table));
+  lines.push(...reliabilityOf(page, table));
   if (data.causal)
     lines.push(
       at.field
@@ -64,24 +56,46 @@ export function readerNotes(page, table) {
   return lines;
 }
 
-/** A sentence for each of rollout and flow of which one sink takes more than nine tenths.
+/** Why some of these rows must not be read as they stand: of what the document has a graph of by the rules, for the row that
+ * is chosen; of other values what the library said of their highest layer.
  *
- * @param {Data} data
- * @param {Now} at
+ * @param {Page} page
  * @param {MethodRow[]} table
  */
-function sinkNotes(data, at, table) {
-  if (at.field) return [];
-  const sinks = data.units[at.unit].sinks ?? [];
-  return table
-    .filter(({ name }) => name === "rollout" || name === "flow")
-    .flatMap(({ name, values }) => {
-      const place = at.inputs.findIndex((i, nth) => sinks.includes(i) && values && values[nth] > 0.9);
-      if (!values || place < 0) return [];
-      const taken = name === "flow" ? "of what leaves the query can flow" : "of this rollout goes";
-      const token = plainToken(at.tokens[at.inputs[place]], 30);
-      return `${Math.round(100 * values[place])} % ${taken} to ${token}, a sink whose value carries next to nothing: the edges “answer” show what the answer rests on.`;
-    });
+function reliabilityOf(page, table) {
+  const { data } = page,
+    at = page.now();
+  const worth = data.importance.flatMap(({ reliability }) => reliability ?? []);
+  if (!data.levels.length) return [...worth, ...(at.layer === data.layers.length - 1 ? data.reliability : [])];
+  if (at.field) return worth;
+  const named = !data.queries && !at.parts.length,
+    before = data.units[at.unit].sinks ?? [],
+    number = data.layers[at.layer];
+  const notes = table.flatMap(({ name, importance, values }) => {
+    const row = page.values(name)?.row;
+    if (importance || !values || !row) return [];
+    const labels = {
+      tokens: at.tokens,
+      special: at.special,
+      sinks: (name === "raw" ? before.slice(number, number + 1) : before.slice(0, number + 1)).flat(),
+      causal: data.causal,
+      method: name,
+      layer: `L${number + 1}`,
+      own: data.queries ? null : at.query,
+      bound: name === "flow" && data.exact ? flowBound(data, at) : null,
+    };
+    const own = rowNotes(row, labels);
+    if (name !== "rollout" || !named || data.causal || !data.exact) return own;
+    const others = witnesses(at.tokens.length, at.query).map((q) => data.rows("rollout", at.unit, q));
+    return [
+      ...own,
+      ...mixedNotes(
+        row,
+        others.flatMap((other) => (other ? [other.rows[at.layer]] : [])),
+      ),
+    ];
+  });
+  return [...worth, ...notes];
 }
 
 /** What flow cannot exceed: what leaves the query, and what enters the token.
@@ -89,15 +103,15 @@ function sinkNotes(data, at, table) {
  * @param {Data} data
  * @param {Now} at
  */
-function flowBounds(data, at) {
+function flowBound(data, at) {
   const graph = data.graph(at.unit),
     { rows, cols, values } = graph[0],
     end = graph[data.ends[data.layers[at.layer]]];
-  const into = new Float64Array(cols);
+  const entering = new Float64Array(cols);
   for (let q = 0, e = 0; q < rows; q++)
     for (let k = 0; k < cols; k++, e++)
-      into[k] += graph[0].carried[0] <= k && k < graph[0].carried[1] && q === k ? Infinity : values[e];
-  let out = 0;
-  for (let k = 0; k < end.cols; k++) out += end.values[at.query * end.cols + k];
-  return into.map((most) => Math.min(most, out));
+      entering[k] += graph[0].carried[0] <= k && k < graph[0].carried[1] && q === k ? Infinity : values[e];
+  let leaving = 0;
+  for (let k = 0; k < end.cols; k++) leaving += end.values[at.query * end.cols + k];
+  return { leaving, entering };
 }

@@ -62,13 +62,26 @@ export interface Unit {
   special: boolean[];
   parts: string[];
   groups: number[][] | null;
-  sinks?: number[];
+  /** Of each layer. */
+  sinks?: number[][];
 }
 export interface Importance {
   name: string;
   values: number[];
   answer: { name: string } | null;
   settings: { by?: string };
+  reliability?: string[];
+}
+/** What is known of a row, as rowNotes reads it. bound: of flow, what leaves the query, and what enters each token. */
+export interface RowLabels {
+  tokens: string[];
+  special: boolean[];
+  sinks: number[];
+  causal: boolean;
+  method: string;
+  layer: string;
+  own: number | null;
+  bound: { leaving: number; entering: Float64Array } | null;
 }
 export interface TextDocument {
   format: string;
@@ -93,6 +106,7 @@ export interface TextDocument {
   heads: { queries: number[]; counts: number[]; weights: Packed } | null;
   importance: Importance[];
   missing: string;
+  reliability: string[];
   leftOut: string[];
   state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean; field?: string };
 }
@@ -369,7 +383,9 @@ export interface AnswerDocument {
   version: number;
   prompt: { pieces: Piece[]; tokens: string[]; marks: number[] };
   answer: { pieces: Piece[]; tokens: string[]; logProbabilities: number[]; written: boolean };
-  evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number };
+  evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number; gap: number };
+  /** Of each answer token: what speaks for it, against it, and for it at the first token. */
+  sizes: [number, number, number][];
   matrix: { values: Packed; places: Packed | null; covered: number };
   units: Record<string, AnswerUnit>;
   unit: string;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +31,7 @@ from attnflow.cli.options import (
     read_share,
     read_text,
 )
-from attnflow.errors import InputError
+from attnflow.errors import AttentionWarning, InputError
 from attnflow.jobs.progress import Stages
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
@@ -300,6 +301,8 @@ def _headline(trace: Trace) -> str | None:
 
 def _importance(model: Model, text: str, method: str, **options: Any) -> tuple[TokenAttention, str]:
     """What each token is worth, and the answer it is about."""
-    result: TokenAttention = getattr(model, method.replace("-", "_"))(text, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # the result says it itself
+        result: TokenAttention = getattr(model, method.replace("-", "_"))(text, **options)
     answer = result.provenance["answer"]
     return result, f"{answer['kind']}: {answer['name']!r} {answer['probability']:.3f}"

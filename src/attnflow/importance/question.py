@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, piece, writes_next
 from attnflow.capture.routes import running
 from attnflow.errors import AttentionWarning, InputError, ModelError
+from attnflow.reliability import chance_text, saturated_note, tie_notes
 from attnflow.result import TokenAttention
 from attnflow.version import __version__
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 Tensors = dict[str, Tensor]
+Floats = NDArray[np.float64]
 
 LOGITS = 1 << 25
 """Largest number of logits of one batch."""
@@ -273,8 +276,7 @@ def warn_saturated(questions: Sequence[Question], stacklevel: int = 3) -> None:
     stacklevel: by default, of who called the function that calls this.
     """
     if questions:
-        name, chance = questions[0].name, questions[0].chance
-        shown = f"{chance:.1g}" if chance < 0.5 else f"1 - {1 - chance:.1g}"
+        name, shown = questions[0].name, chance_text(questions[0].chance)
         warnings.warn(
             f"the probability of {name!r} is {shown}, so that it hardly changes whatever happens to the text"
             + (f" (and {len(questions) - 1} texts more)" if len(questions) > 1 else "")
@@ -306,8 +308,10 @@ def result(model: Runner, question: Question, values: Any, method: str, **option
     e = question.encoded
     layers = getattr(model.text_config, "num_hidden_layers", None) or 1
     place = question.place if question.place is not None else 0
+    row = np.asarray(values, np.float64)
+    notes = _reliability(question, row, method, str(options.get("of")))
     return TokenAttention(
-        values=np.asarray(values, np.float64)[None, None],
+        values=row[None, None],
         method=method,
         layers=(int(layers) - 1,),
         queries=(place,),
@@ -321,11 +325,18 @@ def result(model: Runner, question: Question, values: Any, method: str, **option
             **model.identity(),
             "answer": {"kind": question.kind, "name": question.name, "probability": question.chance},
             **options,
-            **({"saturated": True} if is_saturated(question, str(options.get("of"))) else {}),
+            **({"reliability": notes} if notes else {}),
             **({"unknown": positions} if (positions := unknown(model.tokenizer, e)) else {}),
             "attnflow": __version__,
         },
     )
+
+
+def _reliability(question: Question, row: Floats, method: str, of: str) -> list[str]:
+    """A gradient of a saturated probability is tiny whatever it is; a difference is, where the blanks changed nothing."""
+    if is_saturated(question, of) and (method == "gradient" or np.abs(row).max(initial=0) < SATURATED):
+        return [saturated_note(question.name, question.chance)]
+    return list(tie_notes(row[~np.array(question.encoded.special, bool)], method).values())
 
 
 def many(texts: Any, labels: Any) -> tuple[list[Any], list[Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 from attnflow.answer import Answer
 from attnflow.capture.prompt import UNITS, Span, find_span
 from attnflow.errors import InputError
+from attnflow.reliability import for_and_against
 from attnflow.result import TokenAttention
 from attnflow.view.document import EXACT, packed
 from attnflow.view.page import file_of
@@ -30,7 +31,8 @@ def html_of(answer: Answer, unit: str, verify: int, span: Span | None) -> str:
 def document_of(answer: Answer, unit: str, verify: int, span: Span | None) -> dict[str, Any]:
     """What the page shows. Texts are in pieces with their tokens, so that a browser need not count characters."""
     prompt, labels = answer.prompt, answer.labels
-    opening = answer.sources(span, signed=True)
+    opening, matrix = answer.sources(span, signed=True), answer.matrix(signed=True)
+    first = [0] if "first_token" in opening.provenance["evidence"] else []
     chosen = list(range(len(answer.ids)) if span is None else find_span(answer.text, span, labels.offsets))
     if chosen != list(range(chosen[0], chosen[-1] + 1)):
         raise InputError(f"span={span!r}: a page opens with neighbouring tokens, and these have others between them")
@@ -49,12 +51,13 @@ def document_of(answer: Answer, unit: str, verify: int, span: Span | None) -> di
             "written": answer.written,
         },
         "evidence": dict(opening.provenance["evidence"]),
-        "matrix": _matrix(answer.matrix(signed=True)),
+        "sizes": [for_and_against(row[: len(prompt)], first) for row in matrix.values[0]],
+        "matrix": _matrix(matrix),
         "units": {name: entry for name in UNITS if (entry := _unit(answer, name, span)) is not None},
         "unit": unit,
         "span": [chosen[0], chosen[-1]],
         "verified": _verified(answer.sources(span, unit, verify=verify), unit, verify) if verify else None,
-        "provenance": {k: v for k, v in opening.provenance.items() if k not in ("answer", "evidence")},
+        "provenance": {k: v for k, v in opening.provenance.items() if k not in ("answer", "evidence", "reliability")},
     }
 
 

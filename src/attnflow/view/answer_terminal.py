@@ -78,6 +78,7 @@ class AnswerSheet:
             yield self._legend(screen)
         yield from self._table(screen)
         yield from (Text(line, style="dim") for line in self._facts(screen))
+        yield from (Text(screen.shown(note)) for note in self.values.reliability)
 
     @property
     def _most(self) -> float:

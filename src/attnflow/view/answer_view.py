@@ -95,6 +95,7 @@ class AnswerView:
                 "unit": unit,
                 "units": self._units(unit, verify, span),
                 "verify": verify,
+                "reliability": list(shares.reliability),
             },
             "evidence": dict(shares.provenance["evidence"]),
             "matrix": {**matrix_of(matrix), "evidence": dict(matrix.provenance["evidence"])},

@@ -104,7 +104,12 @@ class Comparison:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of the numbers, in sentences."""
         reasons = [f"no {names}: {why}" for names, why in by_reason(self.missing)]
-        return (*self.provenance.get("notes", ()), *reasons, *([] if self.summed is None else [self.summed]))
+        return (*self.reliability, *reasons, *([] if self.summed is None else [self.summed]))
+
+    @property
+    def reliability(self) -> tuple[str, ...]:
+        """Why some of the rows must not be read as they stand, as `TokenAttention.reliability` of each tells it."""
+        return tuple(self.provenance.get("reliability", ()))
 
     @property
     def summed(self) -> str | None:
@@ -239,7 +244,7 @@ def compare(
     values.flags.writeable = False
     stands = first.queries[0] + trace.first_query
     own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token of its own
-    notes = [note for result in results.values() for note in result.provenance.get("notes", ())]
+    notes = [note for result in (*worth.values(), *results.values()) for note in result.reliability]
     importances = {"importance": {name: _origin(result) for name, result in worth.items()}} if worth else {}
     return Comparison(
         methods=tuple(methods),
@@ -259,7 +264,7 @@ def compare(
         provenance={
             **first.provenance,
             **importances,
-            **({"notes": notes} if notes else {}),
+            "reliability": notes,
             **({} if special else {"steps": ["without_special"]}),
         },
     )

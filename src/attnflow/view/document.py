@@ -122,10 +122,12 @@ def of_trace(
                 "values": result.row().tolist(),
                 "answer": result.provenance.get("answer"),
                 "settings": {k: result.provenance[k] for k in ("by", "reduce", "of") if k in result.provenance},
+                "reliability": list(result.reliability),
             }
             for result in importance
         ],
         missing=missing,
+        reliability=_reliability(trace, chosen[0], layers[-1], residual),
         leftOut=left_out,
         state={**state, **_opening(traces, chosen[0], state.get("unit"))},
     )
@@ -137,8 +139,16 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
         "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "image": None,
         "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
-        "methods": {}, "heads": None, "importance": [], "missing": "", "leftOut": [], "state": {}, **more,
+        "methods": {}, "heads": None, "importance": [], "missing": "", "reliability": [], "leftOut": [],
+        "state": {}, **more,
     }  # fmt: skip
+
+
+def _reliability(trace: Trace, query: int, layer: int, residual: float) -> list[str]:
+    """Why the rows that the page opens with must not be read as they stand; the page says it of every other row."""
+    results = [trace.raw([query], layer), trace.rollout([query], layer, residual)]
+    results += [trace.flow([query], layer, residual)] if len(trace.tokens) <= LONGEST else []
+    return [note for result in results for note in result.reliability]
 
 
 def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | None:
@@ -177,6 +187,7 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         residual=0.5 if residual == "measured" else residual,  # there is no graph to put it into
         layers=list(result.layers),
         methods={"subwords": {"flow": None, result.method: values}},
+        reliability=list(result.reliability),
         leftOut=[
             f"This page holds the values of {result.method} alone, as they are in the result that it was made of: neither "
             "the graph they were computed from nor what the model said."
@@ -351,13 +362,13 @@ def _heads(trace: Trace, chosen: Sequence[int], layers: list[int], left_out: lis
 
 
 def _unit(of: Trace | TokenAttention) -> dict[str, Any]:
-    sinks = () if isinstance(of, TokenAttention) else of.sinks() or ()
+    sinks = [] if isinstance(of, TokenAttention) else [list(of.sinks([l]) or ()) for l in range(len(of.ends))]
     return {
         "tokens": list(of.tokens),
         "special": list(of.special),
         "parts": list(of.parts),
         "groups": None,
-        "sinks": list(sinks),
+        "sinks": sinks,
     }
 
 

@@ -138,8 +138,6 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
     layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
     method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
     yield from heading(result, [method, *_explained(result, query, screen), *layer], screen)
-    if at_layer == len(result.layers) - 1:  # which is the row that notes are about
-        yield from (Text(screen.shown(note)) for note in result.provenance.get("notes") or ())
     if result.patches is None:
         yield _sentence(result.tokens, row, screen)
         if screen.coloured:
@@ -149,6 +147,8 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
         yield from patch_lines(patches, screen)
         yield _legend(patches, screen)
     yield from _table(result, row, screen)
+    if at_layer == len(result.layers) - 1:  # the layer that they are about
+        yield from (Text(screen.shown(note)) for note in result.reliability)
 
 
 def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: Screen) -> Iterator[Text]:

@@ -1,0 +1,296 @@
+"""The rules that say why numbers must not be read: each speaks where it must, and keeps silent beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnflow.reliability import (
+    FlowBound,
+    Labels,
+    evidence_notes,
+    for_and_against,
+    mixed_notes,
+    of_rows,
+    row_notes,
+    saturated_note,
+    tie_notes,
+)
+
+TOKENS = ["[CLS]", "the", "key", "is", "[SEP]"]
+SPECIAL = [True, False, False, False, True]
+LABELS = Labels(TOKENS, SPECIAL)
+LITTLE = "what is left says little of the other tokens; answer edges show what the answer rests on."
+
+
+def row(*values: float) -> Any:
+    return np.array(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "tied"),
+    [
+        ((0.1, 0.4, 0.4, 0.4, 0.9), "3 of 3"),
+        ((0.1, 0.4, 0.4 * (1 - 1e-10), 0.4, 0.9), "3 of 3"),  # rounding
+        ((0.1, 0.4, 0.4 * (1 - 1e-8), 0.4, 0.9), None),
+        ((0.1, 0.4, 0.4, 0.0, 0.9), "2 of 2"),  # what the row does not reach ranks nothing either
+        ((0.1, 0.4, 0.4, 0.3, 0.9), None),  # two of three are less than nine tenths
+        ((0.1, 0.0, 0.0, 0.5, 0.2), None),  # zeros tie, and one token stands out
+    ],
+)
+def test_ties_rank_nothing(values: tuple[float, ...], tied: str | None) -> None:
+    notes = row_notes(row(*values), LABELS, "rollout", 5)
+    assert notes.get("ties") == (tied and f"Rollout cannot tell these tokens apart at L6: {tied} tie.")
+
+
+def test_rows_of_zeros_rank_nothing() -> None:
+    assert tie_notes(np.zeros(3), "gradient") == {"ties": "Every token has 0 by gradient: nothing is ranked."}
+    assert tie_notes(np.zeros(1), "gradient") == {}, "one token is no ranking"
+    assert tie_notes(row(-1.0, -1.0), "shapley") == {}, "what all speak against is not the highest"
+    assert tie_notes(row(0.5, 0.5), "shapley") == {"ties": "Shapley cannot tell these tokens apart: 2 of 2 tie."}
+
+
+@pytest.mark.parametrize(
+    ("flows", "count"),
+    [
+        ((1.0, 0.7, 0.8, 1.0, 1.0), 3),  # 0.7 and 0.8 enter, 1 leaves
+        ((1.0, 0.7, 0.8, 1.0 - 1e-8, 1.0), None),
+        ((1.0, 0.7, 0.8, 0.0, 1.0), 2),  # a token that cannot be reached is at no bound
+        ((1.0, 0.7, 0.5, 1.0, 1.0), None),
+    ],
+)
+def test_flow_at_its_bound(flows: tuple[float, ...], count: int | None) -> None:
+    bound = FlowBound(1.0, row(2.0, 0.7, 0.8, 3.0, np.inf))
+    notes = row_notes(row(*flows), LABELS, "flow", 5, 0, bound)
+    expected = count and (
+        f"Flow at L6 is at its bound for {count} of {sum(x > 0 for x in flows[1:4])} tokens (all that leaves the query, or all "
+        "that the first layer takes from the token), whatever is between; lower layers tell more."
+    )
+    assert notes.get("bound") == expected
+    assert "bound" not in row_notes(row(*flows), LABELS, "flow", 5, 0), "nobody knows the bound"
+
+
+def test_nine_tenths_at_their_bound_are_enough() -> None:
+    for short, spoken in ((1, True), (2, False)):
+        flows = np.linspace(0.5, 0.9, 10)
+        bound = FlowBound(1.0, np.where(np.arange(10) < short, 2.0, flows))
+        notes = row_notes(flows, Labels(["x"] * 10, [False] * 10), "flow", 1, None, bound)
+        assert ("bound" in notes) == spoken
+        assert not spoken or "for 9 of 10 tokens" in notes["bound"]
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "own", "rule", "sentence"),
+    [
+        ((0.97, 0.01, 0.02, 0, 0), LABELS, 2, "sink", f"97 % of this rollout is on the first token '[CLS]': {LITTLE}"),
+        ((0.01, 0.01, 0.02, 0, 0.96), LABELS, 2, "sink", f"96 % of this rollout is on the special token '[SEP]': {LITTLE}"),
+        ((0.97, 0.01, 0.02, 0, 0), LABELS, 0, "own", f"97 % of this rollout stays at the query '[CLS]' itself: {LITTLE}"),
+        (
+            (0.0, 0.01, 0.95, 0.04, 0), Labels(TOKENS, SPECIAL, sinks=(2,)), 2, "sink",
+            f"95 % of this rollout is on 'key', a sink whose value carries next to nothing: {LITTLE}",
+        ),
+        ((0.0, 1.8, 0.1, 0.1, 0), LABELS, 1, "own", f"90 % of this rollout stays at the query 'the' itself: {LITTLE}"),
+    ],
+)  # fmt: skip
+def test_all_of_a_row_on_one_position(
+    values: tuple[float, ...], labels: Labels, own: int, rule: str, sentence: str
+) -> None:
+    assert row_notes(row(*values), labels, "rollout", 5, own) == {rule: sentence}
+
+
+def test_a_row_that_finds_one_word_is_no_sink() -> None:
+    found = row(0.02, 0.0, 0.97, 0.01, 0.0)
+    assert row_notes(found, LABELS, "rollout", 5, 0) == {}
+    assert row_notes(row(0.89, 0.05, 0.06, 0, 0), LABELS, "rollout", 5, 0) == {}
+    plain = Labels(["Dogs", "bark", "loud"], [False] * 3)
+    assert row_notes(row(0.95, 0.03, 0.02), plain, "raw", 5, 2) == {}, "the first word of an encoder's text"
+    causal = Labels(plain.tokens, plain.special, causal=True)
+    assert row_notes(row(0.95, 0.03, 0.02), causal, "raw", 5, 2)["sink"].startswith(
+        "95 % of this raw attention is on the first token 'Dogs'"
+    )
+    assert row_notes(row(0.95, -0.1, 0.02), causal, "raw", 5, 2) == {}, "signed parts have no shares"
+    assert row_notes(row(1.0), Labels(["Dogs"], [False], causal=True), "raw", 5, 0) == {}
+
+
+def test_methods_about_the_answer_do_not_send_readers_to_themselves() -> None:
+    note = row_notes(row(0.97, 0.01, 0.02, 0, 0), LABELS, "answer_rows", 5, 0)["own"]
+    assert (
+        note
+        == "97 % of these answer rows stays at the query '[CLS]' itself: what is left says little of the other tokens."
+    )
+
+
+def test_a_flow_to_a_sink_is_compared_with_what_leaves_the_query() -> None:
+    sunk = Labels(TOKENS, SPECIAL, sinks=(0,))
+    bound = FlowBound(0.5, row(2.0, 0.7, 0.8, 3.0, 1.0))
+    flows = row(0.48, 0.3, 0.2, 0.1, 0.3)
+    assert row_notes(flows, sunk, "flow", 5, 2, bound) == {
+        "sink": f"96 % of what leaves the query can flow to '[CLS]', a sink whose value carries next to nothing: {LITTLE}"
+    }
+    assert row_notes(flows, LABELS, "flow", 5, 2, bound) == {}
+    assert row_notes(0.9 * flows, sunk, "flow", 5, 2, bound) == {}
+
+
+def test_rows_that_no_longer_depend_on_their_query() -> None:
+    one = row(0.2, 0.3, 0.5)
+    near, far = row(0.195, 0.3, 0.505), row(0.18, 0.3, 0.52)
+    assert mixed_notes(one, np.array([near]))["mixed"] == (
+        "Other queries have nearly the same row (100 % in common): this rollout has mixed all tokens, and says little of its "
+        "query."
+    ).replace("100 %", f"{100 * 0.995:.0f} %")
+    assert mixed_notes(one, np.array([far])) == {} and mixed_notes(one, np.array([near, far])) == {}
+    assert mixed_notes(one, np.zeros((0, 3))) == {} and mixed_notes(0 * one, np.zeros((1, 3))) == {}
+
+
+def test_several_rows_say_what_holds_for_most() -> None:
+    notes = [{"ties": "a"}, {"ties": "b", "sink": "c"}, {}]
+    assert of_rows(notes, ["x", "y", "z"]) == ["2 of 3 queries, such as 'x': a"]
+    assert of_rows(notes[1:], ["y", "z"]) == [], "half is not most"
+    assert of_rows([notes[1]], ["y"]) == ["b", "c"] and of_rows([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({}, None),
+        ({"each": 0.0099}, "The model would hardly give this answer (probability 0.01 a token): what speaks for it"),
+        ({"each": 0.011}, None),
+        ({"each": None}, None),
+        (
+            {"speaks_for": 0.9, "against": 9.1},
+            "Far more speaks against the answer (9.1 of log-odds) than for it (0.9): ",
+        ),
+        ({"speaks_for": 0.95, "against": 9.1}, None),
+        ({"first": 5.5}, "52 % of all that speaks for the answer is on the first token, which is left out: the shares"),
+        ({"first": 4.9}, None),
+        ({"gap": 0.012}, "The parts miss the log-odds by 1 % of their sizes: a dtype with more digits adds up better."),
+        ({"gap": 0.009}, None),
+    ],
+)
+def test_what_speaks_against_the_shares_of_an_answer(change: dict[str, Any], sentence: str | None) -> None:
+    sizes: dict[str, Any] = {"speaks_for": 5.0, "against": 3.0, "first": 0.5, "gap": 1e-5, "each": 0.6}
+    notes = list(evidence_notes(**sizes | change).values())
+    assert [note[: len(sentence or "")] for note in notes] == ([] if sentence is None else [sentence])
+
+
+def test_signed_parts_are_no_shares() -> None:
+    assert len(evidence_notes(0.5, 11.0, 3.0, 0.5, 1e-6)) == 4
+    assert list(evidence_notes(0.5, 11.0, 3.0, 0.5, 1e-6, shares=False)) == ["unlikely", "gap"]
+
+
+def test_what_speaks_for_and_against_is_all_of_it() -> None:
+    parts = np.random.default_rng(0).normal(size=12)
+    before = parts.copy()
+    for left_out in ([], [0], [0, 3]):
+        speaks_for, against, first = for_and_against(parts, left_out)
+        negative = sum(min(x, 0) for i, x in enumerate(parts) if i in left_out)
+        assert speaks_for - against + first + negative == pytest.approx(parts.sum())
+    np.testing.assert_array_equal(parts, before)
+
+
+def test_the_sentence_of_a_saturated_probability() -> None:
+    assert saturated_note("plural", 2e-7) == (
+        "The probability of 'plural' is 2e-07 and hardly changes whatever happens to the text: measure its log-odds."
+    )
+
+
+torch = pytest.importorskip("torch", reason="traces need torch")
+transformers = pytest.importorskip("transformers", reason="traces need transformers")
+
+import attnflow as af  # noqa: E402
+from helpers.small_models import bert, gpt2  # noqa: E402
+
+TEXT = "the key to the cabinets"
+
+
+@pytest.fixture(scope="module")
+def trace() -> Any:
+    return af.load().trace(TEXT)
+
+
+def test_flow_of_a_trace_says_where_it_is_at_its_bound(trace: Any) -> None:
+    """By the definition, at every layer and query: flow, and the two cuts that bound it."""
+    graph, special = trace.graph().astype(np.float64), np.array(trace.special)
+    spoken = 0
+    for layer in range(6):
+        for query in range(len(trace.tokens)):
+            result = trace.flow(query, layer)
+            bound = np.minimum(graph[0].sum(0), graph[layer, query].sum())[~special]
+            reached = int((result.row()[~special] >= bound * (1 - 1e-9)).sum())
+            expected = reached >= 0.9 * len(bound)
+            assert any(f"for {reached} of {len(bound)} tokens" in note for note in result.reliability) == expected
+            spoken += expected
+    assert 0 < spoken < 6 * len(trace.tokens)
+    whole = trace.flow(query="all").reliability
+    assert whole[0].startswith("7 of 7 queries, such as '[CLS]': Flow at L6 is at its bound for 5 of 5 tokens")
+    assert trace.flow(normalize=True).reliability == trace.flow().reliability != ()
+    assert trace.flow(receptive_field="ratio").reliability == ()
+    np.testing.assert_allclose(trace.flow(normalize=True).values.sum(-1), 1)
+
+
+def test_a_deep_encoder_mixes_everything() -> None:
+    """Where attention is uniform, rollout forgets its query; by 0.5 to the power of the layers, and not before."""
+    model = bert("BertModel")
+    short = model.trace(TEXT)
+
+    def deep(layers: int) -> Any:
+        from dataclasses import replace
+
+        n = len(short.tokens)
+        even = replace(short.steps[0], weights=torch.full((n, n), 1 / n))
+        return replace(short, steps=(even,) * layers, ends=tuple(range(layers)))
+
+    for layers, mixed in ((3, False), (6, False), (7, True), (12, True)):
+        result = deep(layers).rollout(layer=-1)
+        common = 1 - 0.5**layers  # Σ min of two rows that are uniform but for what stays at home
+        assert mixed == (common >= 0.99)
+        assert any("Other queries have nearly the same row" in note for note in result.reliability) == mixed
+        everywhere = deep(layers).rollout(query="all").reliability
+        assert any(f"{len(short.tokens)} of {len(short.tokens)} queries" in note for note in everywhere) == mixed
+    assert deep(12).rollout(receptive_field="ratio").reliability == ()
+
+
+def test_a_decoder_is_not_asked_whether_its_rows_are_alike() -> None:
+    trace = gpt2().trace({"input_ids": torch.tensor([[5, 6, 7, 8]])})
+    assert not any("nearly the same row" in note for note in trace.rollout(query="all").reliability)
+
+
+def test_a_row_that_stays_at_home_says_so(trace: Any) -> None:
+    (note,) = trace.rollout(layer=-1, residual=0.99).reliability
+    assert "of this rollout stays at the query '[CLS]' itself" in note
+    (note,) = trace.rollout("key", -1, 0.99).reliability
+    assert "of this rollout stays at the query 'key' itself" in note
+    assert trace.rollout(layer=-1).reliability == trace.raw(layer=-1).reliability == ()
+
+
+def test_answer_rows_of_an_unlikely_class_say_so() -> None:
+    model = af.load()
+    own = model.trace(TEXT, edges="answer").answer_rows()
+    assert own.reliability == ()
+    sure = "the keys to the cabinets that the boys see"
+    other = model.trace(sure, edges="answer", answer="singular").answer_rows()
+    chance = other.provenance["answer"]["probability"]
+    assert any("Far more speaks against" in note for note in other.reliability)
+    assert any("hardly give" in note for note in other.reliability) == (chance < 0.01)
+    for memory in ("graph", "linear"):
+        signed = model.trace(sure, edges="answer", answer="singular", memory=memory).answer_rows(signed=True)
+        shares = model.trace(sure, edges="answer", answer="singular", memory=memory).answer_rows()
+        assert not any("Far more" in note for note in signed.reliability) and shares.reliability == other.reliability
+
+
+@pytest.mark.parametrize("extension", ["json", "npz", "csv", "parquet"])
+def test_files_bring_it_back(trace: Any, tmp_path: Path, extension: str) -> None:
+    result = trace.flow(layer=-1)
+    assert result.reliability
+    path = tmp_path / f"flow.{extension}"
+    result.save(path)
+    assert af.TokenAttention.load(path).reliability == result.reliability
+    assert result.to_dict()["provenance"]["reliability"] == list(result.reliability)
+    for step in (result.words(), result.without_special(), result.normalized()):
+        assert step.reliability == result.reliability
+    quiet = trace.rollout(layer=-1)
+    quiet.save(path)
+    assert af.TokenAttention.load(path).reliability == ()
