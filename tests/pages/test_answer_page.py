@@ -91,7 +91,7 @@ def test_the_first_screen(browser: Any, path: Path, answer: Any) -> None:
         assert page.locator(".prompt .mark").first.inner_text() == "<|start|>"
         assert page.locator(".said [aria-selected=true]").count() == 0
         words = page.evaluate(
-            "[...document.querySelectorAll('.likely, .pickers, .facts, thead')].map(node => node.innerText).join(' ')"
+            "[...document.querySelectorAll('.likely, .pickers, .facts p:not(.reliability), thead')].map(node => node.innerText).join(' ')"
         )
         assert len(re.findall(r"[a-z]{2,}", words)) <= 60
 
@@ -221,6 +221,19 @@ def test_facts(browser: Any, path: Path, answer: Any) -> None:
         parts = np.clip(answer.matrix(signed=True).values[0][:, : len(answer.prompt.ids)], 0, None)
         counted = sum(row / row.sum() for row in parts if row.sum()) / sum(bool(row.sum()) for row in parts)
         assert f"first token {round(100 * counted[0])} %" in page.locator(".unshaded").inner_text()
+
+
+def test_reliability_is_what_the_library_says_of_the_part(browser: Any, path: Path, answer: Any) -> None:
+    sentences = set()
+    with opened(browser, path) as page:
+        for span in (None, (0, 1), (2, 5), (len(answer.ids) - 1, len(answer.ids))):
+            if span is not None:
+                page.goto(f"{path.as_uri()}#s={span[0]}-{span[1] - 1}")
+                settle(page)
+            expected = list(answer.sources(span).reliability)
+            assert page.locator(".facts .reliability").all_inner_texts() == expected
+            sentences |= set(expected)
+    assert len(sentences) > 2, "parts differ in what speaks against them"
 
 
 def test_verified_values(browser: Any, verified: Path, answer: Any) -> None:

@@ -18,7 +18,7 @@ import { spearman } from "./maths.js";
 import { exportMenu, compareFigure } from "./keep.js";
 import { touched } from "./state.js";
 import { paintPatches, patchesOf, patchFigure } from "./patches.js";
-import { readerNotes } from "./notes.js";
+import { readerNotes, reliabilityOf } from "./notes.js";
 
 /** @import { Cells, Changed, Method, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
 
@@ -179,7 +179,10 @@ export function comparePanel(page) {
     legend.textContent = state.get().cs
       ? "The stronger the colour, the higher: from the lowest to the highest value of each row."
       : "The stronger the colour, the higher: from 0 to the highest value of each method over all layers.";
-    notes.replaceChildren(...readerNotes(page, table).map((line) => el("li", {}, line)));
+    notes.replaceChildren(
+      ...readerNotes(page).map((line) => el("li", {}, line)),
+      ...reliabilityOf(page, table).map((line) => el("li", { class: "reliability" }, line)),
+    );
     drawTable();
     drawMatrix();
   }

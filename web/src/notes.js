@@ -14,9 +14,8 @@ const FIELD_NOTES = {
 /** What a reader must know of these numbers, where they stand.
  *
  * @param {Page} page
- * @param {MethodRow[]} table
  */
-export function readerNotes(page, table) {
+export function readerNotes(page) {
   const { data } = page,
     at = page.now();
   const lines = [],
@@ -46,7 +45,6 @@ export function readerNotes(page, table) {
     lines.push(
       "A word has the sum of what its pieces get, in attention and importance alike: long words rank high by themselves, and ρ with them.",
     );
-  lines.push(...reliabilityOf(page, table));
   if (data.causal)
     lines.push(
       at.field
@@ -62,7 +60,7 @@ export function readerNotes(page, table) {
  * @param {Page} page
  * @param {MethodRow[]} table
  */
-function reliabilityOf(page, table) {
+export function reliabilityOf(page, table) {
   const { data } = page,
     at = page.now();
   const worth = data.importance.flatMap(({ reliability }) => reliability ?? []);
