@@ -1,110 +1,49 @@
-"""Prompts whose source of the answer is known, for any decoder, and how well scores over the prompt find that source.
+"""Puzzles (`benchmarks.puzzles`) that a decoder solves, in tokens: which tokens and sentences its answer comes from.
 
-A needle is a code among real sentences; attributes are who has, likes and lives where. The prompt ends with a question and
-the opening of its answer, so that the next word is the one that the source gives: instructed models begin in many ways.
-Even seeds are for tuning, odd ones are unseen.
+Even seeds are for tuning ("seen"), odd ones are for what is reported ("unseen").
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 from attnflow.texts.strict import read_lines
+from attnflow.texts.units import assign
+from benchmarks.answer_metrics import measures as measures
+from benchmarks.answer_metrics import precision as precision
+from benchmarks.puzzles import BUILDERS, MOST, SENTENCES, Puzzle
+from benchmarks.puzzles import KINDS as KINDS
 
 if TYPE_CHECKING:
     from attnflow.model import Model
 
-Floats = NDArray[np.float64]
+HALVES = ("seen", "unseen")
+"""The half of a seed is its remainder by two."""
 
-KINDS = ("needle", "attributes")
-METRICS = ("R-precision", "top-1", "mass on truth")
 BATCH = 8
-PATIENCE = 10
+PATIENCE = 40
 """How many prompts are tried for each one that is to be kept, before we give up."""
-
-SENTENCES = (
-    "The river was low that summer.", "Nobody had repaired the bridge since the flood.",
-    "The market opens early on Saturdays.", "Several students wrote letters to the editor.",
-    "A new roof was built over the station.", "The museum keeps its paintings in the east wing.",
-    "Most of the visitors came by train.", "The choir sang for more than two hours.",
-    "Two engineers measured the depth of the lake.", "The farmer sold his old tractor to a neighbour.",
-    "Rain is expected in the mountains tonight.", "The committee met twice in spring.",
-    "Her brother studies the history of printing.", "The ferry was late because of the fog.",
-    "Wild geese rest on the island every autumn.", "The bakery burned down many years ago.",
-    "A long queue had formed outside the theatre.", "The doctor wrote a short report about the accident.",
-    "They planted apple trees behind the school.", "The mayor promised to widen the road.",
-    "Old maps of the valley show a second mill.", "The lecture was cancelled at the last moment.",
-    "Fishermen sold their catch on the quay.", "The children painted the fence last week.",
-)  # fmt: skip
-
-THINGS = ("access code", "password", "secret word", "door code", "pass phrase", "entry code")
-PLACES = (
-    "archive", "north gate", "wine cellar", "library computer", "storage room", "old tower", "laboratory", "garden shed",
-    "boat house", "south entrance", "workshop", "radio station", "bank vault", "city museum",
-)  # fmt: skip
-CODES = (
-    "amber", "willow", "falcon", "copper", "velvet", "lantern", "marble", "thunder", "saffron", "walnut", "harbor",
-    "pepper", "crystal", "meadow", "tiger", "orchid", "granite", "compass", "violin", "cactus", "emerald", "feather",
-    "glacier", "hazel", "ivory", "jasmine", "maple", "nectar", "onyx", "pebble",
-)  # fmt: skip
-
-PEOPLE = (
-    "Anna", "Ben", "Carla", "David", "Emma", "Frank", "Grace", "Henry", "Iris", "Jack", "Karen", "Leo", "Maria", "Noah",
-    "Olga", "Paul", "Rita", "Simon", "Tina", "Victor",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Relation:
-    """What is said of a person: `verb` and a value. question: with a place for the name."""
-
-    verb: str
-    question: str
-    values: tuple[str, ...]
-
-
-RELATIONS = (
-    Relation("has a", "What animal does {} have?", (
-        "dog", "cat", "horse", "rabbit", "parrot", "snake", "goat", "duck", "cow", "turtle", "mouse", "sheep", "pig",
-        "canary",
-    )),
-    Relation("likes", "What does {} like?", (
-        "chess", "tennis", "football", "music", "painting", "swimming", "cooking", "reading", "dancing", "fishing",
-        "poetry", "golf", "hiking", "opera",
-    )),
-    Relation("lives in", "In which city does {} live?", (
-        "Paris", "Rome", "London", "Berlin", "Madrid", "Vienna", "Oslo", "Tokyo", "Dublin", "Moscow", "Cairo", "Lisbon",
-        "Athens", "Boston",
-    )),
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Puzzle:
-    """A prompt, the word that answers it, and where that word stands in the prompt, in characters."""
-
-    prompt: str
-    expected: str
-    at: int
 
 
 @dataclass(frozen=True)
 class Case:
-    """A puzzle that a model solves. answer: what it writes, as ids; truth: the positions of the source in `ids`."""
+    """A puzzle that a model solves.
+
+    answer: what it writes, as ids. truth: the positions of the source in `ids`. units: the positions of each sentence, the
+    question's in none; truth_units: the sentences with the source; chain: those that lead to it from the question, where
+    there are several. sinks: the first token and special ones.
+    """
 
     kind: str
     seed: int
@@ -113,6 +52,15 @@ class Case:
     ids: list[int]
     answer: list[int]
     truth: list[int]
+    units: list[list[int]] = field(default_factory=list)
+    truth_units: list[int] = field(default_factory=list)
+    chain: list[int] = field(default_factory=list)
+    sinks: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def links(self) -> list[list[int]]:
+        """The positions of every link of the chain."""
+        return [self.units[number] for number in self.chain]
 
 
 @dataclass(frozen=True)
@@ -127,17 +75,23 @@ def sentences(data: Path | None) -> list[str]:
     """Plain sentences of 6 to 16 words from the file, or from the test file of the folder; ours where data is None."""
     if data is None:
         return list(SENTENCES)
-    file = next(iter(sorted(data.glob("*test*.txt*"))), data) if data.is_dir() else data
-    if file.is_dir():
-        raise InputError(f"the folder {str(data)!r} has no file *test*.txt or *test*.txt.xz: give a file of sentences")
+    file = text_file(data)
     plain = (joined(line) for _, line in read_lines(file))
     chosen = list(dict.fromkeys(line for line in plain if re.fullmatch(r"[A-Z][A-Za-z',;\- ]+\.", line)))
     chosen = [line for line in chosen if 6 <= len(line.split()) <= 16]
-    if len(chosen) < len(SENTENCES):
+    if len(chosen) < 2 * (MOST + 1):
         raise InputError(
-            f"{str(file)!r} has {len(chosen)} plain sentences of 6 to 16 words: expected at least {len(SENTENCES)}"
+            f"{str(file)!r} has {len(chosen)} plain sentences of 6 to 16 words: expected at least {2 * (MOST + 1)}"
         )
     return chosen
+
+
+def text_file(data: Path) -> Path:
+    """The file, or the test file of the folder."""
+    file = next(iter(sorted(data.glob("*test*.txt*"))), data) if data.is_dir() else data
+    if file.is_dir():
+        raise InputError(f"the folder {str(data)!r} has no file *test*.txt or *test*.txt.xz: give a file of sentences")
+    return file
 
 
 def joined(line: str) -> str:
@@ -149,43 +103,15 @@ def joined(line: str) -> str:
     return re.sub(r" (?=[,.;:!?)]|n't\b|'\w)", "", line.replace("’", "'")).replace("( ", "(")
 
 
-def needle(seed: int, texts: Sequence[str]) -> Puzzle:
-    """A code among 3 to 13 sentences."""
-    draw = random.Random(f"needle {seed}")
-    code = draw.choice((draw.choice(CODES), str(draw.randint(1000, 9999))))
-    subject = f"The {draw.choice(THINGS)} {draw.choice(('of', 'for'))} the {draw.choice(PLACES)} is"
-    lines = draw.sample([t for t in texts if code not in t.lower()], draw.randint(3, 13))
-    before = draw.randint(0, len(lines))
-    start = " ".join([*lines[:before], subject])
-    question = f"What is {subject[0].lower()}{subject[1:-3]}?"
-    prompt = " ".join([start, f"{code}.", *lines[before:], question, subject])
-    return Puzzle(prompt, code, len(start) + 1)
-
-
-def attributes(seed: int, texts: Sequence[str] = ()) -> Puzzle:
-    """6 to 14 people, each with something of their own; the question is about one of them."""
-    draw = random.Random(f"attributes {seed}")
-    people = draw.sample(PEOPLE, draw.randint(6, 14))
-    values = {relation.verb: draw.sample(relation.values, len(relation.values)) for relation in RELATIONS}
-    relations = [draw.choice(RELATIONS) for _ in people]
-    facts = [(f"{name} {r.verb}", values[r.verb].pop()) for name, r in zip(people, relations, strict=True)]
-    about = draw.randrange(len(people))
-    text = " ".join(f"{start} {value}." for start, value in facts)
-    opening, expected = facts[about]
-    at = len(" ".join([*(f"{start} {value}." for start, value in facts[:about]), opening])) + 1
-    return Puzzle(f"{text} {relations[about].question.format(people[about])} {opening}", expected, at)
-
-
-BUILDERS: dict[str, Callable[[int, Sequence[str]], Puzzle]] = {"needle": needle, "attributes": attributes}
-
-
 def cases(kind: str, seed: int, count: int, model: Model, texts: Sequence[str] = SENTENCES) -> Kept:
     """The first `count` puzzles that the model solves, of the seeds `seed, seed + 2, …`: its greedy answer is the word.
+
+    Fewer where the model does not solve so many of `PATIENCE` times as many.
 
     Args:
         kind: one of `KINDS`.
         seed: an even one to tune, an odd one to test: the two never meet.
-        texts: sentences to hide a needle in.
+        texts: sentences to hide a source in.
     """
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: expected one of {', '.join(map(repr, KINDS))}")
@@ -199,10 +125,11 @@ def cases(kind: str, seed: int, count: int, model: Model, texts: Sequence[str] =
                 kept.append(case)
             if len(kept) == count:
                 return Kept(kept, tried)
-    raise InputError(
-        f"{model!r} solves {len(kept)} of {tried} puzzles of the kind {kind!r}, and {count} were asked for: "
-        "ask for fewer, or take a better model"
-    )
+    if not kept:
+        raise InputError(
+            f"{model!r} solves none of {tried} puzzles of the kind {kind!r}: leave the kind out, or take a better model"
+        )
+    return Kept(kept, tried)
 
 
 def labelled(kind: str, seed: int, puzzle: Puzzle, model: Model) -> Case:
@@ -211,7 +138,7 @@ def labelled(kind: str, seed: int, puzzle: Puzzle, model: Model) -> Case:
     if tokenizer is None:
         raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
     coded = tokenizer(puzzle.prompt, return_offsets_mapping=True)
-    ids = list(coded["input_ids"])
+    ids, offsets = list(coded["input_ids"]), coded["offset_mapping"]
     whole = list(tokenizer(f"{puzzle.prompt} {puzzle.expected}")["input_ids"])
     if whole[: len(ids)] != ids:
         raise InputError(
@@ -219,8 +146,20 @@ def labelled(kind: str, seed: int, puzzle: Puzzle, model: Model) -> Case:
             "expected one that goes on where the prompt ends"
         )
     end = puzzle.at + len(puzzle.expected)
-    truth = [i for i, (first, last) in enumerate(coded["offset_mapping"]) if first < end and last > puzzle.at]
-    return Case(kind, seed, puzzle.prompt, puzzle.expected, ids, whole[len(ids) :], truth)
+    truth = [i for i, (first, last) in enumerate(offsets) if first < end and last > puzzle.at]
+    units = assign([(first, last) for first, last in offsets], puzzle.units)
+    sources = [number for number, group in enumerate(units) if {*truth} & {*group}]
+    sinks = sink_positions(ids, tokenizer)
+    answer = whole[len(ids) :]
+    return Case(
+        kind, seed, puzzle.prompt, puzzle.expected, ids, answer, truth, units, sources, list(puzzle.chain), sinks
+    )
+
+
+def sink_positions(ids: Sequence[int], tokenizer: Any) -> list[int]:
+    """The first position, and those of special tokens."""
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    return [i for i, token in enumerate(ids) if i == 0 or token in special]
 
 
 def solved(model: Model, batch: Sequence[Case]) -> Iterator[Case | None]:
@@ -229,36 +168,36 @@ def solved(model: Model, batch: Sequence[Case]) -> Iterator[Case | None]:
     texts = [case.ids + case.answer for case in batch]
     longest = max(map(len, texts))
     # what follows a text changes nothing in it, so a decoder needs no mask
-    ids = torch.tensor([text + [text[-1]] * (longest - len(text)) for text in texts])
+    ids = torch.tensor([text + [text[-1]] * (longest - len(text)) for text in texts]).to(model.device)
+    places = sorted({i for case, text in zip(batch, texts, strict=True) for i in range(len(case.ids) - 1, len(text))})
+    options: dict[str, Any] = {}
+    if model.accepts("logits_to_keep"):  # a vocabulary is large
+        options["logits_to_keep"] = torch.tensor(places, device=model.device)
     with torch.inference_mode():
-        logits = model.model(input_ids=ids.to(model.device), use_cache=False).logits
-    for case, row in zip(batch, logits.argmax(-1).tolist(), strict=True):
-        first = len(case.ids) - 1
-        *written, after = row[first : first + len(case.answer) + 1]
-        text = tokenizer.decode([*written, after], skip_special_tokens=True).strip()
+        logits = model.model(input_ids=ids, use_cache=False, **options).logits
+    best = logits.argmax(-1).cpu() if options else logits[:, places].argmax(-1).cpu()
+    for case, row in zip(batch, best.tolist(), strict=True):
+        first = places.index(len(case.ids) - 1)
+        *words, after = row[first : first + len(case.answer) + 1]
+        text = tokenizer.decode([*words, after], skip_special_tokens=True).strip()
         ends = not text[len(case.expected) : len(case.expected) + 1].isalnum()
-        yield case if written == case.answer and ends else None
+        yield case if words == case.answer and ends else None
 
 
-def halves(kind: str, count: int, model: Model, data: Path | None = None, cache: Path | None = None) -> dict[str, Kept]:
-    """Half of `count` cases from even seeds, "seen", and half from odd ones, "unseen".
+def half_of(kind: str, half: str, count: int, model: Model, texts: Sequence[str], cache: Path | None = None) -> Kept:
+    """So many cases of one half.
 
-    cache: a folder; cases that lie there, of the same model and sentences, are not built again.
+    cache: a folder; cases that lie there, of the same model, sentences and wording, are not built again.
     """
-    texts = sentences(data)
-    return {
-        half: cached(cache, kind, seed, (count + 1 - seed) // 2, model, texts)
-        for seed, half in enumerate(("seen", "unseen"))
-    }
-
-
-def cached(cache: Path | None, kind: str, seed: int, count: int, model: Model, texts: Sequence[str]) -> Kept:
-    """`cases`, kept in a file of the folder `cache`."""
+    seed = HALVES.index(half)
     if cache is None:
         return cases(kind, seed, count, model, texts)
-    file = cache / f"{kind}-{seed}.json"
-    lines = hashlib.sha256("\n".join(texts).encode()).hexdigest()
-    made_of = {"model": model.name, "dtype": str(model.dtype), "count": count, "sentences": lines}
+    file = cache / f"{kind}-{half}.json"
+    made_of = {
+        "model": model.name, "dtype": str(model.dtype), "count": count, "patience": PATIENCE,
+        "sentences": hashlib.sha256("\n".join(texts).encode()).hexdigest(),
+        "wording": BUILDERS[kind](seed, texts).prompt,
+    }  # fmt: skip
     if file.is_file():
         content = json.loads(file.read_text())
         if content["made of"] == made_of:
@@ -268,27 +207,3 @@ def cached(cache: Path | None, kind: str, seed: int, count: int, model: Model, t
     content = {"made of": made_of, "tried": kept.tried, "cases": [asdict(case) for case in kept.cases]}
     write_whole(file, lambda path: path.write_text(json.dumps(content)))
     return kept
-
-
-def measures(scores: Floats, truth: Sequence[int]) -> tuple[float, float, float]:
-    """R-precision, top-1 and mass on truth (`METRICS`) of ``scores[token]``.
-
-    Among tied tokens the order is chance, so each counts by its expectation. Scores below 0 have no mass.
-
-    >>> measures(np.array([0.0, 3.0, -9.0, 1.0, 0.5]), [1, 4])
-    (0.5, 1.0, 0.7777777777777778)
-    """
-    source = np.zeros(len(scores), bool)
-    source[list(truth)] = True
-    clipped = np.maximum(scores, 0)
-    total = float(clipped.sum())
-    mass = float(clipped[source].sum()) / total if total else 0.0
-    return precision(scores, source, len(truth)), precision(scores, source, 1), mass
-
-
-def precision(scores: Floats, source: NDArray[np.bool_], count: int) -> float:
-    """The share of the source among the `count` highest scores."""
-    least = np.sort(scores)[-count]
-    above, level = scores > least, scores == least
-    chance = (count - above.sum()) / level.sum()
-    return float((source & above).sum() + chance * (source & level).sum()) / count

@@ -1,182 +1,238 @@
-"""Which method finds the source of an answer? ``python -m benchmarks.answers`` measures it on prompts with a known source.
+"""Which method finds where an answer came from? ``python -m benchmarks.answers`` runs methods on tasks, case by case.
 
-Needles and attributes (`benchmarks.answer_cases`) that the model answers correctly, half of them from seeds that nothing
-was tuned on. Each method scores the tokens of the prompt; the tokens of the source should stand first and have the mass.
+Tasks: puzzles whose source is known (`benchmarks.puzzles`), of which the cases count that the model solves, and passages
+with an answer that it wrote (`benchmarks.ablation`). Every result is a line of JSON with what it cost; a run is resumable,
+and ``python -m benchmarks.evidence`` makes tables and tests of the lines.
 """
 
 from __future__ import annotations
 
-import json
-import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import attnflow
 from attnflow.capture.silence import silence
-from attnflow.cli.options import AsJson, progress
-from attnflow.evaluate.statistics import Interval, intervals
-from attnflow.files import write_whole
-from benchmarks.answer_cases import KINDS, METRICS, Case, Floats, Kept, halves, measures
+from attnflow.cli.options import progress
+from attnflow.errors import AttentionWarning, InputError
+from benchmarks import ablation
+from benchmarks.answer_cases import HALVES, KINDS, Case, half_of, sentences
+from benchmarks.answer_methods import METHODS, Method, Scores, Units, of_tokens, of_units
+from benchmarks.answer_metrics import SINKS, mass, source_measures
 from benchmarks.command import run_command
+from benchmarks.result_lines import Meter, ResultFile, check_half
+from benchmarks.token_deletion import deletion_measures
 
 if TYPE_CHECKING:
     from attnflow.model import Model
 
-DEFAULT = "answer rows, the default"
-Method = Callable[["Model", Case], Floats]
-
-
-def sources(**options: Any) -> Method:
-    """`Answer.sources`, with these options."""
-
-    def method(model: Model, case: Case) -> Floats:
-        values: Floats = model.answer(case.ids, answer=case.answer).sources(**options).values[0, 0]
-        return values
-
-    return method
-
-
-def attention_gradient(model: Model, case: Case) -> Floats:
-    """Attention times its gradient, mean of layers, at the positions that decide the answer.
-
-    Its gradient is that of one token's logit, so that every token of the answer ends a text of its own here: each is
-    the likeliest one, or the case would not have been kept.
-    """
-    rows = []
-    for k in range(len(case.answer)):
-        ids = torch.tensor([case.ids + case.answer[:k]])
-        trace = model.trace({"input_ids": ids}, edges="attention-gradient")
-        rows.append(trace.raw(query=-1).values.mean(0)[0, : len(case.ids)])
-    return np.asarray(np.mean(rows, 0), np.float64)
-
-
-METHODS: dict[str, Method] = {
-    DEFAULT: sources(),
-    "attention-gradient, mean of layers": attention_gradient,
-    "raw attention, last layer": sources(method="raw"),
-    "rollout": sources(method="rollout"),
-    "rollout without sinks": sources(method="rollout", sinks="residual"),
-}
-
-GOALS = {("needle", "R-precision"): 0.98, ("needle", "mass on truth"): 0.68} | {
-    ("attributes", "top-1"): 0.98,
-    ("attributes", "mass on truth"): 0.50,
-}
-"""What the default has to reach on both halves."""
+TASKS = (*KINDS, ablation.TASK)
+BOTH = "both"
+MIB = 1 << 20
+FEW = 24
+"""Tokens of a case that a method is tried on before anything is measured."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method on one half of a kind. cases: how many it was measured on, of `kept` among `tried` prompts."""
+class Item:
+    """A case as the runner takes it. measures: of scores, by their names."""
 
-    kind: str
+    task: str
     half: str
-    method: str
-    cases: int
-    kept: int
-    tried: int
-    measures: dict[str, Interval]
+    seed: int
+    ids: list[int]
+    answer: list[int]
+    units: Units
+    measures: Callable[[Scores], dict[str, float]]
 
 
-def measured(
-    model: Model, kept: Mapping[str, Kept], kind: str, others: int | None, say: Callable[[str], None]
-) -> list[Row]:
-    """All methods on the halves of a kind; those beside the default on the first `others` cases of each."""
-    rows = []
-    for half, content in kept.items():
-        table: dict[str, list[tuple[float, float, float]]] = {name: [] for name in METHODS}
-        for number, case in enumerate(content.cases):
-            methods = list(METHODS) if others is None or number < others else [DEFAULT]
-            for name in methods:
-                table[name].append(measures(METHODS[name](model, case), case.truth))
-            if number % 10 == 9:
-                say(f"{kind}, {half}: {number + 1} of {len(content.cases)}")
-        rows += [
-            Row(kind, half, name, len(values), len(content.cases), content.tried, summary(values))
-            for name, values in table.items()
-            if values
-        ]
-    return rows
+@dataclass(frozen=True)
+class Part:
+    """Every `of`-th case, from number `number` on: what one of several processes does."""
+
+    number: int = 0
+    of: int = 1
+
+    def own(self, things: Sequence[Any]) -> Sequence[Any]:
+        return things[self.number :: self.of]
 
 
-def summary(values: Sequence[tuple[float, float, float]]) -> dict[str, Interval]:
-    """The mean of each metric over the cases, with its interval."""
-    columns = intervals(np.array(values))
-    return {name: column for name, column in zip(METRICS, columns, strict=True) if column is not None}
+def puzzle_item(half: str, case: Case) -> Item:
+    def measures(scores: Scores) -> dict[str, float]:
+        return source_measures(scores.tokens, scores.units, case.truth, case.truth_units, case.sinks, case.chain)
+
+    return Item(case.kind, half, case.seed, case.ids, case.answer, case.units, measures)
 
 
-def short_of(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each goal that the default misses."""
-    return [
-        f"{row.kind}, {row.half}: {metric} {row.measures[metric].mean:.3f}, short of {goal}"
-        for row in rows
-        for (kind, metric), goal in GOALS.items()
-        if row.method == DEFAULT and row.kind == kind and row.measures[metric].mean < goal
-    ]
+def passage_item(model: Model, half: str, passage: ablation.Passage) -> Item:
+    def measures(scores: Scores) -> dict[str, float]:
+        result = ablation.sentence_measures(passage, scores.units) | deletion_measures(model, passage, scores)
+        return result if scores.tokens is None else {**result, SINKS: mass(scores.tokens, passage.sinks)}
+
+    return Item(ablation.TASK, half, passage.seed, passage.ids, passage.answer, passage.units, measures)
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """One for each half of each kind."""
-    by_half: dict[tuple[str, str], Table] = {}
-    for row in rows:
-        title = f"{row.kind}, {row.half} seeds: {row.kept} kept of {row.tried} tried"
-        table = by_half.setdefault((row.kind, row.half), Table("method", "cases", *METRICS, title=title))
-        table.add_row(row.method, str(row.cases), *(written(row.measures[metric]) for metric in METRICS))
-    return list(by_half.values())
+def items(
+    model: Model, task: str, half: str, count: int, data: Path | None, cache: Path | None, part: Part
+) -> Iterator[Item]:
+    """The cases of one half of a task; says how many the model solves."""
+    if task != ablation.TASK:
+        kept = half_of(task, half, count, model, sentences(data), cache)
+        progress(f"{task}, {half}: {len(kept.cases)} kept of {kept.tried} tried")
+        yield from (puzzle_item(half, case) for case in part.own(kept.cases))
+        return
+    if data is None:
+        raise InputError(f"the task {task!r} needs passages: give a file of sentences with --data")
+    texts = ablation.passages(data)
+    first = HALVES.index(half)
+    for seed in part.own(range(first, first + 2 * count, 2)):
+        passage = ablation.cached(model, seed, texts, cache)
+        if passage is None:
+            progress(f"{task}, {half}: the answer of seed {seed} is too short")
+        else:
+            yield passage_item(model, half, passage)
 
 
-def written(interval: Interval) -> str:
-    """>>> written(Interval(0.98765, 0.9, 1.0))
-    '0.988 [0.900, 1.000]'
+def rivals() -> dict[str, Method]:
+    """Other people's methods (`benchmarks.rivals`), where that module is there."""
+    if find_spec("benchmarks.rivals") is None:
+        return {}
+    module: Any = import_module("benchmarks.rivals")
+    tokens = {name: of_tokens(function) for name, function in module.RIVALS.items()}
+    return tokens | {name: of_units(function) for name, function in module.UNIT_RIVALS.items()}
+
+
+def chosen(text: str, known: Mapping[str, Method], groups: Mapping[str, Sequence[str]]) -> dict[str, Method]:
+    """The methods of a list with commas; names may have commas themselves, and the longest name that fits counts.
+
+    >>> known = dict.fromkeys(("rollout", "rollout, measured residual", "flow"), of_tokens(print))
+    >>> list(chosen("flow, rollout, measured residual", known, {}))
+    ['flow', 'rollout, measured residual']
     """
-    return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    words = [word.strip() for word in text.split(",")]
+    names: list[str] = []
+    while words:
+        for size in range(len(words), 0, -1):
+            name = ", ".join(words[:size])
+            if name in known or name in groups:
+                names += groups.get(name, [name])
+                words = words[size:]
+                break
+        else:
+            listed = ", ".join(map(repr, [*groups, *known]))
+            raise InputError(f"there is no method {words[0]!r}: expected some of {listed}")
+    return {name: known[name] for name in dict.fromkeys(names)}
+
+
+def part_of(text: str) -> Part:
+    """>>> part_of("2/8")
+    Part(number=2, of=8)
+    """
+    numbers = text.split("/")
+    if len(numbers) != 2 or not all(n.isdigit() for n in numbers) or int(numbers[0]) >= int(numbers[1]):
+        raise InputError(f"part {text!r}: expected a number and how many parts there are, such as 0/8")
+    return Part(*map(int, numbers))
+
+
+def ready(model: Model, methods: Mapping[str, Method], ours: Sequence[str], item: Item) -> dict[str, Method]:
+    """The methods that run, each run once on the first tokens of a case, so that no case pays for what happens once.
+
+    A rival that refuses is left out, with its reason; one of ours is kept, and its results say what is wrong.
+    """
+    ids, answer = item.ids[:FEW], item.answer[:2]
+    able = {}
+    for name, method in methods.items():
+        try:
+            method(model, ids, answer, [list(range(1, len(ids) // 2)), list(range(len(ids) // 2, len(ids) - 1))])
+        except (ImportError, InputError) as e:
+            if name not in ours:
+                progress(f"{name} is left out: {e}")
+                continue
+        except Exception:  # whatever it is, the cases will say it
+            pass
+        able[name] = method
+    return able
+
+
+def run(model: Model, item: Item, name: str, method: Method, meter: Meter) -> dict[str, Any]:
+    """One result: measures, seconds, forwards, peak of the GPU's memory; or what went wrong."""
+    row: dict[str, Any] = {"model": model.name, "task": item.task, "half": item.half, "seed": item.seed, "method": name}
+    row |= {"measures": {}, "tokens": len(item.ids), "units": len(item.units)}
+    gpu = model.device.type == "cuda"
+    if gpu:
+        torch.cuda.reset_peak_memory_stats(model.device)
+    try:
+        scores, seconds, forwards = meter.measure(lambda: method(model, item.ids, item.answer, item.units))
+        row |= {"seconds": seconds, "forwards": forwards}
+        if gpu:
+            row["peak_mib"] = torch.cuda.max_memory_allocated(model.device) / MIB
+        return {**row, "measures": item.measures(scores)}
+    except Exception as e:  # a method that cannot do one case can do others
+        return {**row, "error": f"{type(e).__name__}: {e}"[:300]}
+
+
+def measure_all(
+    model: Model, methods: Mapping[str, Method], every: Iterator[Item], file: ResultFile, say: Callable[[str], None]
+) -> None:
+    """Every method on every case that the file does not have yet."""
+    meter = Meter(model)
+    for number, item in enumerate(every, 1):
+        for name, method in methods.items():
+            key = {"model": model.name, "task": item.task, "half": item.half, "seed": item.seed, "method": name}
+            if not file.has(**key):
+                file.add(run(model, item, name, method, meter))
+        if number % 10 == 0:
+            say(f"{item.task}, {item.half}: {number} cases")
 
 
 def main(
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .jsonl file; what it has is not measured again.")],
     gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="File of sentences, or folder with text.test.txt.xz; ours without it.")
     ] = None,
-    cases: Annotated[int, typer.Option(min=2, help="Of each kind, half of them from unseen seeds.")] = 300,
-    others: Annotated[
-        int | None, typer.Option(min=0, help="Cases of each half for the methods beside the default; all by default.")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder that keeps the cases.")] = None,
+    tasks: Annotated[str, typer.Option(help=f"Some of {', '.join(TASKS)}.")] = ",".join(KINDS),
+    methods: Annotated[
+        str, typer.Option(help='Names with commas between them; "ours" and "rivals" are all of them.')
+    ] = "ours",
+    cases: Annotated[int, typer.Option(min=1, help="Of each task and half.")] = 150,
+    half: Annotated[str, typer.Option(help="unseen, which nothing was tuned on, seen, or both.")] = "unseen",
+    part: Annotated[
+        str,
+        typer.Option(help="i/n: every n-th case from the i-th on, for n processes, each with its own file."),
+    ] = "0/1",
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps cases and the truth of passages.")] = None,
+    build: Annotated[bool, typer.Option(help="Build the cases alone, and say how many the model solves.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .json file.")] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Which method finds the source of an answer: prompts with a known source that the model answers correctly."""
+    """Which method finds where an answer came from: tasks x methods for one decoder, a line of JSON a case and method."""
+    wanted = [task.strip() for task in tasks.split(",")]
+    if strange := [task for task in wanted if task not in TASKS]:
+        raise InputError(f"there is no task {strange[0]!r}: expected some of {', '.join(map(repr, TASKS))}")
+    if half != BOTH:
+        check_half(half)
+    share, others = part_of(part), rivals()
+    functions = chosen(methods, METHODS | others, {"ours": list(METHODS), "rivals": list(others)})
     silence()
+    file = ResultFile(output)
     loaded = attnflow.load(model, gguf_file=gguf, dtype="float32", device=device)
-    rows: list[Row] = []
-    for kind in KINDS:
-        progress(f"building {cases} cases of the kind {kind}")
-        rows += measured(loaded, halves(kind, cases, loaded, data, cache), kind, others, progress)
-    content: dict[str, Any] = {
-        "provenance": {
-            **loaded.identity(), "gguf": gguf, "attnflow": attnflow.__version__, "python": platform.python_version(),
-            "sentences": "ours" if data is None else data.name, "goals": {" ".join(k): v for k, v in GOALS.items()},
-        },
-        "rows": [asdict(row) for row in rows],
-        "short": short_of(rows),
-    }  # fmt: skip
-    if output is not None:
-        write_whole(output, lambda path: path.write_text(json.dumps(content, indent=1) + "\n"))
-    if as_json:
-        print(json.dumps(content, indent=1))
-        return
-    Console().print(*tables(rows), sep="\n\n")
-    print("\n".join(short_of(rows)) or "Every goal is reached on both halves.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttentionWarning)
+        halves = HALVES if half == BOTH else (half,)
+        every = (item for task in wanted for h in halves for item in items(loaded, task, h, cases, data, cache, share))
+        first = next(every, None)
+        able = {} if build or first is None else ready(loaded, functions, list(METHODS), first)
+        measure_all(loaded, able, chain(filter(None, [first]), every), file, progress)
+    progress(f"wrote {output}")
 
 
 if __name__ == "__main__":

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import attnflow as af
-from attnflow.evaluate.statistics import Interval
 from benchmarks import answer_speed, answers
-from benchmarks.answer_cases import METRICS, Case, Kept, measures
+from benchmarks.ablation import Passage, halves_of
+from benchmarks.answer_cases import Case, Kept
+from benchmarks.answer_methods import METHODS, Scores
+from benchmarks.answer_metrics import source_measures
 from benchmarks.answer_speed import ALONE, BOTH, FORWARD, GENERATION, ON_CACHE, Speed, measure, model_and_prompt
-from benchmarks.answers import DEFAULT, METHODS, Row, attention_gradient, measured, short_of, tables
+from benchmarks.answers import Part, chosen, items, part_of, passage_item, puzzle_item, ready, rivals
 from benchmarks.command import run_command
+from benchmarks.evidence import read_results, summaries
 from helpers.architectures import LLAMA, hf, ids
 
 pytest.importorskip("transformers", reason="transformers is not installed")
+
+UNITS = [[0, 1, 2], [3, 4], [5, 6]]
 
 
 @pytest.fixture(scope="module")
@@ -28,59 +34,96 @@ def decoder() -> af.Model:
     return af.wrap(hf("LlamaForCausalLM", **{**LLAMA, "eos_token_id": None})(), name="small")
 
 
-def kept(model: af.Model, kind: str = "needle", count: int = 3) -> dict[str, Kept]:
+def kept(model: af.Model, kind: str = "needle", half: str = "seen", count: int = 3) -> Kept:
     """Cases with answers that the model writes, and a truth that it knows nothing of."""
     prompts = ids(9)[0].tolist()
     cases = []
     for number in range(count):
         start = prompts[number:] + prompts[:number]
         written = list(model.answer(start, max_new_tokens=2).ids)
-        cases.append(Case(kind, 2 * number, "", "", start, written, [2, 3]))
-    return {"seen": Kept(cases, 7), "unseen": Kept(cases[:2], 5)}
+        seed = 2 * number + (half == "unseen")
+        cases.append(Case(kind, seed, "", "", start, written, [3, 4], UNITS, [1], [0, 1] if kind == "tracking" else []))
+    return Kept(cases, 7)
 
 
-def test_rows_are_the_measures_of_the_methods(decoder: af.Model) -> None:
-    both = kept(decoder)
-    rows = measured(decoder, both, "needle", 1, [].append)
-    assert [(row.half, row.method) for row in rows] == [(half, name) for half in both for name in METHODS]
-    assert {(row.half, row.cases, row.kept, row.tried) for row in rows if row.method == DEFAULT} == {
-        ("seen", 3, 3, 7), ("unseen", 2, 2, 5),
-    }  # fmt: skip
-    assert {row.cases for row in rows if row.method != DEFAULT} == {1}
-    each = [
-        measures(decoder.answer(c.ids, answer=c.answer).sources().values[0, 0], c.truth) for c in both["seen"].cases
-    ]
-    means = {name: value.mean for name, value in rows[0].measures.items()}
-    assert means == pytest.approx(dict(zip(METRICS, np.mean(each, 0), strict=True)))
-    assert {row.method for row in measured(decoder, both, "needle", 0, [].append)} == {DEFAULT}
-    assert all(row.cases == row.kept for row in measured(decoder, both, "needle", None, [].append))
+def passage(model: af.Model, seed: int = 0) -> Passage:
+    """A passage with any truth."""
+    case = kept(model).cases[0]
+    subsets = halves_of(3, 3, 0)
+    return Passage(
+        seed, "", case.ids, case.answer, UNITS, [0], -0.5, [1.0, 3.0, 2.0], subsets, [-3.0, -1.0, -2.0], -20.0
+    )
 
 
-def test_attention_gradient_of_every_answer_token(decoder: af.Model) -> None:
-    case = kept(decoder)["seen"].cases[1]
-    expected = np.zeros(len(case.ids))
-    for text in (case.ids, case.ids + case.answer[:1]):
-        trace = decoder.trace({"input_ids": torch.tensor([text])}, edges="attention-gradient")
-        assert trace.provenance["answer"]["name"] == str(case.answer[len(text) - len(case.ids)])
-        expected += trace.raw().values[:, -1].mean(0)[: len(case.ids)] / 2
-    np.testing.assert_allclose(attention_gradient(decoder, case), expected, atol=1e-7)
+def test_measures_of_an_item_are_those_of_its_task(decoder: af.Model) -> None:
+    case = kept(decoder, "tracking").cases[0]
+    item = puzzle_item("seen", case)
+    scores = METHODS["answer rows"](decoder, item.ids, item.answer, item.units)
+    expected = source_measures(scores.tokens, scores.units, [3, 4], [1], [0], [0, 1])
+    assert item.measures(scores) == expected and "chain: R-precision" in expected
+    item = passage_item(decoder, "seen", passage(decoder))
+    measured = item.measures(scores)
+    assert {"Spearman", "LDS", "top-1", "Spearman, 4 verified", "drop of top 3", "comprehensiveness", "sufficiency"} < {
+        *measured
+    }
+    assert {"π-Soft-NC", "π-Soft-NS", "mass on sinks"} < {*measured}
+    alone = item.measures(Scores(None, scores.units))
+    assert alone["LDS"] == measured["LDS"] and not {"comprehensiveness", "mass on sinks"} & {*alone}
 
 
-def row(kind: str, *means: float, method: str = DEFAULT) -> Row:
-    return Row(kind, "unseen", method, 3, 3, 9, {k: Interval(m, m, m) for k, m in zip(METRICS, means, strict=True)})
+def test_parts_share_the_cases(decoder: af.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(answers, "half_of", lambda kind, half, *_: kept(decoder, kind, half, 5))
+    seeds = [[item.seed for item in items(decoder, "needle", "unseen", 5, None, None, Part(k, 2))] for k in range(2)]
+    assert seeds == [[1, 5, 9], [3, 7]]
+    monkeypatch.setattr(answers.ablation, "passages", lambda data: [])
+    monkeypatch.setattr(
+        answers.ablation, "cached", lambda model, seed, *_: None if seed == 4 else passage(decoder, seed)
+    )
+    listed = [[i.seed for i in items(decoder, "ablation", "seen", 5, tmp_path, None, Part(k, 3))] for k in range(3)]
+    assert listed == [[0, 6], [2, 8], []]
 
 
-def test_goals() -> None:
-    assert short_of([row("needle", 0.98, 0, 0.68), row("attributes", 0, 0.98, 0.5)]) == []
-    assert short_of([row("needle", 0.5, 0, 0.1, method="rollout")]) == []
-    assert short_of([row("needle", 0.97, 1, 0.7), row("attributes", 1, 1, 0.4)]) == [
-        "needle, unseen: R-precision 0.970, short of 0.98", "attributes, unseen: mass on truth 0.400, short of 0.5",
+def test_names_of_methods() -> None:
+    groups = {"ours": list(METHODS), "rivals": []}
+    assert list(chosen("ours", METHODS, groups)) == list(METHODS)
+    text = "random, answer rows, mean weights by context,answer rows, sum, answer rows,random"
+    assert list(chosen(text, METHODS, groups)) == [
+        "random", "answer rows, mean weights by context", "answer rows, sum", "answer rows",
     ]  # fmt: skip
-    (table,) = tables([row("needle", 0.5, 0.25, 0.125)])
-    console = Console(width=160)
-    with console.capture() as printed:
-        console.print(table)
-    assert "needle, unseen seeds: 3 kept of 9 tried" in printed.get() and "0.125 [0.125, 0.125]" in printed.get()
+    assert chosen("rivals", METHODS, groups) == {}
+    with pytest.raises(af.InputError, match=r"there is no method 'rolout': expected some of 'ours', 'rivals', 'answer"):
+        chosen("flow, rolout", METHODS, groups)
+    for text in ("8", "8/8", "a/b", "1/2/3", "-1/2"):
+        with pytest.raises(af.InputError, match="expected a number and how many parts there are, such as 0/8"):
+            part_of(text)
+
+
+def test_rivals_where_they_are(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("benchmarks.rivals")
+    module.RIVALS = {"theirs": lambda model, ids, answer: np.arange(len(ids)) - 4.0}  # type: ignore[attr-defined]
+    module.UNIT_RIVALS = {"units": lambda model, ids, answer, units: [-1.0] * len(units)}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "benchmarks.rivals", module)
+    monkeypatch.setattr(answers, "find_spec", lambda name: object())
+    methods = rivals()
+    scores = methods["theirs"](decoder, [5] * 9, [1], UNITS)
+    assert scores.units.tolist() == [0, 0, 3] and scores.tokens is not None
+    scores = methods["units"](decoder, [5] * 9, [1], UNITS)
+    assert scores.tokens is None and scores.units.tolist() == [-1, -1, -1]
+    monkeypatch.setattr(answers, "find_spec", lambda name: None)
+    assert rivals() == {}
+
+
+def test_who_cannot_run_is_left_out(decoder: af.Model, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent(*_: Any) -> Scores:
+        raise af.InputError("at2 is not installed: pip install at2")
+
+    def broken(*_: Any) -> Scores:
+        raise ValueError("now and then")
+
+    item = puzzle_item("seen", kept(decoder).cases[0])
+    methods = {"random": METHODS["random"], "at2": absent, "flow": absent, "other": broken}
+    assert list(ready(decoder, methods, ["random", "flow"], item)) == ["random", "flow", "other"]
+    assert "at2 is left out: at2 is not installed" in capsys.readouterr().err
 
 
 def run(command: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -90,17 +133,56 @@ def run(command: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(left.value.code or 0)
 
 
-def test_who_finds_the_source_as_a_command(
+def test_results_as_a_command(
     decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(af, "load", lambda *_, **__: decoder, raising=False)
-    monkeypatch.setattr(answers, "halves", lambda kind, *_: kept(decoder, kind))
-    code = run(answers.main, monkeypatch, "-m", "m", "--cases", "5", "--others", "1", "-o", str(tmp_path / "a.json"))
-    output = capsys.readouterr().out
-    assert code == 0 and "attributes, unseen seeds: 2 kept of 5 tried" in output and "short of 0.98" in output
-    content = json.loads((tmp_path / "a.json").read_text())
-    assert len(content["rows"]) == 4 * len(METHODS) and content["provenance"]["model"] == "small"
-    assert content["provenance"]["sentences"] == "ours" and all(line in output for line in content["short"])
+    monkeypatch.setattr(answers, "half_of", lambda kind, half, *_: kept(decoder, kind, half))
+
+    def broken(model: Any, ids: list[int], *_: Any) -> Scores:
+        if ids == kept(decoder).cases[1].ids:
+            raise RuntimeError("out of memory")
+        return METHODS["position"](model, ids, [1], UNITS)
+
+    monkeypatch.setitem(METHODS, "hops", broken)
+    file = tmp_path / "a.jsonl"
+    words = ("-m", "m", "-o", str(file), "--half", "both", "--tasks", "needle,tracking", "--methods")
+    assert run(answers.main, monkeypatch, *words, "answer rows,hops,random") == 0
+    assert "tracking, unseen: 3 kept of 7 tried" in capsys.readouterr().err
+    rows = read_results([file])
+    assert len(rows) == len(file.read_text().splitlines()) == 2 * 2 * 3 * 3
+    assert {row["seed"] % 2 for row in rows if row["half"] == "unseen"} == {1}
+    errors = [row for row in rows if "error" in row]
+    assert {row["method"] for row in errors} == {"hops"} and len(errors) == 4
+    assert {row["error"] for row in errors} == {"RuntimeError: out of memory"} and errors[0]["measures"] == {}
+    default = next(row for row in rows if row["method"] == "answer rows")
+    assert default["forwards"] == 2 and default["seconds"] > 0 and default["model"] == "small"
+    case = kept(decoder).cases[0]
+    scores = METHODS["answer rows"](decoder, case.ids, case.answer, UNITS)
+    expected = source_measures(scores.tokens, scores.units, [3, 4], [1], [0])
+    assert default["measures"] == pytest.approx(expected)
+    before = file.read_text()
+    assert run(answers.main, monkeypatch, *words, "answer rows,hops,random,position") == 0
+    assert file.read_text().startswith(before) and len(read_results([file])) == 48
+    needle, tracking = summaries(read_results([file]))
+    assert (needle.task, tracking.task, needle.cases) == ("needle", "tracking", 3) and needle.failed == {"hops": 1}
+
+
+def test_cases_alone_as_a_command(
+    decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(af, "load", lambda *_, **__: decoder, raising=False)
+    monkeypatch.setattr(answers, "half_of", lambda kind, half, *_: kept(decoder, kind, half))
+    file = tmp_path / "a.jsonl"
+    words = ("-m", "m", "-o", str(file), "--tasks")
+    assert run(answers.main, monkeypatch, *words, "copy", "--build") == 0
+    assert "copy, unseen: 3 kept of 7 tried" in capsys.readouterr().err and file.read_text() == ""
+    for more, message in (
+        (("copy,sums",), "there is no task 'sums': expected some of 'needle', 'attributes'"),
+        (("ablation",), "the task 'ablation' needs passages: give a file of sentences"),
+        (("copy", "--half", "third"), "third"),
+    ):
+        assert run(answers.main, monkeypatch, *words, *more) == 2 and message in capsys.readouterr().err
 
 
 def test_what_explaining_costs(decoder: af.Model) -> None:

@@ -84,7 +84,7 @@ def test_answer_edges_add_up_on_a_real_decoder(smollm: af.Model) -> None:
     assert a.sources().row().max() < 0.9  # never a picture in which one token has everything
 
 
-@pytest.mark.parametrize("kind", ["needle", "attributes"])
+@pytest.mark.parametrize("kind", ["needle", "attributes", "tracking", "copy", "induction"])
 def test_the_source_of_an_answer_is_where_it_stands(smollm: af.Model, kind: str) -> None:
     kept = cases(kind, seed=101, count=8, model=smollm)
     found = [measures(smollm.answer(case.ids, answer=case.answer).sources().row(), case.truth) for case in kept.cases]

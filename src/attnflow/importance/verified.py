@@ -19,8 +19,8 @@ def fit(
     scores: of each unit, by an attribution. measured: the exact value of some units, by their number.
     The others become ``min(a·max(score, 0), b)``: a ≥ 0 is the scale that is nearest to the measured values (least squares)
     and b the smallest of these above 0, for what an attribution puts last seldom turns out to matter more than what it
-    puts first. So no estimate is negative, and they are in the order of the scores. ``python -m benchmarks.verify``
-    compares this with other fits.
+    puts first. So no estimate is negative, and they are in the order of the scores. ``python -m benchmarks.answers``
+    measures it on passages (its task "ablation").
 
     >>> values, verified = fit(np.array([4.0, 1.0, 3.0, 2.0]), {0: 8.0, 2: 5.0})
     >>> values.round(2).tolist(), verified.tolist()

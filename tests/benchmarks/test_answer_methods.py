@@ -1,0 +1,147 @@
+"""Our methods as the benchmarks take them, against what the library gives for the same answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import attnflow as af
+from benchmarks.answer_methods import METHODS, Floats, log_p, signed_rows
+from benchmarks.result_lines import Meter
+from helpers.architectures import LLAMA, hf, ids
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+UNITS = [[0, 1, 2], [3, 4], [5, 6]]  # and two tokens in none
+
+
+@pytest.fixture(scope="module")
+def decoder() -> af.Model:
+    return af.wrap(hf("LlamaForCausalLM", **{**LLAMA, "eos_token_id": None})(), name="small")
+
+
+@pytest.fixture(scope="module")
+def case(decoder: af.Model) -> tuple[list[int], list[int]]:
+    prompt = ids(9)[0].tolist()
+    return prompt, list(decoder.answer(prompt, max_new_tokens=3).ids)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_scores_have_the_prompt_s_shape(decoder: af.Model, case: tuple[list[int], list[int]], name: str) -> None:
+    scores = METHODS[name](decoder, *case, UNITS)
+    assert scores.tokens is not None and scores.tokens.shape == (9,) and scores.units.shape == (3,)
+    assert np.isfinite(scores.tokens).all() and np.isfinite(scores.units).all() and np.ptp(scores.tokens) > 0
+    again = METHODS[name](decoder, *case, UNITS)
+    np.testing.assert_array_equal(again.tokens, scores.tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("answer rows", {}),
+        ("raw last layer", {"method": "raw"}),
+        ("rollout", {"method": "rollout"}),
+        ("rollout, measured residual", {"method": "rollout", "residual": "measured"}),
+        ("rollout without sinks", {"method": "rollout", "sinks": "residual"}),
+        ("flow", {"method": "flow"}),
+        ("answer · rollout", {"method": "rollout", "edges": "answer"}),
+    ],
+)
+def test_what_users_get(
+    decoder: af.Model, case: tuple[list[int], list[int]], name: str, options: dict[str, str]
+) -> None:
+    tokens = METHODS[name](decoder, *case, UNITS).tokens
+    expected = decoder.answer(case[0], answer=case[1]).sources(**options).values[0, 0]  # type: ignore[arg-type]
+    np.testing.assert_allclose(tokens, expected, atol=1e-6)
+
+
+def by_hand(rows: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Shares of tokens, and of units, as loops."""
+    tokens, units = np.zeros(9), np.zeros(4)
+    for row, weight in zip(rows, weights, strict=True):
+        positive = [max(x, 0) for x in row]
+        tokens += [weight * x / (sum(positive) or 1) for x in positive]
+        sums = [max(sum(row[i] for i in unit), 0) for unit in [*UNITS, [7, 8]]]
+        units += [weight * x / (sum(sums) or 1) for x in sums]
+    return tokens / tokens.sum(), (units / units.sum())[:3]
+
+
+def test_rows_of_units_and_weights(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    prompt, answer = case
+    rows = decoder.answer(prompt, answer=answer).matrix(signed=True).values[0, :, :9].copy()
+    rows[:, 0] = 0
+    np.testing.assert_allclose(signed_rows(decoder, prompt, answer), rows)
+    scores = METHODS["answer rows"](decoder, *case, UNITS)
+    tokens, units = by_hand(rows, np.ones(3))
+    np.testing.assert_allclose(scores.tokens, tokens, atol=1e-6)
+    np.testing.assert_allclose(scores.units, units, atol=1e-6)
+    total = METHODS["answer rows, sum"](decoder, *case, UNITS)
+    np.testing.assert_allclose(total.units, [rows.sum(0)[unit].sum() for unit in UNITS], atol=1e-5)
+    whole, bare = log_p(decoder, [prompt, prompt[7:]], answer)
+    weights = np.maximum(whole - bare, 0)
+    assert np.count_nonzero(weights)
+    tokens, units = by_hand(rows, weights)
+    scores = METHODS["answer rows, mean weights by context"](decoder, *case, UNITS)
+    np.testing.assert_allclose(scores.tokens, tokens, atol=1e-5)
+    np.testing.assert_allclose(scores.units, units, atol=1e-5)
+
+
+def test_hops_are_of_the_prompt(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    expected = decoder.answer(case[0], answer=case[1]).hops().values[0, 0, :9]
+    np.testing.assert_allclose(METHODS["hops"](decoder, *case, UNITS).tokens, expected)
+
+
+def log_odds_of(decoder: af.Model, case: tuple[list[int], list[int]], embedded: torch.Tensor) -> torch.Tensor:
+    logits = decoder.model(inputs_embeds=embedded).logits[0, 8:]
+    p = logits.softmax(-1)[range(3), case[1]]
+    return (p / (1 - p)).log().sum()
+
+
+def test_gradient_times_input(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    embedded = decoder.model.get_input_embeddings()(torch.tensor([[*case[0], *case[1][:-1]]])).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(log_odds_of(decoder, case, embedded), embedded)
+    expected = (slope * embedded).sum(-1)[0, :9].detach()
+    np.testing.assert_allclose(METHODS["gradient x input"](decoder, *case, UNITS).tokens, expected, atol=1e-4)
+
+
+def test_the_input_s_part_is_that_of_the_trace(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    """Of an answer of one token, which `Trace` explains too; a longer answer has other parts."""
+    trace = decoder.trace({"input_ids": torch.tensor([case[0]])}, edges="answer")
+    assert trace.inside is not None
+    one, all_three = (METHODS["input"](decoder, case[0], case[1][:n], UNITS).tokens for n in (1, 3))
+    assert one is not None and all_three is not None and one[0] == 0
+    np.testing.assert_allclose(one[1:], trace.inside.evidence.own[1:], atol=1e-5)
+    assert not np.allclose(one, all_three)
+
+
+def test_attention_gradient_of_one_token(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    scores = METHODS["attention-gradient rows"](decoder, case[0], case[1][:1], UNITS)
+    trace = decoder.trace({"input_ids": torch.tensor([case[0]])}, edges="attention-gradient")
+    expected = trace.raw(query=-1).values.mean(0)[0]
+    # ours is about the log-odds, and the trace about the logit: the same direction, up to what the other logits do
+    assert np.corrcoef(scores.tokens, expected)[0, 1] > 0.9
+
+
+def test_log_p_of_different_lengths(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    prompt, answer = case
+    rows = log_p(decoder, [prompt, prompt[4:], prompt[1:5] + prompt[5:]], answer)
+    for row, own in zip(rows, (prompt, prompt[4:], prompt[1:]), strict=True):
+        np.testing.assert_allclose(row, decoder.answer(own, answer=answer).log_probabilities, atol=1e-5)
+
+
+def test_baselines(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    first, last = (METHODS[name](decoder, *case, UNITS) for name in ("position", "recency"))
+    assert np.argmax(first.tokens) == np.argmax(first.units) == 0 and np.argmin(first.units) == 2
+    assert np.argmax(last.tokens) == 8 and np.argmax(last.units) == 2
+    other = METHODS["random"](decoder, case[0][::-1], case[1], UNITS)
+    assert not np.allclose(other.tokens, METHODS["random"](decoder, *case, UNITS).tokens)
+
+
+def test_what_methods_cost(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    """In forwards; the answer rows run the prompt for its cache, and the answer."""
+    meter = Meter(decoder)
+    costs = {name: meter.measure(lambda m=m: m(decoder, *case, UNITS))[2] for name, m in METHODS.items()}
+    assert costs["answer rows"] == 2 and costs["answer rows, mean weights by context"] == 3
+    assert costs["rollout"] == costs["raw last layer"] == costs["gradient x input"] == 1
+    assert costs["position"] == costs["random"] == 0

@@ -1,0 +1,114 @@
+"""Prompts with a known source of the answer, as texts: where the source stands, how sizes vary, and that halves are apart."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+import attnflow as af
+from benchmarks.puzzles import (
+    BUILDERS,
+    CODES,
+    EXAMPLES,
+    KINDS,
+    SENTENCES,
+    Puzzle,
+    attributes,
+    copy,
+    induction,
+    needle,
+    own_half,
+    tracking,
+)
+
+
+def units(puzzle: Puzzle) -> list[str]:
+    return [puzzle.prompt[a : b - 1] for a, b in puzzle.units]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_source_stands_once_and_in_one_unit(kind: str) -> None:
+    for seed in range(60):
+        puzzle = BUILDERS[kind](seed, SENTENCES)
+        assert puzzle == BUILDERS[kind](seed, SENTENCES)
+        assert puzzle.prompt[puzzle.at :].startswith(puzzle.expected)
+        assert len(re.findall(rf"\b{puzzle.expected}\b", puzzle.prompt)) == 1
+        (source,) = [(a, b) for a, b in puzzle.units if a <= puzzle.at < b]
+        assert puzzle.at + len(puzzle.expected) <= source[1]
+        assert puzzle.units[-1][1] < len(puzzle.prompt), "the question is in no unit"
+        assert f"{' '.join(units(puzzle))} " in puzzle.prompt and all(text.endswith(".") for text in units(puzzle))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_seen_and_unseen_seeds_never_meet(kind: str) -> None:
+    """No prompt of one half is one of the other, and with real text around it they share no sentence of that text."""
+    halves = [[BUILDERS[kind](seed, SENTENCES) for seed in range(first, 300, 2)] for first in (0, 1)]
+    assert not {p.prompt for p in halves[0]} & {p.prompt for p in halves[1]}
+    assert all(len({p.prompt for p in half}) == 150 for half in halves)
+    seen, unseen = ({text for p in half for text in units(p)} & {*SENTENCES} for half in halves)
+    assert not seen & unseen
+    if kind in ("needle", "copy", "induction"):
+        assert len(seen) > 70 < len(unseen)
+
+
+def test_sizes_and_places_vary() -> None:
+    needles = [needle(seed, SENTENCES) for seed in range(600)]
+    sizes = Counter(len(p.units) - 1 for p in needles)
+    assert set(sizes) == set(range(5, 61)) and max(sizes.values()) < 30  # about eleven each
+    assert {p.expected.isdigit() for p in needles} == {True, False}
+    people = [attributes(seed) for seed in range(300)]
+    assert {len(p.units) for p in people} == set(range(3, 13))
+    assert {p.prompt.rsplit("? ", 1)[1].split(" ", 1)[1] for p in people} == {"has a", "likes", "lives in"}
+    for puzzles in (needles, people):
+        places = [p.at / len(p.prompt) for p in puzzles]
+        assert min(places) < 0.1 and max(places) > 0.7
+
+
+def test_questions_end_in_the_opening_of_the_answer() -> None:
+    for seed in range(40):
+        for puzzle in (needle(seed, SENTENCES), attributes(seed)):
+            opening = puzzle.prompt.rsplit("? ", 1)[1]
+            assert puzzle.prompt[: puzzle.at].endswith(f"{opening} ")
+
+
+def test_a_chain_leads_to_the_value() -> None:
+    """Followed by hand: the variable of the question, through the equations, to its number."""
+    lengths = Counter()
+    for seed in range(200):
+        puzzle = tracking(seed)
+        lines = units(puzzle)
+        equations = dict(line.rstrip(".").split(" = ") for line in lines)
+        assert len(equations) == len(lines) and puzzle.prompt.startswith(EXAMPLES)
+        variable = re.search(r"What number is (\w+)\? The number is$", puzzle.prompt)[1]
+        way = [variable]
+        while way[-1] in equations:
+            way.append(equations[way[-1]])
+        assert way[-1] == puzzle.expected
+        assert [lines[k] for k in puzzle.chain] == [f"{a} = {b}." for a, b in pairwise(way)][::-1]
+        assert list(puzzle.chain) == sorted(puzzle.chain), "each variable is known when it is used"
+        numbers = [value for value in equations.values() if value.isdigit()]
+        assert 2 <= len(numbers) <= 4 and len(set(numbers)) == len(numbers)
+        lengths[len(puzzle.chain) - 1] += 1
+    assert set(lengths) == {1, 2, 3}
+
+
+def test_copies_begin_again() -> None:
+    for seed in range(100):
+        puzzle = copy(seed, SENTENCES)
+        (quoted,) = re.findall('"([^"]+)"', puzzle.prompt)
+        opening = puzzle.prompt.rsplit('"', 1)[1]
+        assert quoted == f"{opening} {puzzle.expected}" and len(quoted.split()) == 4
+        puzzle = induction(seed, SENTENCES)
+        first, second = puzzle.prompt.split()[-1], puzzle.expected
+        assert {first, second} <= {*CODES} and f" {first} {second}" in puzzle.prompt
+        assert puzzle.prompt.count(f" {first}") == 2 and puzzle.prompt.count(second) == 1
+
+
+def test_too_few_sentences() -> None:
+    with pytest.raises(af.InputError, match="there are 5 sentences for half of the seeds: expected at least 60"):
+        needle(1, SENTENCES[:10])
+    assert len(own_half(SENTENCES, 0)) == len(SENTENCES) // 2
+    assert not any("mayor" in text for text in own_half(SENTENCES, 0, "the mayor"))
