@@ -143,7 +143,9 @@ def _at2(model: Model, example: Example, weights: Path | None) -> Floats:
         raise InputError(f"{str(weights)!r} is no file: expected weights of AT2 that `train_at2` saved")
     with lent(model) as decoder:
         heads = _heads(decoder)
-        estimator = top.AT2ScoreEstimator(heads) if weights is None else top.AT2ScoreEstimator.load(weights)
+        estimator = (
+            top.AT2ScoreEstimator(heads) if weights is None else top.AT2ScoreEstimator.load(weights, decoder.device)
+        )
         if estimator.feature_extractor.num_features != heads.num_features:
             raise InputError(
                 f"the weights of AT2 in {str(weights)!r} are for {estimator.feature_extractor.num_features} heads, and "
@@ -392,7 +394,7 @@ def inseq(method: str, attention: str | None = None) -> Rival:
         tokenizer = copy.deepcopy(model.tokenizer)
         texts = [_text(tokenizer, part) for part in (ids, ids + answer)]
         with lent(model, attention) as decoder:
-            explainer = top.load_model(decoder, method, tokenizer=tokenizer, device=str(decoder.device))
+            explainer = top.load_model(decoder, method, tokenizer=tokenizer, device=decoder.device.type)
             result = explainer.attribute(*texts, show_progress=False, pretty_progress=False)
             values = result.sequence_attributions[0].aggregate().target_attributions
         scores: Floats = np.nan_to_num(np.asarray(values[: len(ids)].cpu(), np.float64)).mean(1)

@@ -15,6 +15,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +35,12 @@ Floats = NDArray[np.float64]
 VERSIONS = {"flashtrace": "0.1.1", "at2": "0.0.1", "context-cite": "0.0.4", "captum": "0.9.0", "inseq": "0.7.1"}
 """What was run, by its name on PyPI."""
 
-SPLITTING = ("spacy", "spacy.language", "spacy.tokens", "spacy.lang", "spacy.lang.en", "nltk")
-PICTURES = (
-    "matplotlib", "matplotlib.cm", "matplotlib.pyplot", "matplotlib.patches", "matplotlib.colors", "matplotlib.figure",
-    "matplotlib.axes", "mpl_toolkits", "mpl_toolkits.axes_grid1", "seaborn",
-)  # fmt: skip
-LASSO = ("sklearn", "sklearn.preprocessing", "sklearn.linear_model", "sklearn.pipeline")
-
 IMPORTS = {
-    "flashtrace": (*SPLITTING, *PICTURES, "wordfreq"),
-    "at2": (*SPLITTING, "pandas", "datasets"),
-    "context-cite": (*SPLITTING, "pandas", "datasets", *LASSO),
-    "captum": PICTURES,
-    "inseq": PICTURES,
+    "flashtrace": ("spacy", "wordfreq", "matplotlib", "seaborn"),
+    "at2": ("spacy", "nltk", "pandas", "datasets"),
+    "context-cite": ("spacy", "nltk", "pandas", "datasets", "sklearn"),
+    "captum": ("matplotlib", "mpl_toolkits"),
+    "inseq": ("matplotlib", "mpl_toolkits"),
 }
 """What each imports, and calls for no score (pictures, tables, the splitting of texts), or what has a working stand-in."""
 
@@ -53,10 +48,18 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class Absent:
-    """Whatever is taken from a package that is not installed: it may be named and called, but it is no number, no list."""
+    """Whatever is taken from a package that is not installed: it may be named, called, set, but is no number, no list."""
 
     def __call__(self, *values: Any, **options: Any) -> Absent:
         return self
+
+    def __or__(self, other: Any) -> Absent:
+        return self
+
+    __ror__ = __or__  # a type in an annotation
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        """A setting of something that is not there."""
 
     def __getattr__(self, name: str) -> Absent:
         if name.startswith("__"):
@@ -158,28 +161,41 @@ WORKING: dict[str, dict[str, Any]] = {
 class StandIn(ModuleType):
     """A module whose names are the ones that it was made with, and `Absent` for any other."""
 
-    def __init__(self, name: str, content: Mapping[str, Any]) -> None:
-        super().__init__(name)
-        self.__spec__ = importlib.util.spec_from_loader(name, loader=None, is_package=True)
-        self.__path__: list[str] = []
-        vars(self).update(content)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(Absent(), name)
 
 
+class StandIns(MetaPathFinder, Loader):
+    """Finds a stand-in for these packages and all their modules."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self.packages = packages
+
+    def owns(self, name: str) -> bool:
+        return name.partition(".")[0] in self.packages
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if self.owns(fullname) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(WORKING.get(module.__name__, {}))
+
+
 @contextmanager
-def stand_ins(modules: Sequence[str]) -> Iterator[list[str]]:
-    """Puts a stand-in for each of these that is not installed, and takes them away again. Yields their names."""
-    packages = {name.partition(".")[0] for name in modules}
-    absent = {name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None}
-    names = [name for name in modules if name.partition(".")[0] in absent]
+def stand_ins(packages: Sequence[str]) -> Iterator[list[str]]:
+    """A stand-in for each of these that is not installed, until the end of the block. Yields their names."""
+    absent = [name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None]
+    finder = StandIns(absent)
+    sys.meta_path.insert(0, finder)
     try:
-        sys.modules.update({name: StandIn(name, WORKING.get(name, {})) for name in names})
-        yield names
+        yield absent
     finally:
-        for name in names:
-            sys.modules.pop(name, None)
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if finder.owns(name)]:
+            del sys.modules[name]
 
 
 def package(name: str, *modules: str) -> list[Any]:
