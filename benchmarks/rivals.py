@@ -47,8 +47,8 @@ RIVALS: dict[str, Rival] = {
     "IFR, predicting positions": flashtrace("ifr-matrix", predicting=True),
     "AttnLRP": attnlrp,
     "AT2, untrained": at2(),
-    "integrated gradients": integrated_gradients(),
-    "integrated gradients, from a blank prompt": integrated_gradients(blank=True),
+    "captum, integrated gradients": integrated_gradients(),
+    "captum, integrated gradients, from a blank prompt": integrated_gradients(blank=True),
     "inseq, input x gradient": inseq("input_x_gradient"),
     "inseq, attention": inseq("attention", attention="eager"),
 }
@@ -59,7 +59,7 @@ ABLATIONS = (4, 8, 32, 64)
 UNIT_RIVALS: dict[str, UnitRival] = {
     **{f"ContextCite, {count} ablations": context_cite(count) for count in ABLATIONS},
     "AT2, untrained": at2_units(),
-    "Shapley": shapley,
+    "captum, Shapley": shapley,
 }
 """A score for each unit. AT2 with trained weights: `at2_units(file)`."""
 

@@ -48,15 +48,10 @@ def need(name: str) -> None:
 
 
 def package_of(name: str) -> str:
+    """The package of a rival, by the first words of its name."""
     first = name.split(",")[0]
-    packages = {
-        "FlashTrace": "flashtrace",
-        "IFR": "flashtrace",
-        "AttnLRP": "flashtrace",
-        "AT2": "at2",
-        "inseq": "inseq",
-    }
-    return packages.get(first, "context-cite" if first == "ContextCite" else "captum")
+    packages = {"FlashTrace": "flashtrace", "IFR": "flashtrace", "AttnLRP": "flashtrace", "ContextCite": "context-cite"}
+    return packages.get(first, first.lower())
 
 
 @pytest.fixture(scope="module")
