@@ -196,7 +196,7 @@ def half_of(kind: str, half: str, count: int, model: Model, texts: Sequence[str]
     made_of = {
         "model": model.name, "dtype": str(model.dtype), "count": count, "patience": PATIENCE,
         "sentences": hashlib.sha256("\n".join(texts).encode()).hexdigest(),
-        "wording": BUILDERS[kind](seed, texts).prompt,
+        "wording": repr(BUILDERS[kind](seed, texts)),
     }  # fmt: skip
     if file.is_file():
         content = json.loads(file.read_text())

@@ -22,6 +22,7 @@ from attnflow.importance.question import outputs
 from attnflow.result import TokenAttention
 from attnflow.trace import Trace
 from benchmarks.answer_metrics import unit_scores
+from benchmarks.fading import combined, fading
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -178,6 +179,22 @@ def gradient_times_input(model: Model, ids: list[int], answer: list[int]) -> Flo
     return values
 
 
+def fades(every: bool) -> Method:
+    """`benchmarks.fading`, signed: what fading attention to a token takes from the answer."""
+
+    def method(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
+        tokens = fading(model, ids, answer, every)
+        return Scores(tokens, by_units(tokens, units))
+
+    return method
+
+
+def rows_and_fading(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
+    """What was read and what fading takes, added up on one scale, of tokens and of units."""
+    rows, faded = signed_rows(model, ids, answer).sum(0), fading(model, ids, answer)
+    return Scores(combined(rows, faded, [(i,) for i in range(len(ids))]), combined(rows, faded, units))
+
+
 def position(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
     """The first comes first."""
     return Scores(np.arange(len(ids), 0, -1.0), np.arange(len(units), 0, -1.0))
@@ -209,6 +226,9 @@ METHODS: dict[str, Method] = {
     "rollout without sinks": traced(None, lambda trace, rows: trace.rollout(rows, -1, sinks="residual")),
     "flow": traced(None, lambda trace, rows: trace.flow(rows, -1)),
     "gradient x input": of_tokens(gradient_times_input),
+    "fading": fades(False),
+    "fading everywhere": fades(True),
+    "answer rows and fading": rows_and_fading,
     "position": position,
     "recency": recency,
     "random": chance,

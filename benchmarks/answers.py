@@ -101,13 +101,19 @@ def items(
             yield passage_item(model, half, passage)
 
 
-def rivals() -> dict[str, Method]:
-    """Other people's methods (`benchmarks.rivals`), where that module is there."""
+def rivals(weights: Path | None = None) -> dict[str, Method]:
+    """Other people's methods (`benchmarks.rivals`), where that module is there. weights: those of a trained AT2.
+
+    What scores tokens and has a way for units of its own gets that way as a second method.
+    """
     if find_spec("benchmarks.rivals") is None:
         return {}
     module: Any = import_module("benchmarks.rivals")
-    tokens = {name: of_tokens(function) for name, function in module.RIVALS.items()}
-    return tokens | {name: of_units(function) for name, function in module.UNIT_RIVALS.items()}
+    tokens, units = dict(module.RIVALS), dict(module.UNIT_RIVALS)
+    if weights is not None:
+        tokens[module.TRAINED], units[module.TRAINED] = module.at2(weights), module.at2_units(weights)
+    both = {f"{name}, units" if name in tokens else name: function for name, function in units.items()}
+    return {name: of_tokens(f) for name, f in tokens.items()} | {name: of_units(f) for name, f in both.items()}
 
 
 def chosen(text: str, known: Mapping[str, Method], groups: Mapping[str, Sequence[str]]) -> dict[str, Method]:
@@ -163,15 +169,16 @@ def ready(model: Model, methods: Mapping[str, Method], ours: Sequence[str], item
 
 
 def run(model: Model, item: Item, name: str, method: Method, meter: Meter) -> dict[str, Any]:
-    """One result: measures, seconds, forwards, peak of the GPU's memory; or what went wrong."""
+    """One result: measures, seconds, forwards, positions that ran forward, peak of the GPU's memory; or what went wrong."""
     row: dict[str, Any] = {"model": model.name, "task": item.task, "half": item.half, "seed": item.seed, "method": name}
-    row |= {"measures": {}, "tokens": len(item.ids), "units": len(item.units)}
+    row |= {"measures": {}, "tokens": len(item.ids) + len(item.answer), "units": len(item.units)}
     gpu = model.device.type == "cuda"
     if gpu:
         torch.cuda.reset_peak_memory_stats(model.device)
     try:
+        before = meter.positions
         scores, seconds, forwards = meter.measure(lambda: method(model, item.ids, item.answer, item.units))
-        row |= {"seconds": seconds, "forwards": forwards}
+        row |= {"seconds": seconds, "forwards": forwards, "positions": meter.positions - before}
         if gpu:
             row["peak_mib"] = torch.cuda.max_memory_allocated(model.device) / MIB
         return {**row, "measures": item.measures(scores)}
@@ -212,6 +219,7 @@ def main(
     ] = "0/1",
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps cases and the truth of passages.")] = None,
     build: Annotated[bool, typer.Option(help="Build the cases alone, and say how many the model solves.")] = False,
+    weights: Annotated[Path | None, typer.Option(help="Trained weights of the rival AT2 for this model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
     """Which method finds where an answer came from: tasks x methods for one decoder, a line of JSON a case and method."""
@@ -220,7 +228,7 @@ def main(
         raise InputError(f"there is no task {strange[0]!r}: expected some of {', '.join(map(repr, TASKS))}")
     if half != BOTH:
         check_half(half)
-    share, others = part_of(part), rivals()
+    share, others = part_of(part), rivals(weights)
     functions = chosen(methods, METHODS | others, {"ours": list(METHODS), "rivals": list(others)})
     silence()
     file = ResultFile(output)

@@ -63,11 +63,15 @@ class ResultFile:
 
 
 class Meter:
-    """What work costs: seconds, and how many texts the model ran forward, those of a batch counted one by one."""
+    """What work costs: seconds, and how many texts the model ran forward, those of a batch counted one by one.
+
+    positions: of all these texts together; on a cache a text has those alone that run.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.forwards = 0
+        self.positions = 0
 
     def measure(self, work: Callable[[], Result]) -> tuple[Result, float, int]:
         """What the work gives, its seconds and its forwards. A GPU is waited for."""
@@ -89,7 +93,9 @@ class Meter:
     def count_texts(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """A hook in front of the model's forward pass."""
         tensors = (x for x in (*args, *named.values()) if isinstance(x, torch.Tensor) and x.dim() > 1)
-        self.forwards += len(next(tensors, torch.zeros(1, 1)))
+        first = next(tensors, torch.zeros(1, 1))
+        self.forwards += len(first)
+        self.positions += first.shape[0] * first.shape[1]
 
 
 def seeds_of(half: str, count: int) -> range:

@@ -8,6 +8,7 @@ import torch
 
 import attnflow as af
 from benchmarks.answer_methods import METHODS, Floats, log_p, signed_rows
+from benchmarks.fading import combined, fading
 from benchmarks.result_lines import Meter
 from helpers.architectures import LLAMA, hf, ids
 
@@ -128,6 +129,16 @@ def test_log_p_of_different_lengths(decoder: af.Model, case: tuple[list[int], li
     rows = log_p(decoder, [prompt, prompt[4:], prompt[1:5] + prompt[5:]], answer)
     for row, own in zip(rows, (prompt, prompt[4:], prompt[1:]), strict=True):
         np.testing.assert_allclose(row, decoder.answer(own, answer=answer).log_probabilities, atol=1e-5)
+
+
+def test_fading_is_signed(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
+    faded = fading(decoder, *case)
+    scores = METHODS["fading"](decoder, *case, UNITS)
+    np.testing.assert_allclose(scores.units, [faded[unit].sum() for unit in UNITS], rtol=1e-5)
+    rows = signed_rows(decoder, *case).sum(0)
+    both = METHODS["answer rows and fading"](decoder, *case, UNITS)
+    np.testing.assert_allclose(both.units, combined(rows, faded, UNITS), rtol=1e-4)
+    assert not np.allclose(scores.units, METHODS["fading everywhere"](decoder, *case, UNITS).units)
 
 
 def test_baselines(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:

@@ -109,6 +109,14 @@ def test_rivals_where_they_are(decoder: af.Model, monkeypatch: pytest.MonkeyPatc
     assert scores.units.tolist() == [0, 0, 3] and scores.tokens is not None
     scores = methods["units"](decoder, [5] * 9, [1], UNITS)
     assert scores.tokens is None and scores.units.tolist() == [-1, -1, -1]
+    module.UNIT_RIVALS["theirs"] = module.UNIT_RIVALS["units"]  # type: ignore[attr-defined]
+    assert list(rivals()) == ["theirs", "units", "theirs, units"]
+    module.TRAINED = "trained"  # type: ignore[attr-defined]
+    module.at2 = lambda file: lambda model, ids, answer: np.full(len(ids), float(file.name))  # type: ignore[attr-defined]
+    module.at2_units = lambda file: module.UNIT_RIVALS["units"]  # type: ignore[attr-defined]
+    methods = rivals(Path("folder/7"))
+    assert list(methods)[-2:] == ["theirs, units", "trained, units"] and "trained" in methods
+    assert methods["trained"](decoder, [5] * 9, [1], UNITS).units.tolist() == [21, 14, 14]
     monkeypatch.setattr(answers, "find_spec", lambda name: None)
     assert rivals() == {}
 
@@ -157,6 +165,7 @@ def test_results_as_a_command(
     assert {row["error"] for row in errors} == {"RuntimeError: out of memory"} and errors[0]["measures"] == {}
     default = next(row for row in rows if row["method"] == "answer rows")
     assert default["forwards"] == 2 and default["seconds"] > 0 and default["model"] == "small"
+    assert default["positions"] == 10, "the prompt's eight for the cache, then its last and the answer's first"
     case = kept(decoder).cases[0]
     scores = METHODS["answer rows"](decoder, case.ids, case.answer, UNITS)
     expected = source_measures(scores.tokens, scores.units, [3, 4], [1], [0])
