@@ -3,6 +3,7 @@
 attention_graph   attention weights -> attention graph: heads, residual connection
 rollout, flow     the graph -> token attention [layer, query, input]
 max_flow          one pair, with the flow on every edge and the cut that proves it
+joint_flow        all inputs in one maximum flow, that of least norm: shares; least_norm_flow has its edges and its proof
 single_head       token attention of one head
 merge             the graph over words, spans or regions
 load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction, and blank_out(text) and
@@ -20,6 +21,7 @@ from attnflow.errors import AttentionWarning, InputError, JobError, ModelError
 from attnflow.flow import CutEdge, FlowPath, MaxFlow, flow, max_flow
 from attnflow.graph import attention_graph, merge
 from attnflow.heads import single_head
+from attnflow.joint_flow import JointFlow, joint_flow, least_norm_flow
 from attnflow.result import Score, TokenAttention
 from attnflow.rollout import rollout
 from attnflow.version import __version__ as __version__
@@ -44,6 +46,7 @@ __all__ = [
     "FlowPath",
     "InputError",
     "JobError",
+    "JointFlow",
     "LinearTrace",
     "MaxFlow",
     "Model",
@@ -56,6 +59,8 @@ __all__ = [
     "attention_graph",
     "column_sums",
     "flow",
+    "joint_flow",
+    "least_norm_flow",
     "load",
     "log_sum_exp",
     "max_flow",

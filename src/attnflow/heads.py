@@ -12,9 +12,10 @@ from attnflow._arrays import Array, ArrayT, index
 from attnflow.errors import InputError
 from attnflow.flow import flow
 from attnflow.graph import graph_layers, reduced_graph, weight_layers
+from attnflow.joint_flow import joint_flow
 from attnflow.rollout import rollout
 
-METHODS: dict[str, Callable[..., Any]] = {"rollout": rollout, "flow": flow}
+METHODS: dict[str, Callable[..., Any]] = {"rollout": rollout, "flow": flow, "joint_flow": joint_flow}
 
 
 @overload
@@ -41,7 +42,7 @@ def single_head(
 
     weights: as in `attention_graph`.
     layer, head: which; layers count from 0. The head gets the residual connection too.
-    method: "rollout" or "flow".
+    method: "rollout", "flow" or "joint_flow".
     queries: which positions to explain; None for all.
     residual: the weight of the residual connection, in all layers.
 

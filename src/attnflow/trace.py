@@ -21,6 +21,7 @@ from attnflow.flow import flow as flow_of
 from attnflow.flow import normalized
 from attnflow.graph import check_residual, merge
 from attnflow.heads import single_head
+from attnflow.joint_flow import joint_flow_and_gaps
 from attnflow.receptive import check_mode, relative
 from attnflow.reliability import (
     FlowBound,
@@ -141,10 +142,7 @@ class Trace(Pass):
             if others := self._witnesses(layers):
                 matrices = [step.graph(residual).double() for step in steps]
                 their = to_numpy(rollout_of(matrices, queries=others, start=first, layers=self.ends[layers[-1]]))[0]
-                notes = [
-                    {**note, **mixed_notes(values[-1, i], their[[other != row for other in others]])}
-                    for i, (row, note) in enumerate(zip(rows, notes, strict=True))
-                ]
+                notes = _with_mixed(notes, values[-1], rows, their, others, "rollout")
         return self._result("rollout", values, layers, rows, recipe, sinks, notes=notes)
 
     def flow(
@@ -165,14 +163,9 @@ class Trace(Pass):
         steps = self._steps(sinks, residual)
 
         def method(weights: Sequence[Tensor]) -> Floats:
-            matrices = []
-            for s, w in zip(steps, weights, strict=True):
-                matrix = to_numpy(replace(s, weights=w).graph(residual))
-                for i in s.carried:  # what only passes through limits nothing
-                    matrix[i, i] = np.inf
-                matrices.append(matrix)
             divided = normalize and receptive_field is not None  # before it is compared with uniform attention
-            return flow_of(matrices, queries=rows, layers=[self.ends[l] for l in layers], normalize=divided)
+            pipes = _pipes(steps, weights, residual)
+            return flow_of(pipes, queries=rows, layers=[self.ends[l] for l in layers], normalize=divided)
 
         values = self._relative(method, steps, receptive_field)
         notes: list[Notes] = []
@@ -182,6 +175,43 @@ class Trace(Pass):
             values = normalized(values) if normalize else values
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
         return self._result("flow", values, layers, rows, recipe, sinks, notes=notes)
+
+    def joint_flow(
+        self,
+        query: Query = None,
+        layer: Layers = None,
+        residual: Residual = 0.5,
+        receptive_field: str | None = None,
+        sinks: str = "keep",
+    ) -> TokenAttention:
+        """Joint flow: the shares of all inputs in one maximum flow, that of least norm. Arguments as in `rollout`.
+
+        ``provenance["certificate"]["gap"]`` is the largest relative gap between the norm of a flow and the bound that
+        proves it. See `attnflow.joint_flow.joint_flow`.
+        """
+        layers, rows = self._selected(query, layer)
+        check_shares(residual)
+        steps = self._steps(sinks, residual)
+        gap = 0.0
+
+        def method(weights: Sequence[Tensor]) -> Floats:
+            nonlocal gap
+            pipes = _pipes(steps, weights, residual)
+            values, gaps = joint_flow_and_gaps(pipes, queries=rows, layers=[self.ends[l] for l in layers])
+            gap = max(gap, float(gaps.max()))
+            return values
+
+        values = self._relative(method, steps, receptive_field)
+        recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field}
+        notes: list[Notes] = []
+        if receptive_field is None:
+            notes = self._row_notes("joint flow", values[-1], layers, rows, sinks)
+            if others := self._witnesses(layers)[::2]:  # each is a flow to be solved
+                pipes = _pipes(steps, [step.weights for step in steps], residual)
+                their = joint_flow_and_gaps(pipes, queries=others, layers=self.ends[layers[-1]])[0][0]
+                notes = _with_mixed(notes, values[-1], rows, their, others, "joint flow")
+        result = self._result("joint_flow", values, layers, rows, recipe, sinks, notes=notes)
+        return replace(result, provenance={**result.provenance, "certificate": {"gap": gap}})
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
         """What all edges of all layers carried to the answer, each traced from its key to the input by rollout.
@@ -482,6 +512,27 @@ def _merged(of_tokens: Step, step: Step, groups: Sequence[Sequence[int]], measur
     mean = torch.stack([own[list(group)].mean() for group in groups])
     rest = 1 - mean
     return replace(step, weights=merged / torch.where(rest == 0, 1, rest)[:, None], own=mean)
+
+
+def _with_mixed(
+    notes: Sequence[Notes], values: Floats, rows: Sequence[int], their: Floats, others: Sequence[int], method: str
+) -> list[Notes]:
+    """The notes of rows, and whether each is the same as ``their[query, input]``, those of other queries."""
+    return [
+        {**note, **mixed_notes(value, their[[other != row for other in others]], method)}
+        for row, note, value in zip(rows, notes, values, strict=True)
+    ]
+
+
+def _pipes(steps: Sequence[Step], weights: Sequence[Tensor], residual: Residual) -> list[Floats]:
+    """The widths of the edges for flows."""
+    matrices = []
+    for step, own in zip(steps, weights, strict=True):
+        matrix = to_numpy(replace(step, weights=own).graph(residual))
+        for i in step.carried:  # what only passes through limits nothing
+            matrix[i, i] = np.inf
+        matrices.append(matrix)
+    return matrices
 
 
 def _range(carried: range, place: Mapping[int, int]) -> range:

@@ -66,7 +66,7 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--query", "--5"], "query '--5' is not a token of this text"),
         (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
         (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
-        (["--method", "blow"], "method 'blow': expected answer_rows, raw, rollout, flow, gather, blank-out, gradient, integrated-gradients or shapley"),
+        (["--method", "blow"], "method 'blow': expected answer_rows, raw, rollout, flow, joint_flow, gather, blank-out, gradient, integrated-gradients or shapley"),
         (["--method", "gather"], "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"),
         (["--normalize", "rows"], "--normalize goes with --edges: give that too, or leave it out"),
         (["--edges", "alti", "--answer", "0"], "--answer goes with edges by gradients, and alti are about no answer: leave it out"),

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from attnflow.trace import Trace
 
 ANSWER_ROWS = "answer_rows"
-PROPAGATIONS = (ANSWER_ROWS, "raw", "rollout", "flow", "gather")
+PROPAGATIONS = (ANSWER_ROWS, "raw", "rollout", "flow", "joint_flow", "gather")
+OF_STATES = ("rollout", "flow", "joint_flow")
 STAGES = {"model": "running the model", "answer edges": "splitting the answer over its edges"}
 IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
 
@@ -53,10 +54,10 @@ def show(
     method: Annotated[
         str | None,
         typer.Option(
-            help="answer_rows: what the model's answer takes from each token (answer edges); raw, rollout, flow: where a "
-            "hidden state comes from; gather, with edges by gradients; or importance: blank-out, gradient, "
-            "integrated-gradients, shapley. By default answer_rows; rollout with options that are about a hidden state, "
-            "such as --query, and where a model has no answer edges.",
+            help="answer_rows: what the model's answer takes from each token (answer edges); raw, rollout, flow, "
+            "joint_flow: where a hidden state comes from; gather, with edges by gradients; or importance: blank-out, "
+            "gradient, integrated-gradients, shapley. By default answer_rows; rollout with options that are about a hidden "
+            "state, such as --query, and where a model has no answer edges.",
             show_default=False,
         ),
     ] = None,
@@ -135,7 +136,7 @@ def show(
                 f"the page computes rollout and flow with one weight for all: {option} goes with the terminal, with --json "
                 "and with other files"
             )
-        if chosen and method not in ("rollout", "flow") and (method, option) != ("raw", "--sinks residual"):
+        if chosen and method not in OF_STATES and (method, option) != ("raw", "--sinks residual"):
             raise InputError(f"{option} goes with rollout and flow, and not with method {method}: leave it out")
     if method == ANSWER_ROWS and (at_state or target is not None or residual is not None):
         raise InputError(

@@ -1,0 +1,271 @@
+"""Joint flow: how fast, beside the published formulation, and what it is worth. ``python -m benchmarks.joint_flow``.
+
+Generalized Attention Flow (Azarkhalili & Libbrecht, 2025) solves a convex problem over the flows of all edges by a general
+method for constraints; here that is SLSQP of scipy, with gradients and the Jacobian given, on the same problem as ours. Its
+time grows with a power of the edges between two and three, so it is measured on growing graphs up to a limit of time, and
+the rest is extrapolated from the growth of the last sizes. With ``--data`` (BLiMP's agreement with distractors), how often
+the subject stands above the attractor, how often both tie, and how far the rows of different queries are apart.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from scipy import optimize
+
+import attnflow as af
+from attnflow.capture.silence import silence
+from attnflow.cli.options import AsJson, progress
+from benchmarks.command import run_command
+from benchmarks.encoder_tasks import prefixes
+from benchmarks.result_lines import HALVES, check_half
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+    from attnflow.trace import Trace
+
+Floats = NDArray[np.float64]
+SIZES = (
+    (4, 2),
+    (6, 3),
+    (8, 3),
+    (8, 4),
+    (10, 4),
+    (10, 6),
+    (12, 6),
+    (14, 6),
+    (16, 6),
+    (16, 8),
+    (20, 8),
+)  # tokens, layers
+GOAL = (64, 12)
+TIE = 1e-9
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What the published formulation gives: the shares of the inputs, and ``½ Σ f²``."""
+
+    shares: Floats
+    objective: float
+    steps: int
+
+
+def published(matrices: Sequence[Floats], query: int, value: float) -> Slow:
+    """The maximum flow of least norm by SLSQP over the flows of all edges: widths are bounds, conservation is an equality.
+
+    value: of a maximum flow; what flows is measured in units of it.
+    """
+    layers = [*matrices[:-1], matrices[-1][query : query + 1]]
+    starts = np.cumsum([0, layers[0].shape[1], *(layer.shape[0] for layer in layers)])
+    count, last = int(starts[1]), int(starts[-2])
+    places = [(l, *place) for l, layer in enumerate(layers) for place in np.argwhere(layer > 0)]
+    if value == 0:
+        return Slow(np.zeros(count), 0.0, 0)
+    upper = np.array([starts[l + 1] + u for l, u, _ in places])
+    lower = np.array([starts[l] + v for l, _, v in places])
+    widths = np.array([layers[l][u, v] for l, u, v in places]) / value
+    balance = np.zeros((int(starts[-1]), len(places)))
+    balance[upper, np.arange(len(places))] += 1
+    balance[lower, np.arange(len(places))] -= 1
+    rows = balance[count : last + 1]  # what leaves minus what enters: 0, and 1 at the query
+    rows = rows[np.abs(rows).sum(1) > 0]
+    right = np.zeros(len(rows))
+    right[-1] = 1
+    result = optimize.minimize(
+        lambda f: (f @ f) / 2, np.minimum(widths, 1) / 2, jac=lambda f: f, method="SLSQP",
+        bounds=[(0, min(width, 1.0)) for width in widths],
+        constraints={"type": "eq", "fun": lambda f: rows @ f - right, "jac": lambda f: rows},
+        options={"ftol": 1e-12, "maxiter": 300},
+    )  # fmt: skip
+    shares = np.bincount(lower, result.x, int(starts[-1]))[:count]
+    return Slow(shares / shares.sum(), float(result.fun) * value**2, int(result.nit))
+
+
+def graph(tokens: int, layers: int, seed: int = 0) -> Floats:
+    """Attention of random logits with the residual connection; rows sum to one."""
+    weights = np.exp(2 * np.random.default_rng(seed).normal(size=(layers, 1, tokens, tokens)))
+    A: Floats = af.attention_graph(weights / weights.sum(-1, keepdims=True))
+    return A
+
+
+def edges_of(tokens: int, layers: int) -> int:
+    """Of the graph below one query."""
+    return tokens + (layers - 1) * tokens**2
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds for one query of one graph. published: None where it was not run. gap: relative, as we prove it.
+
+    apart: the largest difference of a share.
+    """
+
+    tokens: int
+    layers: int
+    edges: int
+    ours: float
+    gap: float
+    published: float | None = None
+    apart: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.published is None else self.published / self.ours
+
+
+def timings(sizes: Sequence[tuple[int, int]], limit: float) -> Iterator[Timing]:
+    """One a size. The published formulation is run until the next size would take longer than so many seconds."""
+    times: list[tuple[int, float]] = []
+    for tokens, layers in sizes:
+        A, edges = graph(tokens, layers), edges_of(tokens, layers)
+        ours, joint = _best(A)
+        if len(times) > 1 and extrapolated(times, edges) > limit:
+            yield Timing(tokens, layers, edges, ours, joint.gap)
+            continue
+        begin = time.perf_counter()
+        slow = published(list(A), 0, joint.value)
+        times.append((edges, time.perf_counter() - begin))
+        apart = float(np.abs(slow.shares - joint.shares).max())
+        yield Timing(tokens, layers, edges, ours, joint.gap, times[-1][1], apart)
+
+
+def _best(A: Floats) -> tuple[float, af.JointFlow]:
+    """The fastest of three, and the flow."""
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        joint = af.least_norm_flow(A, 0)
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds), joint
+
+
+def growth(times: Sequence[tuple[int, float]]) -> float:
+    """The power of the edges with which the last four times grow (least squares of the logarithms)."""
+    edges, seconds = np.log(np.array(times[-4:], dtype=np.float64)).T
+    return float(np.polyfit(edges, seconds, 1)[0])
+
+
+def extrapolated(times: Sequence[tuple[int, float]], edges: int) -> float:
+    """Seconds for so many edges, from the last time and the growth."""
+    last, seconds = times[-1]
+    return float(seconds * (edges / last) ** growth(times))
+
+
+@dataclass(frozen=True)
+class Worth:
+    """How a method does on one kind of edges: shares of the texts.
+
+    above: the subject above the attractor, a tie counts half. ties: both the same to a billionth. apart: the mean total
+    variation between the row of a query and the mean of all queries' rows, each divided by its sum.
+    """
+
+    edges: str
+    method: str
+    above: float
+    ties: float
+    apart: float
+    texts: int
+
+
+def worth(model: Model, path: Path, count: int, half: str) -> list[Worth]:
+    """What joint flow, rollout and flow say of the class token at the last layer."""
+    rows: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    texts = [prefix for prefix in prefixes(path) if prefix.seed % 2 == HALVES.index(half)][:count]
+    for number, prefix in enumerate(texts, 1):
+        for edges, normalize in (("mean", None), ("attention-gradient", None), ("attention-gradient", "graph")):
+            trace = model.trace(prefix.text, edges=edges, normalize=normalize)
+            name = edges if normalize is None else f"{edges} ({normalize})"
+            for method in ("joint_flow", "rollout", "flow"):
+                values, words = _rows(trace, method)
+                scores = [values[0, np.array(words) == word].sum() for word in (prefix.subject, prefix.attractor)]
+                tied = abs(scores[0] - scores[1]) <= TIE * max(scores)
+                won = 0.5 if tied else float(scores[0] > scores[1])
+                shares = values / values.sum(1, keepdims=True)
+                apart = float(np.abs(shares - shares.mean(0)).sum(1).mean() / 2)
+                rows.setdefault((name, method), []).append((won, float(tied), apart))
+        if number % 25 == 0:
+            progress(f"{number} of {len(texts)} texts")
+    results = []
+    for (edges, method), cases in rows.items():
+        above, ties, apart = (float(x) for x in np.mean(cases, 0))
+        results.append(Worth(edges, method, above, ties, apart, len(cases)))
+    return results
+
+
+def _rows(trace: Trace, method: str) -> tuple[Floats, tuple[int | None, ...]]:
+    """Of all queries at the last layer, the class token first."""
+    result = getattr(trace, method)("all", -1)
+    return result.values[0], result.word_ids
+
+
+def speed_table(rows: Sequence[Timing]) -> tuple[Table, str]:
+    """The timings, and a sentence about the goal; the last row is it."""
+    table = Table("tokens × layers", "edges", "ours, s", "gap", "SLSQP, s", "ratio", "shares apart", box=None)
+    for row in rows:
+        slow = (
+            ["not run"] * 3
+            if row.published is None
+            else [f"{row.published:.3g}", f"{row.ratio:,.0f}", f"{row.apart:.0e}"]
+        )
+        table.add_row(f"{row.tokens} × {row.layers}", f"{row.edges:,}", f"{row.ours:.3g}", f"{row.gap:.0e}", *slow)
+    times = [(row.edges, row.published) for row in rows if row.published is not None]
+    goal = rows[-1]
+    if goal.published is not None or len(times) < 2:
+        return table, ""
+    seconds = extrapolated(times, goal.edges)
+    return table, (
+        f"SLSQP grows with the power {growth(times):.2f} of the edges over its last {min(4, len(times))} sizes. "
+        f"Extrapolated to {goal.tokens} × {goal.layers}, from {goal.edges / times[-1][0]:.0f} times fewer edges: "
+        f"{seconds / 86_400:,.1f} days, {seconds / goal.ours:,.0f} times ours."
+    )
+
+
+def main(
+    limit: Annotated[float, typer.Option(min=0.1, help="Seconds that one run of SLSQP may take.")] = 120.0,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A table with the columns prefix, good and bad: measures worth instead of speed."),
+    ] = None,
+    texts: Annotated[int, typer.Option(min=1, help="With --data: how many.")] = 150,
+    half: Annotated[
+        str, typer.Option(help="With --data: unseen (odd rows) or seen, on which the norm was chosen.")
+    ] = "unseen",
+    as_json: AsJson = False,
+) -> None:
+    """The speed of joint flow beside SLSQP, or what it is worth: python -m benchmarks.joint_flow."""
+    if data is not None:
+        check_half(half)
+        silence()
+        measured: list[Any] = worth(af.load(), data, texts, half)
+        if not as_json:
+            table = Table("edges", "method", "subject above attractor", "ties", "queries apart", "texts", box=None)
+            for row in measured:
+                shown = (f"{row.above:.2f}", f"{row.ties:.2f}", f"{row.apart:.3f}", str(row.texts))
+                table.add_row(row.edges, row.method, *shown)
+            Console().print(table)
+    else:
+        measured = []
+        for timing in timings([*SIZES, GOAL], limit):
+            progress(f"{timing.tokens} × {timing.layers}: {timing.ours:.3g} s, SLSQP {timing.published or 'not run'}")
+            measured.append(timing)
+        if not as_json:
+            table, sentence = speed_table(measured)
+            Console().print(table)
+            print(sentence)
+    if as_json:
+        print(json.dumps([asdict(row) for row in measured], indent=1))
+
+
+if __name__ == "__main__":
+    run_command(main)
