@@ -11,7 +11,7 @@ Results are JSON lines, and ``python -m benchmarks.evidence`` makes tables of th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -24,6 +24,7 @@ import typer
 from attnflow.capture.silence import silence
 from attnflow.cli.options import progress
 from attnflow.errors import AttentionWarning, InputError
+from attnflow.evaluate.correlation import VIEWS
 from attnflow.importance.question import Question, questions
 from attnflow.paper.pronoun_data import PronounExample, read_winobias, read_winogender
 from attnflow.paper.pronouns import check_masked_lm, prepared_of
@@ -209,6 +210,12 @@ def referent_measures(candidates: Sequence[Sequence[int]], referent: int, scores
     }
 
 
+def lower_layers(model: Model, question: Question) -> list[str]:
+    """The methods that are about a layer below the last."""
+    count = len(model.verify(question.encoded).stack.main)
+    return [f"{view} L{layer}" for view in VIEWS for layer in range(1, count)]
+
+
 TASKS: dict[str, Callable[[Any, Path, str, int], Cases]] = {
     "agreement": agreement_cases,
     "words": word_cases,
@@ -216,13 +223,18 @@ TASKS: dict[str, Callable[[Any, Path, str, int], Cases]] = {
 }
 
 
-def measure(model: Model, task: str, half: str, cases: Sequence[Case], file: ResultFile) -> Iterator[int]:
-    """Appends the results of all cases and methods that the file does not have; yields how many cases are finished."""
+def measure(
+    model: Model, task: str, half: str, cases: Sequence[Case], file: ResultFile, skip: Collection[str] = ()
+) -> Iterator[int]:
+    """Appends the results of all cases and methods that the file does not have; yields how many cases are finished.
+
+    skip: methods that are not wanted.
+    """
     name = str(model.identity()["model"])
     for number, case in enumerate(cases, 1):
         key = {"model": name, "task": task, "half": half, "seed": case.seed}
         present = {method for *rest, method in file.keys if tuple(rest) == tuple(key.values())}
-        every = explanations(model, case.question, case.seed, present)
+        every = explanations(model, case.question, case.seed, present | set(skip))
         if case.usual is not None and USUAL not in present:
             every = chain(every, [Explained(USUAL, case.usual, 0.0, 0)])
         for one in every:
@@ -240,6 +252,9 @@ def main(
     ] = None,
     cases: Annotated[int, typer.Option(min=1, help="How many the model answers correctly, at most.")] = 300,
     half: Annotated[str, typer.Option(help="unseen, which nothing was tuned on, or seen.")] = "unseen",
+    last: Annotated[
+        bool, typer.Option("--last", help="Of attention, the last layer alone, and not every layer.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
     """Which method finds what an encoder answers by: python -m benchmarks.encoder_tasks TASK --data FILE -o FILE.jsonl."""
@@ -254,9 +269,10 @@ def main(
     if not kept.cases:
         raise InputError(f"{data.name} has no {half} case of {kept.tried} that {loaded!r} answers correctly")
     progress(f"{task}, {half}: {len(kept.cases)} cases kept of {kept.tried} tried")
+    lower = lower_layers(loaded, kept.cases[0].question) if last else ()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttentionWarning)  # blank-out is measured where it is saturated too
-        for number in measure(loaded, task, half, kept.cases, file):
+        for number in measure(loaded, task, half, kept.cases, file, lower):
             if number % 10 == 0:
                 progress(f"{number} of {len(kept.cases)} cases")
     progress(f"wrote {output}")

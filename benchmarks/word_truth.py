@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from attnflow.errors import InputError
-from attnflow.evaluate.deletion import RATIONALE, content, curves, metrics, orders
+from attnflow.evaluate.deletion import RATIONALE, content, orders
 from attnflow.evaluate.statistics import spearman
 from attnflow.importance.blank import blank_token
 from attnflow.importance.question import Question, Tensors, answer_scores, outputs
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-STEPS = 5
-"""Of the deletion curves, of which the step at 20 % of the tokens counts."""
-
-DRAWS = 5
+DRAWS = 4
 """Texts of which the soft measures are the mean."""
 
 LEAST_FALL = 0.05
@@ -59,7 +56,6 @@ class WordTruth:
             "Spearman, size": spearman(size, np.abs(self.falls)),
             "top-1, size": top_agreement(size, np.abs(self.falls)),
             **self.deletion(scores),
-            **self.soft(scores),
         }
 
     @cached_property
@@ -73,35 +69,34 @@ class WordTruth:
         return self._answers([self.question.tensors], "log-odds") - self._answers(rows, "log-odds")
 
     def deletion(self, scores: Floats) -> dict[str, float]:
-        """Comprehensiveness (higher is better) and sufficiency (lower is better) at 20 % of the tokens, by [MASK]."""
-        ranking = orders(scores[None, self.free], self.seed)
-        (curve,) = curves(self.model, [self.question], [ranking], "mask", STEPS)
-        values = metrics(curve, self.question.chance)
-        return {name: float(values[name][0]) for name in ("comprehensiveness", "sufficiency")}
+        """Comprehensiveness and sufficiency at 20 % of the tokens, and the same when tokens stay by chance.
 
-    def soft(self, scores: Floats) -> dict[str, float]:
-        """π-Soft-NC and π-Soft-NS: comprehensiveness and sufficiency when tokens stay by chance, as many for all methods.
+        The first two are those of `attnflow.evaluate.deletion`: ``p(x) - p(x without the rationale)``, higher is better,
+        and ``p(x) - p(rationale alone)``, lower is better; the rationale are the ``⌈0.2·m⌉`` first of the m content tokens,
+        and [MASK] stands for what is deleted.
 
-        After Soft-NC and Soft-NS (Zhao & Aletras 2023), which keep every token with a probability that is its score, so
-        that a method whose scores are large keeps more. Here ``q_i`` are `retention` probabilities of the m content
-        tokens, whose sum is 0.2·m for every method. In x⁺ token i stays with probability q_i, in x⁻ with 1 - q_i; [MASK]
-        stands for the others. The same random numbers serve all methods of a text. With p the probability of the class,
-        p₀ that of a text of masks, and means over `DRAWS` texts:
+        π-Soft-NC and π-Soft-NS are after Soft-NC and Soft-NS (Zhao & Aletras 2023), which keep every token with a
+        probability that is its score, so that a method whose scores are large keeps more. Here ``q_i`` are `retention`
+        probabilities of the content tokens, whose sum is 0.2·m for every method. In x⁺ token i stays with probability q_i,
+        in x⁻ with 1 - q_i; [MASK] stands for the others. The same random numbers serve all methods of a text. With p the
+        probability of the class, p₀ that of a text of masks, and means over `DRAWS` texts:
 
             π-Soft-NC = max(0, p(x) - p(x⁻)) / (p(x) - p₀)
             π-Soft-NS = 1 - max(0, p(x) - p(x⁺)) / (p(x) - p₀)
 
         Both are better when higher. A text with ``p(x) - p₀ < 0.05`` has none.
         """
-        p, nothing = self.question.chance, self.chance_of_nothing
-        if p - nothing < LEAST_FALL:
-            return {}
-        stays = self.uniform < retention(scores[self.free], RATIONALE)  # [draw, token]
-        kept, dropped = (self._answers([self._masked(row) for row in rows], "probability") for rows in (stays, ~stays))
-        return {
-            "π-Soft-NC": float(np.maximum(0, p - dropped).mean() / (p - nothing)),
-            "π-Soft-NS": float(1 - np.maximum(0, p - kept).mean() / (p - nothing)),
-        }
+        rationale = -(-len(self.free) // round(1 / RATIONALE))  # rounded up in whole numbers
+        first = np.argsort(orders(scores[None, self.free], self.seed)[0]) < rationale
+        drawn = self.uniform < retention(scores[self.free], RATIONALE)  # [draw, token]
+        stays = np.concatenate([[~first, first], ~drawn, drawn])
+        falls = self.question.chance - self._answers([self._masked(row) for row in stays], "probability")
+        values = {"comprehensiveness": float(falls[0]), "sufficiency": float(falls[1])}
+        whole = self.question.chance - self.chance_of_nothing
+        if whole >= LEAST_FALL:
+            dropped, kept = np.maximum(0, falls[2:]).reshape(2, -1).mean(1) / whole
+            values |= {"π-Soft-NC": float(dropped), "π-Soft-NS": float(1 - kept)}
+        return values
 
     @cached_property
     def free(self) -> NDArray[np.intp]:

@@ -12,6 +12,7 @@ import torch
 
 import attnflow as af
 from attnflow.errors import InputError
+from attnflow.evaluate.deletion import curves, metrics, orders
 from attnflow.importance.question import questions
 from benchmarks import encoder_tasks
 from benchmarks.command import run_command
@@ -19,7 +20,7 @@ from benchmarks.encoder_methods import explanations
 from benchmarks.encoder_tasks import agreement_cases, prefixes, pronoun_cases, referent_measures, word_cases
 from benchmarks.evidence import read_results, summaries
 from benchmarks.result_lines import Meter, ResultFile, seeds_of
-from benchmarks.word_truth import STEPS, WordTruth, retention
+from benchmarks.word_truth import WordTruth, retention
 from helpers.pronoun_files import ROWS, winobias
 from helpers.small_models import bert, gpt2
 from helpers.small_tokenizers import wordpiece
@@ -121,6 +122,12 @@ def test_a_run_is_resumable(embedded: af.Model, table: Path, tmp_path: Path, mon
     assert len(keys) == len(set(keys)) == len(lines)
     assert again[: len(lines) - 3] == [line.rstrip("\n") for line in lines[:-3]]
     (summary,) = summaries(read_results([out]))
+    some = tmp_path / "last.jsonl"
+    assert run(monkeypatch, *words[:-1], str(some), "--last") == 0
+    rows = {row["method"] for row in read_results([some])}
+    assert {f"{view} L{layer}" for view in ("raw", "rollout", "flow") for layer in range(1, 6)} == set(
+        summary.costs
+    ) - rows, "the layers below the last, and nothing else"
     assert (summary.model, summary.task, summary.cases) == ("verb-number", "agreement", 2)
     assert summary.measures["subject above attractor"]["first"].mean == 1.0
     assert summary.measures["top-1"]["usual position"].mean == 1.0
@@ -161,12 +168,10 @@ def test_deletions_and_soft_ones_follow_their_definitions(classifier: Any) -> No
             logits = classifier.unwrap()(**{**question.tensors, "input_ids": ids}).logits[0]
         return float(logits.softmax(-1)[question.chosen])
 
-    free = truth.free
-    order = free[np.argsort(-scores[free])]
-    first = int(np.ceil(len(free) / STEPS))
-    measures = truth.measures(scores)
-    assert measures["comprehensiveness"] == pytest.approx(question.chance - chance(order[:first]), abs=1e-5)
-    assert measures["sufficiency"] == pytest.approx(question.chance - chance(order[first:]), abs=1e-5)
+    free, measures = truth.free, truth.measures(scores)
+    (curve,) = curves(classifier, [question], [orders(scores[None, free], truth.seed)], "mask", 5)
+    for name in ("comprehensiveness", "sufficiency"):
+        assert measures[name] == pytest.approx(float(metrics(curve, question.chance)[name][0]), abs=1e-6)
     stays = truth.uniform < retention(scores[free], 0.2)
     fall = question.chance - chance(free)
     if fall < 0.05:
