@@ -1,6 +1,8 @@
 """Which method finds what a classifier or a masked language model answers by? ``python -m benchmarks.encoder_tasks TASK``.
 
 - agreement: prefixes of sentences before the verb, such as BLiMP's, with a subject and an attractor.
+- mistakes: those of them that the model gets wrong. The subject speaks for the other number, so that the attractor should
+  stand above it, wherever the two stand in the text.
 - words: sentences of a classifier such as SST-2; truth is what the log-odds lose without each word.
 - pronouns: masked pronouns of WinoBias or Winogender, with a referent and another candidate.
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -60,7 +62,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases that a model answers correctly, of so many tried."""
+    """The cases that a model answers as the task wants it, of so many tried."""
 
     cases: list[Case]
     tried: int
@@ -111,8 +113,11 @@ def number_of(good: str, bad: str) -> str:
     return "singular" if len(first) > len(other) else "plural"
 
 
-def agreement_cases(model: Model, data: Path, half: str, count: int) -> Cases:
-    """Prefixes whose number the model tells correctly; the subject should stand above the attractor, and first."""
+def agreement_cases(model: Model, data: Path, half: str, count: int, right: bool = True) -> Cases:
+    """Prefixes whose number the model tells correctly; the subject should stand above the attractor, and first.
+
+    right: False for those whose number it gets wrong, and in which the attractor should do so.
+    """
     labels = set((getattr(model.config, "id2label", None) or {}).values())
     if not {"singular", "plural"} <= labels:
         raise InputError(f"{model!r} has the classes {sorted(map(str, labels))}: expected singular and plural")
@@ -120,15 +125,16 @@ def agreement_cases(model: Model, data: Path, half: str, count: int) -> Cases:
     tried, texts = 0, list(prefixes(data))
     subjects = [prefix.subject for prefix in texts if prefix.seed % 2 == HALVES.index("seen")]
     usual = max(set(subjects), key=subjects.count, default=0)
+    judge = agreement_measures if right else mistake_measures
     for prefix in (p for p in texts if p.seed % 2 == HALVES.index(half)):
         if len(kept) == count:
             break
         tried += 1
         (question,) = questions(model, [prefix.text], [None], False)
-        if question.name == prefix.number:
+        if (question.name == prefix.number) == right:
             scores = np.zeros(question.length)
             scores[words_of(question)[usual][0]] = 1
-            kept.append(Case(prefix.seed, question, partial(agreement_measures, question, prefix), scores))
+            kept.append(Case(prefix.seed, question, partial(judge, question, prefix), scores))
     return Cases(kept, tried)
 
 
@@ -143,6 +149,13 @@ def agreement_measures(question: Question, prefix: Prefix, scores: Floats) -> di
         "top-1": precision(worth, source, 1),
         "mass on truth": float(mass[prefix.subject] / mass.sum()) if mass.any() else 0.0,
     }
+
+
+def mistake_measures(question: Question, prefix: Prefix, scores: Floats) -> dict[str, float]:
+    """As `agreement_measures`, with the attractor in the place of the subject."""
+    other = agreement_measures(question, replace(prefix, subject=prefix.attractor, attractor=prefix.subject), scores)
+    other["attractor above subject"] = other.pop("subject above attractor")
+    return other
 
 
 def above(one: float, other: float) -> float:
@@ -218,6 +231,7 @@ def lower_layers(model: Model, question: Question) -> list[str]:
 
 TASKS: dict[str, Callable[[Any, Path, str, int], Cases]] = {
     "agreement": agreement_cases,
+    "mistakes": partial(agreement_cases, right=False),
     "words": word_cases,
     "pronouns": pronoun_cases,
 }
@@ -250,7 +264,7 @@ def main(
     model: Annotated[
         str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
     ] = None,
-    cases: Annotated[int, typer.Option(min=1, help="How many the model answers correctly, at most.")] = 300,
+    cases: Annotated[int, typer.Option(min=1, help="How many cases at most.")] = 300,
     half: Annotated[str, typer.Option(help="unseen, which nothing was tuned on, or seen.")] = "unseen",
     last: Annotated[
         bool, typer.Option("--last", help="Of attention, the last layer alone, and not every layer.")
@@ -267,7 +281,7 @@ def main(
     file, loaded = ResultFile(output), af.load(model, dtype="float32", device=device)
     kept = TASKS[task](loaded, data, half, cases)
     if not kept.cases:
-        raise InputError(f"{data.name} has no {half} case of {kept.tried} that {loaded!r} answers correctly")
+        raise InputError(f"{data.name} has no {half} case of {kept.tried} that {loaded!r} answers as the task wants it")
     progress(f"{task}, {half}: {len(kept.cases)} cases kept of {kept.tried} tried")
     lower = lower_layers(loaded, kept.cases[0].question) if last else ()
     with warnings.catch_warnings():

@@ -74,6 +74,10 @@ def test_agreement_keeps_what_the_model_answers_correctly(embedded: af.Model, ta
     table.write_text(PREFIXES.replace("\tare\tis", "\tis\tare"))  # now the model is wrong about the second row
     kept = agreement_cases(embedded, table, "unseen", 9)
     assert [case.seed for case in kept.cases] == [5] and kept.tried == 2
+    (case,) = agreement_cases(embedded, table, "unseen", 9, right=False).cases
+    assert case.seed == 1
+    scores = np.array([0.0, 1, 1, 0, 0, 2, 0])
+    assert case.measures(scores) == {"attractor above subject": 1.0, "top-1": 1.0, "mass on truth": 0.5}
     (case,) = kept.cases
     tokens = case.question.encoded.tokens
     scores = np.array([0.0, 1, 4, 2, 0, 1, 0])[: len(tokens)]
@@ -246,7 +250,7 @@ def test_mistakes(
 ) -> None:
     out = tmp_path / "results.jsonl"
     assert run(monkeypatch, "toys", "--data", str(table), "-o", str(out)) == 2
-    assert "task 'toys': expected one of agreement, words, pronouns" in capsys.readouterr().err
+    assert "task 'toys': expected one of agreement, mistakes, words, pronouns" in capsys.readouterr().err
     assert run(monkeypatch, "agreement", "--data", str(table), "-o", str(out), "--half", "third") == 2
     assert "half 'third': expected one of seen, unseen" in capsys.readouterr().err
     table.write_text("prefix\tgood\tbad\nno preposition\tis\tare\n")
