@@ -269,6 +269,7 @@ def main(
     last: Annotated[
         bool, typer.Option("--last", help="Of attention, the last layer alone, and not every layer.")
     ] = False,
+    skip: Annotated[list[str] | None, typer.Option(help="A method to leave out; may be given several times.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
     """Which method finds what an encoder answers by: python -m benchmarks.encoder_tasks TASK --data FILE -o FILE.jsonl."""
@@ -283,10 +284,10 @@ def main(
     if not kept.cases:
         raise InputError(f"{data.name} has no {half} case of {kept.tried} that {loaded!r} answers as the task wants it")
     progress(f"{task}, {half}: {len(kept.cases)} cases kept of {kept.tried} tried")
-    lower = lower_layers(loaded, kept.cases[0].question) if last else ()
+    unwanted = [*(skip or ()), *(lower_layers(loaded, kept.cases[0].question) if last else ())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttentionWarning)  # blank-out is measured where it is saturated too
-        for number in measure(loaded, task, half, kept.cases, file, lower):
+        for number in measure(loaded, task, half, kept.cases, file, unwanted):
             if number % 10 == 0:
                 progress(f"{number} of {len(kept.cases)} cases")
     progress(f"wrote {output}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-DRAWS = 4
+DRAWS = 2
 """Texts of which the soft measures are the mean."""
 
 LEAST_FALL = 0.05

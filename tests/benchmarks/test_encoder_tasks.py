@@ -127,11 +127,10 @@ def test_a_run_is_resumable(embedded: af.Model, table: Path, tmp_path: Path, mon
     assert again[: len(lines) - 3] == [line.rstrip("\n") for line in lines[:-3]]
     (summary,) = summaries(read_results([out]))
     some = tmp_path / "last.jsonl"
-    assert run(monkeypatch, *words[:-1], str(some), "--last") == 0
+    assert run(monkeypatch, *words[:-1], str(some), "--last", "--skip", "first") == 0
     rows = {row["method"] for row in read_results([some])}
-    assert {f"{view} L{layer}" for view in ("raw", "rollout", "flow") for layer in range(1, 6)} == set(
-        summary.costs
-    ) - rows, "the layers below the last, and nothing else"
+    lower = {f"{view} L{layer}" for view in ("raw", "rollout", "flow") for layer in range(1, 6)}
+    assert set(summary.costs) - rows == {*lower, "first"}, "the layers below the last, and what was left out"
     assert (summary.model, summary.task, summary.cases) == ("verb-number", "agreement", 2)
     assert summary.measures["subject above attractor"]["first"].mean == 1.0
     assert summary.measures["top-1"]["usual position"].mean == 1.0
