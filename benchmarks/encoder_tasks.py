@@ -32,7 +32,7 @@ from attnflow.paper.pronoun_data import PronounExample, read_winobias, read_wino
 from attnflow.paper.pronouns import check_masked_lm, prepared_of
 from attnflow.paper.sst2 import LABELS
 from attnflow.texts.strict import read_rows
-from benchmarks.answer_cases import precision
+from benchmarks.answer_metrics import precision
 from benchmarks.command import run_command
 from benchmarks.encoder_methods import Explained, Floats, explanations
 from benchmarks.result_lines import HALVES, ResultFile, check_half

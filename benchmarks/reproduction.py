@@ -20,6 +20,7 @@ from attnflow.paper import published as paper
 from attnflow.paper.card import recipe
 from attnflow.paper.paper_tables import AUTHORS, TEXT, VERDICTS
 from attnflow.paper.result_text import NAMES, recipe_name, section
+from benchmarks.blimp import BLIMP, outside
 from benchmarks.command import run_command
 
 ORDER = (
@@ -52,10 +53,10 @@ def page(folder: Path) -> str:
         )
     spread = folder / "sst2-trainings.json"
     trainings = json.loads(spread.read_text(encoding="utf-8")) if spread.is_file() else []
-    parts = [MADE + _introduction(), _findings(results), *_deviations(results, trainings)]
+    parts = [MADE + _introduction(), _findings(results), outside(folder / BLIMP), *_deviations(results, trainings)]
     for name, result in results.items():
         parts.append(section(result, f"{folder.name}/{name}"))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def _introduction() -> str:

@@ -20,7 +20,7 @@ from attnflow.evaluate.deletion import RATIONALE, content, orders
 from attnflow.evaluate.statistics import spearman
 from attnflow.importance.blank import blank_token
 from attnflow.importance.question import Question, Tensors, answer_scores, outputs
-from benchmarks.answer_cases import precision
+from benchmarks.answer_metrics import precision
 
 if TYPE_CHECKING:
     from attnflow.model import Model

@@ -23,6 +23,8 @@ from attnflow.paper.card import card  # noqa: E402
 from attnflow.paper.figures import table_figure  # noqa: E402
 from attnflow.paper.result_text import section  # noqa: E402
 from benchmarks import reproduction  # noqa: E402
+from benchmarks.blimp import BLIMP, balanced, outside  # noqa: E402
+from benchmarks.evidence import of_dict  # noqa: E402
 from helpers.pronoun_files import ROWS, winobias  # noqa: E402
 from helpers.small_models import bert  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
@@ -317,6 +319,22 @@ def test_a_page_needs_results(tmp_path: Path) -> None:
 
 def test_the_page_is_made_from_the_results() -> None:
     assert reproduction.page(RESULTS) == (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+
+
+def test_other_sentences_stand_on_the_page_layer_by_layer(tmp_path: Path) -> None:
+    assert outside(tmp_path / BLIMP) == ""
+    text = outside(RESULTS / BLIMP)
+    right, wrong = (of_dict(content) for content in json.loads((RESULTS / BLIMP).read_text()))
+    assert (right.task, wrong.task, right.model) == ("agreement", "mistakes", "verb-number") and right.cases >= 300
+    (row,) = (line for line in text.splitlines() if line.startswith("| rollout, right |"))
+    shares = right.measures["subject above attractor"]
+    assert [float(cell) for cell in row.split("|")[2:-1]] == [
+        pytest.approx(shares[f"rollout L{layer}"].mean, abs=0.00501) for layer in range(1, 7)
+    ]
+    assert balanced(right, wrong, "first") == 0.5, "knowing the place of the subject is worth nothing"
+    (tmp_path / BLIMP).write_text("[]")
+    with pytest.raises(af.InputError, match=r"blimp\.json' is damaged .*: run benchmarks.evidence again"):
+        outside(tmp_path / BLIMP)
 
 
 def test_the_results_answer_the_paper() -> None:

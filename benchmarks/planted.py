@@ -1,0 +1,148 @@
+"""Which method finds the route of an answer where it is a fact? ``python -m benchmarks.planted`` asks circuits set by hand.
+
+Circuits (`benchmarks.circuits`): the previous token, induction, a copy in two hops, and induction among heads that look at
+a sink. Of every case it is checked that the answer follows the source and nothing beside the route.
+Results are JSON lines, and ``python -m benchmarks.evidence`` makes tables of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+
+import attnflow
+from attnflow.capture.silence import silence
+from attnflow.cli.options import progress
+from attnflow.errors import AttentionWarning, InputError, ModelError
+from benchmarks import answer_methods
+from benchmarks.answer_methods import Method, of_tokens
+from benchmarks.answer_metrics import SINKS, mass, precision
+from benchmarks.circuits import BLANK, CIRCUITS, SINK, Planted, build, interventions, prompt
+from benchmarks.command import run_command
+from benchmarks.result_lines import Meter, ResultFile, check_half, seeds_of
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+
+Floats = NDArray[np.float64]
+
+MODEL = "planted"
+TRIES = 3
+"""How many other tokens are put in the place of the source."""
+
+
+def sources(**options: Any) -> Method:
+    """`Answer.sources` with these options."""
+
+    def function(model: Model, ids: list[int], answer: list[int]) -> Floats:
+        values: Floats = model.answer(ids, answer=answer).sources(**options).values[0, 0]
+        return values
+
+    return of_tokens(function)
+
+
+def blank_out(model: Model, ids: list[int], answer: list[int]) -> Floats:
+    """How much the answer's log-probability falls when another token stands in the place of each."""
+    falls = model.answer(ids, answer=answer).leave_out("token", how="replace", replacement=BLANK)
+    values: Floats = falls.values[0, 0]
+    return values
+
+
+METHODS: Mapping[str, Method] = {
+    **answer_methods.METHODS,
+    "answer · gather": sources(method="gather"),
+    "answer · columns": sources(method="columns"),
+    "answer · flow": sources(method="flow", edges="answer"),
+    "attention-gradient · gather": sources(method="gather", edges="attention-gradient"),
+    "attention-gradient · columns": sources(method="columns", edges="attention-gradient"),
+    "blank-out": of_tokens(blank_out),
+}
+
+
+def wrapped(circuit: str) -> Model:
+    return attnflow.wrap(build(circuit), name=MODEL)
+
+
+def check(model: Model, case: Planted) -> None:
+    """Refuses a case whose source is not a fact: see `interventions`."""
+    prompts, answers = interventions(case, TRIES)
+    with torch.inference_mode():
+        logits = model.model(input_ids=torch.tensor([case.ids, *prompts], device=model.device)).logits
+    if logits[:, -1].argmax(-1).tolist() != [case.answer, *answers]:
+        raise ModelError(f"the circuit {case.circuit!r} does not answer seed {case.seed} by its source alone")
+
+
+def measures(scores: Floats, case: Planted) -> dict[str, float]:
+    """Of the source; and how much of the mass is on positions that only decide where to look, and on sinks."""
+    source = np.arange(len(scores)) == case.source
+    result = {
+        "top-1": precision(scores, source, 1),
+        "mass on truth": mass(scores, [case.source]),
+        "mass on route": mass(scores, case.route),
+    }
+    if case.through is not None:
+        result["mass on hub"] = mass(scores, [case.through])
+    if SINK in case.ids:
+        result[SINKS] = mass(scores, [case.ids.index(SINK)])
+    return result
+
+
+def measure(
+    circuit: str, half: str, count: int, file: ResultFile, methods: Mapping[str, Method] = METHODS
+) -> Iterator[int]:
+    """Appends what the file does not have; yields how many cases are finished."""
+    model = wrapped(circuit)
+    meter = Meter(model)
+    for number, seed in enumerate(seeds_of(half, count), 1):
+        case = prompt(circuit, seed)
+        check(model, case)
+        if number == 1:
+            model.verify(model.encode({"input_ids": torch.tensor([case.ids])}))  # once for a model, no part of any cost
+        key = {"model": MODEL, "task": circuit, "half": half, "seed": seed}
+        for name, method in methods.items():
+            if not file.has(**key, method=name):
+                file.add({**key, "method": name, **result(model, case, method, meter)})
+        yield number
+
+
+def result(model: Model, case: Planted, method: Method, meter: Meter) -> dict[str, Any]:
+    units = [[i] for i in range(len(case.ids))]
+    scores, seconds, forwards = meter.measure(partial(method, model, case.ids, [case.answer], units))
+    assert scores.tokens is not None  # all of METHODS score tokens
+    return {"measures": measures(scores.tokens, case), "seconds": round(seconds, 5), "forwards": forwards}
+
+
+def main(
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .jsonl file; what it has is not measured again.")],
+    circuits: Annotated[str, typer.Option(help="Some of them, with commas between; all by default.")] = ",".join(
+        CIRCUITS
+    ),
+    cases: Annotated[int, typer.Option(min=1, help="Of each circuit.")] = 300,
+    half: Annotated[str, typer.Option(help="unseen or seen: odd seeds or even ones.")] = "unseen",
+) -> None:
+    """Which method finds the route of an answer where it is a fact: python -m benchmarks.planted -o FILE.jsonl."""
+    names = [name.strip() for name in circuits.split(",")]
+    if strange := [name for name in names if name not in CIRCUITS]:
+        raise InputError(f"circuit {strange[0]!r}: expected one of {', '.join(CIRCUITS)}")
+    check_half(half)
+    silence()
+    file = ResultFile(output)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttentionWarning)
+        for name in names:
+            for number in measure(name, half, cases, file):
+                if number % 50 == 0:
+                    progress(f"{name}: {number} of {cases} cases")
+    progress(f"wrote {output}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,138 @@
+"""Circuits set by hand: the answer follows its source and nothing beside the route, and methods are measured by that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnflow.errors import InputError, ModelError
+from benchmarks import planted
+from benchmarks.circuits import (
+    BLANK,
+    CIRCUITS,
+    LONGEST,
+    SHORTEST,
+    SINK,
+    VOCABULARY,
+    Planted,
+    build,
+    interventions,
+    prompt,
+    replacements,
+)
+from benchmarks.command import run_command
+from benchmarks.result_lines import ResultFile
+
+SEEDS = range(5)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {name: planted.wrapped(name) for name in CIRCUITS}
+
+
+@pytest.mark.parametrize("circuit", CIRCUITS)
+def test_the_answer_follows_the_source_and_nothing_beside_the_route(models: dict[str, Any], circuit: str) -> None:
+    for seed in SEEDS:
+        case = prompt(circuit, seed)
+        assert SHORTEST <= len(case.ids) <= LONGEST and BLANK not in case.ids
+        assert case.ids[case.source] == case.answer and case.source not in case.route
+        planted.check(models[circuit], case)
+        prompts, answers = interventions(case, 3)
+        changed = [[i for i, (a, b) in enumerate(zip(ids, case.ids, strict=True)) if a != b] for ids in prompts]
+        assert all(len(places) == 1 for places in changed)
+        assert {i for (i,) in changed} == set(range(len(case.ids))) - set(case.route)
+        assert sum(answer != case.answer for answer in answers) == 3
+        wrong = next(i for i in range(len(case.ids)) if i not in (case.source, *case.route))
+        with pytest.raises(ModelError, match=f"does not answer seed {seed} by its source alone"):
+            planted.check(models[circuit], replace(case, source=wrong))
+
+
+def test_a_route_decides_where_to_look_and_never_becomes_the_answer(models: dict[str, Any]) -> None:
+    case = prompt("two hops", 1)
+    assert case.through in case.route
+    for position in case.route:
+        tokens = replacements(case, position)
+        ids = torch.tensor([[*case.ids[:position], token, *case.ids[position + 1 :]] for token in tokens])
+        with torch.no_grad():
+            answers = models["two hops"].unwrap()(ids).logits[:, -1].argmax(-1).tolist()
+        assert not any(answer == token for answer, token in zip(answers, tokens, strict=True))
+
+
+@pytest.mark.parametrize("circuit", CIRCUITS)
+def test_heads_look_where_they_were_built_to(models: dict[str, Any], circuit: str) -> None:
+    case = prompt(circuit, 3)
+    trace = models[circuit].trace({"input_ids": torch.tensor([case.ids])}, keep_heads=True)
+    weights = {layer: np.asarray(heads) for layer, heads in trace.weights.items()}  # [head, query, key]
+    last = len(case.ids) - 1
+    reads = {"previous token": (0, last, last - 1), "two hops": (1, last, case.through)}
+    layer, query, key = reads.get(circuit, (1, last, case.source))
+    assert weights[layer][0, query, key] > 0.999
+    if circuit == "two hops":
+        assert weights[0][0, case.through, case.source] > 0.999
+    if circuit == "sinks":
+        assert (weights[0][1:, last, case.ids.index(SINK)] > 0.999).all()
+        assert (weights[1][1:, last, case.ids.index(SINK)] > 0.999).all()
+    else:  # without a task, a head looks at everything alike
+        assert weights[1][1:, last].std(-1).max() < 1e-6
+    values = np.asarray(models[circuit].unwrap().transformer.h[0].mlp.c_fc.weight.detach())
+    assert not values.any()
+
+
+def test_what_methods_find_of_two_hops(models: dict[str, Any]) -> None:
+    """What the answering position reads stands at the hub; what it came from, at the digit."""
+    case = prompt("two hops", 5)
+    units = [[i] for i in range(len(case.ids))]
+
+    def measured(name: str) -> dict[str, float]:
+        scores = planted.METHODS[name](models["two hops"], case.ids, [case.answer], units).tokens
+        assert scores is not None
+        return planted.measures(scores, case)
+
+    assert measured("answer rows")["mass on hub"] > 0.99
+    for name in ("input", "answer · rollout", "answer · flow"):
+        assert measured(name)["top-1"] == 1 and measured(name)["mass on truth"] > 0.99, name
+    assert measured("blank-out")["mass on truth"] + measured("blank-out")["mass on route"] > 0.99
+
+
+def test_measures() -> None:
+    case = Planted("two hops", 0, [1, 2, SINK, 3], 2, 1, (0, 3), 3)
+    scores = np.array([1.0, 4.0, 2.0, 1.0])
+    assert planted.measures(scores, case) == {
+        "top-1": 1.0, "mass on truth": 0.5, "mass on route": 0.25, "mass on hub": 0.125, "mass on sinks": 0.25,
+    }  # fmt: skip
+
+
+def test_the_command_is_resumable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = {name: planted.METHODS[name] for name in ("answer rows", "recency")}
+    file = ResultFile(tmp_path / "a.jsonl")
+    assert list(planted.measure("induction", "unseen", 2, file, some)) == [1, 2]
+    rows = [json.loads(line) for line in file.path.read_text().splitlines()]
+    assert [(row["seed"], row["method"]) for row in rows] == [(s, name) for s in (1, 3) for name in some]
+    assert all(row["measures"]["top-1"] == (row["method"] == "answer rows") for row in rows)
+    assert [row["forwards"] for row in rows if row["method"] == "recency"] == [0, 0]
+    assert list(planted.measure("induction", "unseen", 2, file, some)) == [1, 2]
+    assert len(file.path.read_text().splitlines()) == 4
+    for words, sentence in (
+        (
+            ("--circuits", "induction,loops"),
+            "circuit 'loops': expected one of previous token, induction, two hops, sinks",
+        ),
+        (("--half", "third"), "half 'third': expected one of seen, unseen"),
+    ):
+        monkeypatch.setattr("sys.argv", ["benchmark", "-o", str(tmp_path / "b.jsonl"), *words])
+        with pytest.raises(SystemExit) as left:
+            run_command(planted.main)
+        assert left.value.code == 2 and sentence in capsys.readouterr().err
+    for function in (build, lambda name: prompt(name, 0)):
+        with pytest.raises(InputError, match="circuit 'loops': expected one of"):
+            function("loops")
+    assert max(prompt("sinks", 1).ids) < VOCABULARY
