@@ -185,6 +185,8 @@ def train_at2(
         estimator = trainer.train(
             num_iterations=iterations, batch_size=min(512, len(examples)), device=str(decoder.device)
         )
+        if not all(bool(weight.isfinite().all()) for weight in estimator.parameters()):
+            raise InputError("AT2 learned no finite weights: an answer among the examples is certain to float32")
         estimator.save(weights)
 
 

@@ -14,6 +14,7 @@ import torch
 import attnflow as af
 from attnflow.errors import InputError
 from benchmarks import rival_adapters, rival_packages, rivals
+from benchmarks import train_at2 as training
 from benchmarks.command import run_command
 from benchmarks.rival_adapters import (
     CEILING,
@@ -183,6 +184,39 @@ def test_at2_learns_from_ablations(decoder: af.Model, case: Any, tmp_path: Path)
     other = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=300, n_embd=8, n_layer=1, n_head=1))
     with pytest.raises(InputError, match=r"AT2 reads no attention of a 'gpt2' model: expected one of 'llama', 'phi3'"):
         at2()(af.wrap(other), [1, 2], [3])
+
+
+PASSAGES = [[f"The {word} is in the cabinet."] * 8 for word in ("key", "book", "café", "shelf")]
+
+
+def test_examples_of_even_seeds(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = training.examples(decoder, PASSAGES, 2)
+    tokenizer: Any = decoder.tokenizer
+    assert "key" in tokenizer.decode(first.ids) and "café" in tokenizer.decode(second.ids)
+    assert len(first.units) == 8 and ranges(first.units)[0][0] == 0 and len(first.answer) >= training.LEAST
+    assert list(decoder.answer(first.ids, max_new_tokens=training.TOKENS).ids) == first.answer
+    monkeypatch.setattr(training, "LEAST", training.TOKENS + 1)
+    assert training.examples(decoder, PASSAGES, 2) == []
+    with pytest.raises(InputError, match="the seed 4 needs 5 passages"):
+        training.examples(decoder, PASSAGES, 3)
+
+
+def test_training_as_a_command(
+    decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(af, "load", lambda *_, **__: decoder, raising=False)
+    monkeypatch.setattr(training, "package", calls.append)
+    monkeypatch.setattr(training, "passages", lambda data: PASSAGES)
+    monkeypatch.setattr(training, "train_at2", lambda *values, **options: calls.append((values, options)))
+    words = ["-m", "small", "--data", "texts", "-o", str(tmp_path / "w.pt"), "--passages", "2", "--masks", "9"]
+    monkeypatch.setattr("sys.argv", ["train_at2", *words])
+    with pytest.raises(SystemExit) as left:
+        run_command(training.main)
+    assert left.value.code == 0 and "9 ablations of each of 2 passages" in capsys.readouterr().err
+    name, ((model, examples, file), options) = calls
+    assert (name, model, len(examples), file) == ("at2", decoder, 2, tmp_path / "w.pt")
+    assert options == {"masks": 9, "batch": 4}
 
 
 def log_odds(decoder: af.Model, ids: list[int], answer: list[int]) -> float:
