@@ -169,7 +169,7 @@ def ready(model: Model, methods: Mapping[str, Method], ours: Sequence[str], item
 
 
 def run(model: Model, item: Item, name: str, method: Method, meter: Meter) -> dict[str, Any]:
-    """One result: measures, seconds, forwards, positions that ran forward, peak of the GPU's memory; or what went wrong."""
+    """One result: measures, scores of units, and what it cost (positions: that ran forward); or what went wrong."""
     row: dict[str, Any] = {"model": model.name, "task": item.task, "half": item.half, "seed": item.seed, "method": name}
     row |= {"measures": {}, "tokens": len(item.ids) + len(item.answer), "units": len(item.units)}
     gpu = model.device.type == "cuda"
@@ -181,6 +181,7 @@ def run(model: Model, item: Item, name: str, method: Method, meter: Meter) -> di
         row |= {"seconds": seconds, "forwards": forwards, "positions": meter.positions - before}
         if gpu:
             row["peak_mib"] = torch.cuda.max_memory_allocated(model.device) / MIB
+        row["scores"] = [float(f"{x:.6g}") for x in scores.units]  # of units: what later questions are asked of
         return {**row, "measures": item.measures(scores)}
     except Exception as e:  # a method that cannot do one case can do others
         return {**row, "error": f"{type(e).__name__}: {e}"[:300]}
