@@ -40,9 +40,10 @@ PATIENCE = 40
 class Case:
     """A puzzle that a model solves.
 
-    answer: what it writes, as ids. truth: the positions of the source in `ids`. units: the positions of each sentence, the
-    question's in none; truth_units: the sentences with the source; chain: those that lead to it from the question, where
-    there are several. sinks: the first token and special ones.
+    ids: the prompt in tokens, up to the first one of the answer that is more than white space. answer: what the model
+    writes then. truth: the positions of the source in `ids`. units: the positions of each sentence, the question's in none;
+    truth_units: the sentences with the source; chain: those that lead to it from the question, where there are several.
+    sinks: the first token and special ones.
     """
 
     kind: str
@@ -149,8 +150,11 @@ def labelled(kind: str, seed: int, puzzle: Puzzle, model: Model) -> Case:
     truth = [i for i, (first, last) in enumerate(offsets) if first < end and last > puzzle.at]
     units = assign([(first, last) for first, last in offsets], puzzle.units)
     sources = [number for number, group in enumerate(units) if {*truth} & {*group}]
+    begin = len(ids)
+    while not tokenizer.decode([whole[begin]]).strip():  # a space before a number comes from nowhere in particular
+        begin += 1
+    ids, answer = whole[:begin], whole[begin:]
     sinks = sink_positions(ids, tokenizer)
-    answer = whole[len(ids) :]
     return Case(
         kind, seed, puzzle.prompt, puzzle.expected, ids, answer, truth, units, sources, list(puzzle.chain), sinks
     )

@@ -69,6 +69,17 @@ def test_truth_is_the_tokens_of_the_word(kind: str, family: str) -> None:
         assert case.ids + case.answer == tokenizer(f"{puzzle.prompt} {puzzle.expected}")["input_ids"]
 
 
+def test_an_answer_begins_with_more_than_a_space() -> None:
+    """Digits are single tokens here, and so is the space before them."""
+    model = copier()
+    for seed in range(4):
+        puzzle = tracking(seed)
+        case = labelled("tracking", seed, puzzle, model)
+        assert model.tokenizer.decode(case.answer) == puzzle.expected
+        assert [case.ids[i] for i in case.truth] == case.answer
+        assert model.tokenizer.decode(case.ids) == f"{puzzle.prompt} "
+
+
 def test_units_are_the_sentences_in_tokens() -> None:
     model = copier()
     for kind in KINDS:
