@@ -130,7 +130,7 @@ def timings(sizes: Sequence[tuple[int, int]], limit: float) -> Iterator[Timing]:
     for tokens, layers in sizes:
         A, edges = graph(tokens, layers), edges_of(tokens, layers)
         ours, joint = _best(A)
-        if len(times) > 1 and extrapolated(times, edges) > limit:
+        if len(times) > 1 and extrapolated(times, edges, least=2.0) > limit:
             yield Timing(tokens, layers, edges, ours, joint.gap)
             continue
         begin = time.perf_counter()
@@ -156,10 +156,10 @@ def growth(times: Sequence[tuple[int, float]]) -> float:
     return float(np.polyfit(edges, seconds, 1)[0])
 
 
-def extrapolated(times: Sequence[tuple[int, float]], edges: int) -> float:
-    """Seconds for so many edges, from the last time and the growth."""
+def extrapolated(times: Sequence[tuple[int, float]], edges: int, least: float = 0.0) -> float:
+    """Seconds for so many edges, from the last time and the growth. least: of the power; small graphs have other costs."""
     last, seconds = times[-1]
-    return float(seconds * (edges / last) ** growth(times))
+    return float(seconds * (edges / last) ** max(least, growth(times)))
 
 
 @dataclass(frozen=True)
