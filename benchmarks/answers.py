@@ -234,6 +234,8 @@ def main(
     silence()
     file = ResultFile(output)
     loaded = attnflow.load(model, gguf_file=gguf, dtype="float32", device=device)
+    if cache is not None:
+        cache = cache / loaded.name.replace("/", "-")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttentionWarning)
         halves = HALVES if half == BOTH else (half,)

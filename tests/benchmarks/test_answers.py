@@ -181,10 +181,17 @@ def test_cases_alone_as_a_command(
     decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(af, "load", lambda *_, **__: decoder, raising=False)
-    monkeypatch.setattr(answers, "half_of", lambda kind, half, *_: kept(decoder, kind, half))
+    folders: list[Path | None] = []
+
+    def listed(kind: str, half: str, count: int, model: Any, texts: Any, cache: Path | None) -> Kept:
+        folders.append(cache)
+        return kept(decoder, kind, half)
+
+    monkeypatch.setattr(answers, "half_of", listed)
     file = tmp_path / "a.jsonl"
     words = ("-m", "m", "-o", str(file), "--tasks")
-    assert run(answers.main, monkeypatch, *words, "copy", "--build") == 0
+    assert run(answers.main, monkeypatch, *words, "copy", "--build", "--cache", str(tmp_path)) == 0
+    assert folders == [tmp_path / "small"], "models do not share cases"
     assert "copy, unseen: 3 kept of 7 tried" in capsys.readouterr().err and file.read_text() == ""
     for more, message in (
         (("copy,sums",), "there is no task 'sums': expected some of 'needle', 'attributes'"),
