@@ -56,8 +56,11 @@ def blank_out(model: Model, ids: list[int], answer: list[int]) -> Floats:
     return values
 
 
+SAME = ("answer rows, sum", "answer rows, mean weights by context", "hops")
+"""What is nothing but answer rows where the answer is one token and the prompt has no question."""
+
 METHODS: Mapping[str, Method] = {
-    **answer_methods.METHODS,
+    **{name: method for name, method in answer_methods.METHODS.items() if name not in SAME},
     "answer · gather": sources(method="gather"),
     "answer · columns": sources(method="columns"),
     "answer · flow": sources(method="flow", edges="answer"),
