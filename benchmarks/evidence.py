@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 DEFAULT = "answer rows"
 COSTS = ("seconds", "forwards", "peak_mib")
-LOWER = frozenset({"mass on sinks", "sufficiency"})
+LOWER = frozenset({"mass on sinks", "mass on route", "mass on hub", "sufficiency"})
 """Measures of which less is better."""
 
 
