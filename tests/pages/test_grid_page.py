@@ -149,6 +149,8 @@ def test_the_table_is_the_summary(browser: Any, path: Path, summary: dict[str, A
         assert page.locator(".prediction").inner_text() == told
         ahead = [f"{one['method']} ({one['cost']:.2g}×)" for one in summary["ahead_of_all"]]
         assert ahead and page.locator(".ahead strong").inner_text() == ", ".join(ahead)
+        sentence = summary["recommendation"]
+        assert sentence.startswith("Use ") and page.locator(".recommendation").inner_text() == sentence
         found = rows(page)
         wanted = means(summary, "blank-out")
         assert [row[0] for row in found] == sorted(NAMES, key=lambda name: (wanted[name] is None, -(wanted[name] or 0)))

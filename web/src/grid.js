@@ -285,6 +285,7 @@ function headOf(grid, theme) {
       `${data ? `${data}: ` : ""}${size.join(", ")}. ${explained ? `What is explained is ${explained}. ` : ""}`,
       out.join(" "),
     ),
+    grid.recommendation ? el("p", { class: "recommendation" }, grid.recommendation) : "",
     aheadOf(grid),
     namesSection(grid),
   ];

@@ -254,6 +254,7 @@ export interface Provenance {
 /** The summary of a grid, as attnflow.evaluate writes it. */
 export interface GridSummary {
   samples: number;
+  recommendation: string | null;
   methods: { name: string; kind: string; cost: number | null; [field: string]: any }[];
   metrics: { name: string; better: string }[];
   cells: GridCell[];

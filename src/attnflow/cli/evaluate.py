@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,7 +133,27 @@ def evaluate(
     if as_json:
         print(json.dumps(result.to_dict()))
     else:
-        Console().print(*tables(result, save="--output"), sep="\n\n")
+        Console().print(*tables(result, save="--output", use=lambda method: show_command(method, model)), sep="\n\n")
+
+
+def show_command(method: Mapping[str, Any], model: str | None = None) -> str:
+    """The command that shows a text by a method of the grid.
+
+    >>> show_command({"edges": "alti", "normalize": "rows", "propagation": "rollout", "receptive_field": None}, "m")
+    'attnflow show TEXT -m m --method rollout --edges alti --normalize rows'
+    """
+    words = ["attnflow", "show", "TEXT", *([] if model is None else ["-m", model])]
+    way, edges = method["propagation"], method["edges"]
+    if way == "columns":  # every position stands for its own token
+        words += ["--method", "gather", "--residual", "1"]
+    else:
+        words += ["--method", way]
+    if edges != "mean":
+        words += ["--edges", edges]
+        words += ["--normalize", method["normalize"]] if way not in ("answer_rows", "gather", "columns") else []
+    if method["receptive_field"] is not None:
+        words += ["--receptive-field", method["receptive_field"]]
+    return shlex.join(words)
 
 
 def _refuse(options: set[str], why: str) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console, Group
 from attnflow.errors import InputError
 from attnflow.evaluate import evaluation_files, ranking
 from attnflow.evaluate.evaluation_tables import tables
+from attnflow.evaluate.recommend import Recommendation, recommend, table_of
 from attnflow.evaluate.statistics import Floats, Interval, effect, holm, intervals, rank_correlations, wilcoxon
 
 if TYPE_CHECKING:
@@ -99,6 +100,34 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     resamples: int = 2000
     seed: int = 0
+
+    @property
+    def recommendation(self) -> str | None:
+        """Which method to use on these texts, or why nobody can tell, in one sentence; see `attnflow.evaluate.recommend`.
+
+        None of an evaluation of layers, and of a grid without deletion and blank-out, or without methods or baselines.
+        """
+        return None if self._recommendation is None else self._recommendation.sentence
+
+    @cached_property
+    def _recommendation(self) -> Recommendation | None:
+        if self.layers:
+            return None
+        needs_scipy()
+        seconds, costs = (
+            np.array([np.nan if (x := _over_samples(np.median, own)) is None else x for own in table.T])
+            for table in self._times
+        )
+        draws = {"resamples": self.resamples, "seed": self.seed}
+        table = table_of(self.methods, self.metrics, self.values, seconds, costs, **draws)
+        return None if table is None else recommend(table)
+
+    @property
+    def _times(self) -> tuple[Floats, Floats]:
+        """Seconds and passes of the model, ``[sample, method]``, NaN where they were not measured."""
+        unknown = np.full(self.values.shape[:2], np.nan)
+        seconds = unknown if self.seconds is None else self.seconds
+        return seconds, unknown if self.pass_seconds is None else seconds / self.pass_seconds[:, None]
 
     @property
     def samples(self) -> int:
@@ -235,9 +264,7 @@ class Evaluation:
             }
             for c in self.comparisons
         ]  # fmt: skip
-        unknown = np.full(self.values.shape[:2], np.nan)
-        seconds = unknown if self.seconds is None else self.seconds
-        costs = unknown if self.pass_seconds is None else seconds / self.pass_seconds[:, None]
+        seconds, costs = self._times
         methods = [
             {**method, "seconds": _over_samples(np.median, own), "cost": _over_samples(np.median, cost)}
             for method, own, cost in zip(self.methods, seconds.T, costs.T, strict=True)
@@ -255,7 +282,8 @@ class Evaluation:
             for level, table in self.sanity.items()
         }
         plain: dict[str, Any] = _rounded({
-            "samples": self.samples, "methods": methods,
+            "samples": self.samples, "recommendation": self.recommendation,
+            "recommended": self._recommendation and self._recommendation.method, "methods": methods,
             "metrics": [{"name": name, "better": way} for name, way in self.metrics.items()],
             "cells": cells, "tests": tests, "ahead": ahead, "needed": ranking.needed(self.methods),
             "ahead_of_all": ranking.ahead_of_all(ahead, methods),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,19 @@ SHOWN = ("comprehensiveness", "sufficiency", "aopc", "log-odds")
 Entry = Mapping[str, Any]
 
 
-def tables(evaluation: Evaluation, save: str = "save(folder)") -> Iterator[Table | Text]:
-    """save: what writes all of it, as the reader calls it."""
+def tables(
+    evaluation: Evaluation, save: str = "save(folder)", use: Callable[[Entry], str] | None = None
+) -> Iterator[Table | Text]:
+    """save: what writes all of it, as the reader calls it. use: the same for a method that is recommended."""
     yield from _of_layers(evaluation) if evaluation.layers else _of_grid(evaluation.summary)
-    yield Text("\n".join(remarks(evaluation, save)))
+    yield Text("\n".join(remarks(evaluation, save, use)))
 
 
-def remarks(evaluation: Evaluation, save: str = "save(folder)") -> Iterator[str]:
-    """What a reader of the tables must know: how good the model is, who is ahead, by which tests, what was left out."""
+def remarks(
+    evaluation: Evaluation, save: str = "save(folder)", use: Callable[[Entry], str] | None = None
+) -> Iterator[str]:
+    """What a reader of the tables must know: how good the model is, who is ahead, by which tests, what was left out; and
+    last of a grid, which method to use."""
     if evaluation.accuracy is not None:
         yield f"accuracy {evaluation.accuracy:.3f} on these texts"
     if not evaluation.layers:
@@ -42,6 +47,11 @@ def remarks(evaluation: Evaluation, save: str = "save(folder)") -> Iterator[str]
     else:
         yield from _without_value(evaluation.summary)
         yield "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
+        if evaluation.recommendation is not None:
+            methods = {method["name"]: method for method in evaluation.methods}
+            method = methods.get(evaluation.summary["recommended"])
+            call = "" if use is None or method is None else f"; {use(method)}"
+            yield evaluation.recommendation.removesuffix(".") + f"{call}."
 
 
 def _table(title: str, *heads: str) -> Table:

@@ -1,0 +1,321 @@
+"""One sentence at the end of a grid: which method to use on these texts, or why nobody can tell.
+
+A method is chosen on one half of the texts (even numbers) and tested on the other (odd), so that none wins by being one of
+many. It must be ahead of the paper's raw attention, rollout and flow and of chance and the position of a token, and behind
+none of them by another metric. All functions are pure: values in, a sentence out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnflow.evaluate.ranking import ranked
+from attnflow.evaluate.statistics import SIGNIFICANT, Floats, Interval, effect, holm, intervals, wilcoxon
+
+POWER = 0.8
+"""How surely as many texts as we ask for would show the difference that was seen."""
+
+MEDIUM = 0.3
+"""A rank-biserial correlation that is worth having. Fewer texts than would show it do not show that there is none."""
+
+MOST = 100_000
+"""More texts than this are no advice: the difference is as good as none."""
+
+POSITIONS = ("first", "last")
+"""Baselines that know the position of a token alone."""
+
+CANDIDATES = ("paper", "edges")
+"""The kinds of methods that are recommended. Importances judge them; one that is further ahead is named."""
+
+Method = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """sentence: what to do. method: the name of the one to use, None where there is none."""
+
+    sentence: str
+    method: str | None = None
+
+
+@dataclass(frozen=True)
+class Duel:
+    """The tested method against a rival by one metric: the differences are positive where it is better.
+
+    p: after Holm's correction for all of its rivals.
+    """
+
+    rival: int
+    n: int
+    difference: Interval | None
+    effect: float | None
+    p: float | None
+
+    @property
+    def won(self) -> bool:
+        return self.leads and self.p is not None and self.p < SIGNIFICANT
+
+    @property
+    def lost(self) -> bool:
+        return not self.leads and self.p is not None and self.p < SIGNIFICANT
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is better by its mean and by its ranks, significantly or not."""
+        return bool(self.effect and self.effect > 0 and self.difference and self.difference.mean > 0)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a grid measured, turned so that more is better in every metric: ``better[metric][sample, method]``.
+
+    seconds: of each method; NaN where nobody knows. cost: the same in passes of the model.
+    """
+
+    methods: Sequence[Method]
+    better: Mapping[str, Floats]
+    seconds: Floats
+    cost: Floats
+    resamples: int = 2000
+    seed: int = 0
+
+    @property
+    def main(self) -> str:
+        """The metric that decides: comprehensiveness under the first deletion, or the correlation with blank-out."""
+        return next(iter(self.better))
+
+    def numbers(self, *kinds: str) -> list[int]:
+        return [m for m, method in enumerate(self.methods) if method["kind"] in kinds]
+
+    def name(self, method: int) -> str:
+        return str(self.methods[method]["name"])
+
+    def rivals(self, method: int) -> list[int]:
+        return [m for m in self.numbers("paper", "baseline") if m != method]
+
+    def duels(self, method: int, rivals: Sequence[int], metric: str, half: slice) -> list[Duel]:
+        own = self.better[metric][half]
+        columns = own[:, [method]] - own[:, list(rivals)]  # [sample, rival]
+        means = intervals(columns, self.resamples, self.seed)
+        adjusted = holm([wilcoxon(column) for column in columns.T])
+        return [
+            Duel(rival, int(np.isfinite(column).sum()), mean, effect(column), p)
+            for rival, column, mean, p in zip(rivals, columns.T, means, adjusted, strict=True)
+        ]
+
+
+CHOOSING, TESTING = slice(0, None, 2), slice(1, None, 2)
+
+
+def table_of(
+    methods: Sequence[Method], metrics: Mapping[str, str], values: Floats, seconds: Floats, cost: Floats, **draws: int
+) -> Table | None:
+    """The metrics that decide, of an evaluation's ``values[sample, method, metric]``; None where it has none of
+    them, or no methods to choose from, or no baselines.
+
+    Comprehensiveness and sufficiency are those of the first deletion that was measured.
+    """
+    names = list(metrics)
+    wanted = [
+        next((name for name in names if name.startswith(f"{kind} (")), None)
+        for kind in ("comprehensiveness", "sufficiency")
+    ]
+    used = [name for name in (*wanted, "blank-out") if name in names]
+    kinds = {method["kind"] for method in methods}
+    if not used or used[0] == wanted[1] or "baseline" not in kinds or not kinds & set(CANDIDATES):
+        return None
+    sign = {"higher": 1.0, "lower": -1.0}
+    better = {name: sign[metrics[name]] * values[:, :, names.index(name)] for name in used}
+    return Table(methods, better, seconds, cost, **draws)
+
+
+def recommend(table: Table) -> Recommendation:
+    """Choose on one half, test on the other, and say what came out."""
+    texts = len(table.better[table.main][TESTING])
+    candidates = table.numbers(*CANDIDATES)
+    least = least_texts(len(table.rivals(candidates[0])))
+    if texts < least:
+        return Recommendation(
+            f"Too few texts to decide: {_texts(texts)} held out, and at least {least} are needed for any difference to be "
+            f"significant; give {2 * least} in all."
+        )
+    return _tested(table, chosen(table, candidates), texts)
+
+
+def chosen(table: Table, candidates: Sequence[int]) -> int:
+    """The best candidate on the half of the texts that chooses.
+
+    First those that win against most rivals by the metric that decides, then those that lose to none by another, then those
+    that lead most rivals; among them the best mean rank over metrics, and of equal ones the fastest.
+    """
+    placed = np.stack([_mean_ranks(own[CHOOSING]) for own in table.better.values()])
+    there = np.isfinite(placed)
+    rank = np.where(there, placed, 0).sum(0) / np.where(there.any(0), there.sum(0), np.nan)
+    others = [metric for metric in table.better if metric != table.main]
+
+    def key(method: int) -> tuple[float, ...]:
+        rivals = table.rivals(method)
+        duels = table.duels(method, rivals, table.main, CHOOSING)
+        lost = any(duel.lost for metric in others for duel in table.duels(method, rivals, metric, CHOOSING))
+        counts = sum(not duel.won for duel in duels), lost, sum(not duel.leads for duel in duels)
+        return *counts, *(float(np.nan_to_num(x, nan=np.inf)) for x in (rank[method], table.seconds[method]))
+
+    return min(candidates, key=key)
+
+
+def _mean_ranks(better: Floats) -> Floats:
+    placed = ranked(better)
+    return placed.mean(0) if len(placed) else np.full(better.shape[1], np.nan)
+
+
+def _tested(table: Table, method: int, texts: int) -> Recommendation:
+    duels = table.duels(method, table.rivals(method), table.main, TESTING)
+    open_duels = [duel for duel in duels if not duel.won]
+    baselines = table.numbers("baseline")
+    enough = texts_for(MEDIUM, len(duels)) or 0
+    unbeaten = [duel for duel in open_duels if duel.rival in baselines and (texts >= enough or not duel.leads)]
+    if unbeaten:
+        return Recommendation(_nothing_ahead(table, unbeaten, texts, enough))
+    of_paper = table.methods[method]["kind"] == "paper"
+    level = [duel for duel in open_duels if duel.rival not in baselines and not duel.leads]
+    if level and not of_paper:  # one of the paper's methods is as good: is it good enough?
+        return _tested(table, min(level, key=lambda duel: duel.effect or 0.0).rival, texts)
+    # which of the paper's own methods is the best need not be settled to use one of them
+    short = [duel for duel in open_duels if duel.leads and (duel.rival in baselines or not of_paper)]
+    if short:
+        return Recommendation(_too_few(table, method, short, texts))
+    losses = [
+        (metric, duel)
+        for metric in table.better
+        if metric != table.main
+        for duel in table.duels(method, table.rivals(method), metric, TESTING)
+        if duel.lost
+    ]
+    if losses:
+        return Recommendation(_divided(table, method, duels, losses[0]))
+    return Recommendation(_use(table, method, duels, texts), table.name(method))
+
+
+def _use(table: Table, method: int, duels: Sequence[Duel], texts: int) -> str:
+    beaten = [duel for duel in duels if duel.won]
+    closest = min(beaten, key=lambda duel: _mean(duel))
+    names = [_rival(table, duel.rival) for duel in duels if duel.won]
+    equal = [table.name(duel.rival) for duel in duels if not duel.won]
+    cost = table.cost[method]
+    passes = "" if not np.isfinite(cost) else f", at {cost:.2g} forward and backward passes"
+    others = f", and {_listed(equal)} {'are' if len(equal) > 1 else 'is'} not behind it" if equal else ""
+    better = _further(table, method)
+    return (
+        f"Use {table.name(method)} for this model: on {_texts(texts)} held out it is ahead of "
+        f"{_listed(list(dict.fromkeys(names)))} ({_metric(table.main)} {_interval(closest)} against "
+        f"{table.name(closest.rival)}, p {_p(closest)}){others}{passes}{better}."
+    )
+
+
+def _further(table: Table, method: int) -> str:
+    """The importance that is furthest ahead of a method, if any is."""
+    others = [m for m in table.numbers("importance") if np.isfinite(table.better[table.main][:, m]).any()]
+    lost = [duel for duel in table.duels(method, others, table.main, TESTING) if duel.lost] if others else []
+    if not lost:
+        return ""
+    best = min(lost, key=lambda duel: _mean(duel))
+    cost = table.cost[best.rival]
+    passes = f" at {cost:.2g} passes" if np.isfinite(cost) else ""
+    return f"; {table.name(best.rival)} is further ahead by {-_mean(best):.3f}{passes}"
+
+
+def _nothing_ahead(table: Table, unbeaten: Sequence[Duel], texts: int, enough: int) -> str:
+    """enough: so many texts show that there is nothing; fewer do where a baseline is significantly better."""
+    lost = [duel for duel in unbeaten if duel.lost]
+    settled = texts >= enough or bool(lost)
+    names = {table.name(duel.rival) for duel in (lost if lost and texts < enough else unbeaten)}
+    parts = {"chance": "random" in names, "the position of a token": bool(names & set(POSITIONS))}
+    what = " or ".join(name for name, unsettled in parts.items() if unsettled)
+    if settled:
+        return f"No method is ahead of {what} on these texts: do not rank tokens by any of them."
+    return (
+        f"Too few texts to decide: on {_texts(texts)} held out no method is ahead of {what}, and {enough} would show a "
+        f"difference of medium size; give {2 * enough} in all."
+    )
+
+
+def _too_few(table: Table, method: int, short: Sequence[Duel], texts: int) -> str:
+    """Which difference is open, and how many texts would settle it."""
+    weakest = min(short, key=lambda duel: duel.effect or 0.0)
+    count = texts_for(weakest.effect or 0.0, len(table.rivals(method)))
+    seen = f"{table.name(method)} against {table.name(weakest.rival)}, {_metric(table.main)} {_interval(weakest)}"
+    if count is None or count > MOST:
+        return f"Too few texts to decide: {_texts(texts)} held out, and hardly any difference to be seen ({seen})."
+    needed = max(count, texts + 1)
+    return (
+        f"Too few texts to decide: {_texts(texts)} held out, and about {needed:,} are needed for the difference seen "
+        f"({seen}); give {2 * needed:,} in all."
+    )
+
+
+def _divided(table: Table, method: int, duels: Sequence[Duel], loss: tuple[str, Duel]) -> str:
+    metric, duel = loss
+    closest = min(duels, key=lambda one: _mean(one))
+    return (
+        f"No method is ahead by every metric: {table.name(method)} is ahead of all others by {_metric(table.main)} "
+        f"({_interval(closest)}) and behind {table.name(duel.rival)} by {_metric(metric)} ({_interval(duel)})."
+    )
+
+
+def least_texts(rivals: int) -> int:
+    """With how many texts a method could be significantly ahead of so many rivals: if all agree, p is 2·2⁻ⁿ, times rivals.
+
+    >>> least_texts(6)
+    8
+    """
+    return int(np.ceil(np.log2(2 * max(rivals, 1) / SIGNIFICANT)))
+
+
+def texts_for(size: float, rivals: int) -> int | None:
+    """How many texts Wilcoxon's test needs for an effect of this size, by Noether (1987): ``4 (z_α + z_β)² / (3 r²)``.
+
+    size: the matched-pairs rank-biserial correlation r, which is ``2 P(d + d' > 0) - 1``. α is the level after Holm's first
+    step. None where there is no effect.
+
+    >>> texts_for(0.5, 6), texts_for(0.25, 6), texts_for(0.0, 6)
+    (65, 259, None)
+    """
+    from scipy import stats
+
+    if size <= 0:
+        return None
+    z = stats.norm.isf(SIGNIFICANT / (2 * max(rivals, 1))) + stats.norm.ppf(POWER)
+    return int(np.ceil(4 * z**2 / (3 * size**2)))
+
+
+def _mean(duel: Duel) -> float:
+    return 0.0 if duel.difference is None else duel.difference.mean
+
+
+def _interval(duel: Duel) -> str:
+    return "0" if duel.difference is None else str(duel.difference)
+
+
+def _p(duel: Duel) -> str:
+    return "< 0.001" if duel.p is None or duel.p < 0.001 else f"= {duel.p:.3f}"
+
+
+def _metric(name: str) -> str:
+    return "the rank correlation with blank-out" if name == "blank-out" else name
+
+
+def _rival(table: Table, method: int) -> str:
+    name = table.name(method)
+    return "position" if name in POSITIONS else "chance" if name == "random" else name
+
+
+def _texts(count: int) -> str:
+    return f"{count:,} {'text' if count == 1 else 'texts'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
