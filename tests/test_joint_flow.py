@@ -18,6 +18,7 @@ from benchmarks.joint_flow import published
 from helpers.families import attention
 
 torch = pytest.importorskip("torch", reason="tensors need torch")
+transformers = pytest.importorskip("transformers", reason="models need transformers")
 Floats = NDArray[np.float64]
 
 
@@ -257,6 +258,15 @@ def test_infinitely_wide_edges_limit_nothing_and_cost_next_to_nothing() -> None:
     np.testing.assert_allclose(even, 0.5, atol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_widths_of_very_different_sizes(seed: int) -> None:
+    """What is below 1e-15 of the whole counts as nothing; all else keeps its proof."""
+    rng = np.random.default_rng(seed)
+    shares, gaps = joint_flow_and_gaps(10.0 ** rng.uniform(-200, 200, (5, 6, 6)), layers=-1)
+    np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-12)
+    assert (gaps < 1e-9).all()
+
+
 def test_selection_batches_and_tensors() -> None:
     A = attention(np.random.default_rng(6), 3, 5)
     everything = af.joint_flow(A)
@@ -310,6 +320,20 @@ def test_a_trace_has_it_with_its_certificate() -> None:
     one = trace.single_head(1, 0, "joint_flow").values
     graph = np.stack([trace.graph()[0], 0.5 * trace.weights[1][0].numpy() + 0.5 * np.eye(7)])
     np.testing.assert_allclose(one, af.joint_flow(graph, 0, -1), atol=1e-6)
+
+
+def test_source_and_target_of_an_encoder_decoder() -> None:
+    """What is carried along is infinitely wide: the source while the decoder runs, and the target while the encoder does."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0, initializer_factor=3.0
+    )  # fmt: skip
+    model = af.wrap(transformers.T5ForConditionalGeneration(config).eval())
+    inputs = {"input_ids": torch.arange(1, 5)[None], "decoder_input_ids": torch.arange(3, 6)[None]}
+    result = model.trace(inputs).joint_flow("all")
+    np.testing.assert_allclose(result.values.sum(-1), 1, atol=1e-9)
+    assert result.provenance["certificate"]["gap"] < 1e-9
+    assert (result.values[:, 0, 5:] == 0).all() and (result.values[-1, -1] > 0).all()
 
 
 def test_a_trace_says_where_the_query_is_forgotten() -> None:
