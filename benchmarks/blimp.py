@@ -8,15 +8,15 @@ from pathlib import Path
 
 from attnflow import markdown
 from attnflow.errors import InputError
-from attnflow.evaluate.correlation import VIEWS
 from attnflow.evaluate.statistics import Interval
+from benchmarks.encoder_methods import VIEWS
 from benchmarks.evidence import Summary, of_dict
 
 BLIMP = "blimp.json"
 RIGHT, WRONG = "agreement", "mistakes"
 ABOVE = {RIGHT: "subject above attractor", WRONG: "attractor above subject"}
 OTHERS = (
-    "answer rows", "answer · rollout", "answer · input", "answer · columns", "answer · gather",
+    "answer rows", "answer · rollout", "answer · flow", "answer · input", "answer · columns", "answer · gather",
     "attention-gradient · columns", "attention-gradient · gather", "raw, mean of layers", "blank-out, signed", "gradient",
     "gradient × input, signed", "integrated gradients, signed", "usual position", "first", "last", "random",
 )  # fmt: skip

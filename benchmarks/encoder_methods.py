@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.edges.weights import inside
-from attnflow.evaluate.correlation import VIEWS
 from attnflow.importance.question import Question
 from benchmarks.result_lines import Meter
 
@@ -26,6 +25,8 @@ Floats = NDArray[np.float64]
 Reader = Callable[[Any], Floats]
 
 BASELINES = ("first", "last", "random")
+VIEWS = ("raw", "rollout", "flow", "joint flow")
+"""Of attention, at every layer."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def families(model: Model, question: Question) -> tuple[Family, ...]:
                 "answer · columns": lambda trace: _row(trace.gather(1.0)),
                 "answer · gather": lambda trace: _row(trace.gather()),
                 "answer · rollout": lambda trace: _row(trace.rollout(query=query, layer=-1)),
+                "answer · flow": lambda trace: _row(trace.flow(query=query, layer=-1)),
                 "answer · input": lambda trace: np.maximum(_input(trace), 0),
                 "answer · input, signed": _input,
             },
@@ -109,7 +111,7 @@ def families(model: Model, question: Question) -> tuple[Family, ...]:
 
 
 def attention_readers(query: int, layers: range) -> dict[str, Reader]:
-    """Raw attention, rollout and flow of a query at every layer, L1 the lowest, and the mean of raw attention over all."""
+    """The views of attention at every layer, L1 the lowest, for a query; and the mean of raw attention over all layers."""
     readers: dict[str, Reader] = {
         f"{view} L{layer + 1}": partial(_attention, view=view, query=query, layer=layer)
         for view in VIEWS
@@ -124,7 +126,7 @@ def sizes_and_signs(name: str) -> dict[str, Reader]:
 
 
 def _attention(trace: Trace, view: str, query: int, layer: int) -> Floats:
-    return _row(getattr(trace, view)(query=query, layer=layer))
+    return _row(getattr(trace, view.replace(" ", "_"))(query=query, layer=layer))
 
 
 def _row(result: Any) -> Floats:

@@ -26,7 +26,6 @@ import typer
 from attnflow.capture.silence import silence
 from attnflow.cli.options import progress
 from attnflow.errors import AttentionWarning, InputError
-from attnflow.evaluate.correlation import VIEWS
 from attnflow.importance.question import Question, questions
 from attnflow.paper.pronoun_data import PronounExample, read_winobias, read_winogender
 from attnflow.paper.pronouns import check_masked_lm, prepared_of
@@ -34,7 +33,7 @@ from attnflow.paper.sst2 import LABELS
 from attnflow.texts.strict import read_rows
 from benchmarks.answer_metrics import precision
 from benchmarks.command import run_command
-from benchmarks.encoder_methods import Explained, Floats, explanations
+from benchmarks.encoder_methods import VIEWS, Explained, Floats, explanations
 from benchmarks.result_lines import HALVES, ResultFile, check_half
 from benchmarks.word_truth import WordTruth, by_word, words_of
 

@@ -16,7 +16,7 @@ from attnflow.evaluate.deletion import curves, metrics, orders
 from attnflow.importance.question import questions
 from benchmarks import encoder_tasks
 from benchmarks.command import run_command
-from benchmarks.encoder_methods import explanations
+from benchmarks.encoder_methods import VIEWS, explanations
 from benchmarks.encoder_tasks import agreement_cases, prefixes, pronoun_cases, referent_measures, word_cases
 from benchmarks.evidence import read_results, summaries
 from benchmarks.result_lines import Meter, ResultFile, seeds_of
@@ -95,9 +95,9 @@ def test_methods_are_what_the_package_says_and_cost_what_they_run(embedded: af.M
     (question,) = questions(embedded, [text], [None], False)
     every = {one.method: one for one in explanations(embedded, question, 3)}
     trace = embedded.trace(text)
-    for view in ("raw", "rollout", "flow"):
+    for view in ("raw", "rollout", "flow", "joint flow"):
         for layer in range(6):
-            expected = getattr(trace, view)(layer=layer).values[0, 0]
+            expected = getattr(trace, view.replace(" ", "_"))(layer=layer).values[0, 0]
             np.testing.assert_allclose(every[f"{view} L{layer + 1}"].scores, expected, atol=1e-6)
     rows = embedded.trace(text, edges="answer").answer_rows().values[0, 0]
     np.testing.assert_allclose(every["answer rows"].scores, rows, atol=1e-6)
@@ -129,7 +129,7 @@ def test_a_run_is_resumable(embedded: af.Model, table: Path, tmp_path: Path, mon
     some = tmp_path / "last.jsonl"
     assert run(monkeypatch, *words[:-1], str(some), "--last", "--skip", "first") == 0
     rows = {row["method"] for row in read_results([some])}
-    lower = {f"{view} L{layer}" for view in ("raw", "rollout", "flow") for layer in range(1, 6)}
+    lower = {f"{view} L{layer}" for view in VIEWS for layer in range(1, 6)}
     assert set(summary.costs) - rows == {*lower, "first"}, "the layers below the last, and what was left out"
     assert (summary.model, summary.task, summary.cases) == ("verb-number", "agreement", 2)
     assert summary.measures["subject above attractor"]["first"].mean == 1.0
