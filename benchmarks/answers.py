@@ -72,16 +72,27 @@ def puzzle_item(half: str, case: Case) -> Item:
     return Item(case.kind, half, case.seed, case.ids, case.answer, case.units, measures)
 
 
-def passage_item(model: Model, half: str, passage: ablation.Passage) -> Item:
+def passage_item(model: Model, half: str, passage: ablation.Passage, deletions: bool = True) -> Item:
+    """deletions: whether measures that take passes of their own are taken too, a dozen for each method."""
+
     def measures(scores: Scores) -> dict[str, float]:
-        result = ablation.sentence_measures(passage, scores.units) | deletion_measures(model, passage, scores)
+        result = ablation.sentence_measures(passage, scores.units)
+        if deletions:
+            result |= deletion_measures(model, passage, scores)
         return result if scores.tokens is None else {**result, SINKS: mass(scores.tokens, passage.sinks)}
 
     return Item(ablation.TASK, half, passage.seed, passage.ids, passage.answer, passage.units, measures)
 
 
 def items(
-    model: Model, task: str, half: str, count: int, data: Path | None, cache: Path | None, part: Part
+    model: Model,
+    task: str,
+    half: str,
+    count: int,
+    data: Path | None,
+    cache: Path | None,
+    part: Part,
+    deletions: bool = True,
 ) -> Iterator[Item]:
     """The cases of one half of a task; says how many the model solves."""
     if task != ablation.TASK:
@@ -98,7 +109,7 @@ def items(
         if passage is None:
             progress(f"{task}, {half}: the answer of seed {seed} is too short")
         else:
-            yield passage_item(model, half, passage)
+            yield passage_item(model, half, passage, deletions)
 
 
 def rivals(weights: Path | None = None) -> dict[str, Method]:
@@ -220,6 +231,10 @@ def main(
     ] = "0/1",
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps cases and the truth of passages.")] = None,
     build: Annotated[bool, typer.Option(help="Build the cases alone, and say how many the model solves.")] = False,
+    deletions: Annotated[
+        bool,
+        typer.Option(help="Of passages, also what takes a dozen passes a method: drops, (soft) comprehensiveness."),
+    ] = True,
     weights: Annotated[Path | None, typer.Option(help="Trained weights of the rival AT2 for this model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:

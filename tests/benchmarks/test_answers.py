@@ -67,6 +67,9 @@ def test_measures_of_an_item_are_those_of_its_task(decoder: af.Model) -> None:
         *measured
     }
     assert {"π-Soft-NC", "π-Soft-NS", "mass on sinks"} < {*measured}
+    quick = passage_item(decoder, "seen", passage(decoder), deletions=False).measures(scores)
+    assert quick == {name: measured[name] for name in quick} and {"LDS", "mass on sinks"} < {*quick}
+    assert not {"drop of top 1", "comprehensiveness", "π-Soft-NC"} & {*quick}
     alone = item.measures(Scores(None, scores.units))
     assert alone["LDS"] == measured["LDS"] and not {"comprehensiveness", "mass on sinks"} & {*alone}
 
