@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +105,17 @@ def test_a_rival_scores_and_leaves_the_model_as_it_was(name: str, decoder: af.Mo
         assert state(decoder) == before
         np.testing.assert_array_equal(rival(decoder, *arguments), scores)
     np.testing.assert_array_equal(decoder.answer(ids, answer=answer).sources().values, rows)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("name", sorted({*RIVALS, *UNIT_RIVALS}))
+def test_a_rival_says_the_same_on_a_gpu(name: str, decoder: af.Model, case: Any) -> None:
+    need(package_of(name))
+    on_gpu = af.wrap(copy.deepcopy(decoder.model).cuda(), decoder.tokenizer)
+    for rival, arguments in ((RIVALS.get(name), case), (UNIT_RIVALS.get(name), (*case, UNITS))):
+        if rival is not None:
+            scores = rival(decoder, *arguments)
+            np.testing.assert_allclose(rival(on_gpu, *arguments), scores, atol=2e-3 * np.abs(scores).max())
 
 
 def test_a_model_comes_back_from_a_rival_that_fails(decoder: af.Model) -> None:
