@@ -18,7 +18,7 @@ from attnflow.selection import select_layers
 
 Floats = NDArray[np.float64]
 LARGEST_GAP = 1e-6
-AT_ONCE = 500_000  # edges of the problems that are solved together: some 100 MB
+AT_ONCE = 500_000  # edges of the problems that are solved together: some 130 MB
 
 
 def joint_flow(

@@ -53,8 +53,10 @@ def test_worth_counts_ties_and_how_far_queries_are_apart(tmp_path: Path) -> None
         "The sketch of those trucks\tis\tare",
     ]
     table.write_text("\n".join(["prefix\tgood\tbad", *lines]) + "\n")
-    rows = worth(af.load(), table, 2, "seen")
+    rows = worth(af.load(), table, 2, "seen", first=0)
     assert [row.texts for row in rows] == [2] * 9  # rows 0 and 2
+    (later, *_) = worth(af.load(), table, 2, "seen", first=1)
+    assert later.texts == 1  # row 2
     by_name = {(row.edges, row.method): row for row in rows}
     assert by_name["mean", "joint_flow"].ties == 0 and by_name["mean", "joint_flow"].apart < 0.001
     assert by_name["mean", "rollout"].apart > 0.02
