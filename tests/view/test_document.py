@@ -349,6 +349,19 @@ def test_a_page_knows_the_sinks_of_its_tokens_and_words() -> None:
     assert document.of_result(sunk.rollout())["units"]["subwords"]["sinks"] == []
 
 
+def test_a_document_says_why_its_rows_must_not_be_read() -> None:
+    model = af.load()
+    trace = model.trace("the key to the cabinets")
+    worth = [model.gradient("the key to the cabinets")]
+    whole = document.of_trace(trace, importance=worth)
+    results = [trace.raw(layer=-1), trace.rollout(layer=-1), trace.flow(layer=-1)]
+    assert whole["reliability"] == [note for result in results for note in result.reliability] != []
+    assert [one["reliability"] for one in whole["importance"]] == [list(result.reliability) for result in worth]
+    other = document.of_trace(trace, query=2, residual=0.99)["reliability"]
+    assert any("stays at the query 'key' itself" in note for note in other)
+    assert document.of_result(trace.flow())["reliability"] == list(trace.flow().reliability)
+
+
 @pytest.mark.parametrize("options", [{"residual": "measured"}, {"sinks": "residual"}])
 def test_what_a_page_cannot_compute_is_a_page_of_its_values(trace: Any, options: Any) -> None:
     result = trace.rollout(layer=-1, **options)
