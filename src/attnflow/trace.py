@@ -129,20 +129,23 @@ class Trace(Pass):
                 f"start={start} is above layer {min(layers)}: expected a layer at or below those explained"
             )
         first = self.ends[lowest - 1] + 1 if lowest else 0
+        ends = [self.ends[l] for l in layers]
+
+        def graphs(weights: Sequence[Tensor]) -> list[Tensor]:
+            return [replace(s, weights=w).graph(residual).double() for s, w in zip(steps, weights, strict=True)]
 
         def method(weights: Sequence[Tensor]) -> Floats:
-            matrices = [replace(s, weights=w).graph(residual).double() for s, w in zip(steps, weights, strict=True)]
-            return to_numpy(rollout_of(matrices, queries=rows, start=first, layers=[self.ends[l] for l in layers]))
+            return to_numpy(rollout_of(graphs(weights), queries=rows, start=first, layers=ends))
 
-        values = self._relative(method, steps, receptive_field)
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "start": start}
-        notes: list[Notes] = []
-        if receptive_field is None:
-            notes = self._row_notes("rollout", values[-1], layers, rows, sinks)
-            if others := self._witnesses(layers):
-                matrices = [step.graph(residual).double() for step in steps]
-                their = to_numpy(rollout_of(matrices, queries=others, start=first, layers=self.ends[layers[-1]]))[0]
-                notes = _with_mixed(notes, values[-1], rows, their, others, "rollout")
+        if receptive_field is not None:
+            return self._result("rollout", self._relative(method, steps, receptive_field), layers, rows, recipe, sinks)
+        matrices = graphs([step.weights for step in steps])
+        values = to_numpy(rollout_of(matrices, queries=rows, start=first, layers=ends))
+        notes = self._row_notes("rollout", values[-1], layers, rows, sinks)
+        if others := self._witnesses(layers):
+            their = to_numpy(rollout_of(matrices, queries=others, start=first, layers=ends[-1]))[0]
+            notes = _with_mixed(notes, values[-1], rows, their, others, "rollout")
         return self._result("rollout", values, layers, rows, recipe, sinks, notes=notes)
 
     def flow(
