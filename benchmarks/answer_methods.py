@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from attnflow.answer import Answer
-from attnflow.answer_rows import by_units, mean_shares, shares
+from attnflow.answer_rows import by_units, combined, mean_shares, shares
 from attnflow.capture.answer_pass import log_odds, log_probabilities
 from attnflow.capture.frozen import run_frozen
 from attnflow.capture.inputs import Encoded, labelled
@@ -22,7 +22,7 @@ from attnflow.importance.question import outputs
 from attnflow.result import TokenAttention
 from attnflow.trace import Trace
 from benchmarks.answer_metrics import unit_scores
-from benchmarks.fading import combined, fading
+from benchmarks.fading import fading_everywhere
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -179,20 +179,24 @@ def gradient_times_input(model: Model, ids: list[int], answer: list[int]) -> Flo
     return values
 
 
-def fades(every: bool) -> Method:
-    """`benchmarks.fading`, signed: what fading attention to a token takes from the answer."""
+def fading(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
+    """How fast the answer falls as attention of the positions that decide it fades, signed."""
+    tokens = model.answer(ids, answer=answer).sources(method="fading", signed=True).values[0, 0]
+    return Scores(tokens, by_units(tokens, units))
 
-    def method(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-        tokens = fading(model, ids, answer, every)
-        return Scores(tokens, by_units(tokens, units))
 
-    return method
+def everywhere(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
+    """The same of the attention of all positions."""
+    tokens = fading_everywhere(model, ids, answer)
+    return Scores(tokens, by_units(tokens, units))
 
 
 def rows_and_fading(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
     """What was read and what fading takes, added up on one scale, of tokens and of units."""
-    rows, faded = signed_rows(model, ids, answer).sum(0), fading(model, ids, answer)
-    return Scores(combined(rows, faded, [(i,) for i in range(len(ids))]), combined(rows, faded, units))
+    explained = model.answer(ids, answer=answer)
+    rows = signed_parts(explained).sum(0)
+    faded = explained.sources(method="fading", signed=True).values[0, 0]
+    return Scores(combined(rows, faded), combined(by_units(rows, units), by_units(faded, units)))
 
 
 def position(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
@@ -226,8 +230,8 @@ METHODS: dict[str, Method] = {
     "rollout without sinks": traced(None, lambda trace, rows: trace.rollout(rows, -1, sinks="residual")),
     "flow": traced(None, lambda trace, rows: trace.flow(rows, -1)),
     "gradient x input": of_tokens(gradient_times_input),
-    "fading": fades(False),
-    "fading everywhere": fades(True),
+    "fading": fading,
+    "fading everywhere": everywhere,
     "answer rows and fading": rows_and_fading,
     "position": position,
     "recency": recency,

@@ -358,6 +358,36 @@ def test_verified_values_are_told_from_estimated_ones() -> None:
     np.testing.assert_allclose(everything.values[0, 0], exact, atol=1e-6)
 
 
+def test_fading_is_of_the_span_and_its_units() -> None:
+    a = answer()
+    slopes = a.sources(method="fading", signed=True)
+    assert slopes.provenance["values"] == "slopes of log p" and slopes.row().min() < 0 < slopes.row().max()
+    parts = [a.sources((t, t + 1), method="fading", signed=True).row() for t in range(len(a.ids))]
+    np.testing.assert_allclose(np.sum(parts, 0), slopes.row(), atol=1e-6)
+    units = a.prompt.units("sentence")
+    merged = a.sources(unit="sentence", method="fading", signed=True)
+    np.testing.assert_allclose(merged.row(), by_units(slopes.row(), units.groups), atol=1e-9)
+    cut = a.sources(unit="sentence", method="fading")
+    assert cut.row().sum() + cut.provenance["outside"] == pytest.approx(1) and cut.row().min() >= 0
+
+
+def test_combined_puts_what_was_read_and_fading_on_one_scale() -> None:
+    a = answer()
+    groups = a.prompt.units("sentence").groups
+    groups = [*groups, [i for i in range(len(a.prompt.ids)) if not any(i in group for group in groups)]]
+    rows = np.array(a.sources(signed=True).row(), np.float64)
+    rows[0] = 0  # attention goes there that has nowhere to go
+    read, faded = (by_units(x, groups) for x in (rows, a.sources(method="fading", signed=True).row()))
+    size = [float(np.sqrt(np.mean(x**2))) for x in (read, faded)]
+    expected = read / size[0] + 0.5 * faded / size[1]
+    result = a.sources(unit="sentence", method="combined", signed=True)
+    np.testing.assert_allclose(result.row(), expected[:-1], atol=1e-6)
+    assert result.provenance["values"] == "relative"
+    order = np.argsort(-expected[:-1], kind="stable")
+    verified = a.sources(unit="sentence", method="combined", verify=1)
+    assert verified.parts[order[0]] == "verified" and verified.parts.count("verified") == 1
+
+
 @pytest.mark.parametrize("method", ["raw", "rollout", "flow"])
 def test_methods_of_the_graph_are_means_over_the_span(method: str) -> None:
     a = answer()
@@ -565,7 +595,7 @@ def test_several_spans_of_one_text() -> None:
         (lambda m: m.answer("the key " * 200), "tokens and the model takes 256"),
         (lambda m: m.answer([1, 2], documents={"a": "b"}), "this prompt is made of tokens"),
         (lambda m: m.answer([{"role": "user", "content": "hi"}]), "chat template"),
-        (lambda m: answer().sources(method="alti"), "method='alti': expected one of 'answer_rows', 'raw'"),
+        (lambda m: answer().sources(method="alti"), "method='alti': expected one of 'answer_rows', 'fading'"),
         (lambda m: answer().sources(method="raw", signed=True), "attention has no sign"),
         (lambda m: answer().sources(unit="line"), "expected one of token, word, sentence"),
         (lambda m: answer().sources(unit="document"), "the prompt has no documents"),
@@ -586,7 +616,7 @@ def test_several_spans_of_one_text() -> None:
         (lambda m: answer().sources(verify=""), "verify='': expected an int of at least 0"),
         (lambda m: answer().sources(verify=np.ones(2)), "expected an int of at least 0"),
         (lambda m: answer().sources(unit=np.array([["token"]])), "expected one of token, word, sentence"),
-        (lambda m: answer().sources(method=np.array([["raw"]])), "expected one of 'answer_rows', 'raw'"),
+        (lambda m: answer().sources(method=np.array([["raw"]])), "expected one of 'answer_rows', 'fading'"),
         (lambda m: answer().save(7), "path is a int: expected the name of a file"),
         (lambda m: answer().show(file="answer.txt"), "file is a str: expected an open file"),
         (lambda m: answer().bottleneck(99), "none has the number 99"),

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from attnflow.answer_paths import Bottleneck, Path, Paths, named
-from attnflow.answer_rows import Units, by_units, mean_shares, passed_on, shares
+from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
 from attnflow.capture.encode import decoder_start
 from attnflow.capture.generate import Progress, Written
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 METHOD = "answer_rows"
-METHODS = (METHOD, "raw", "rollout", "flow", "gather", "columns")
+FADING, COMBINED = "fading", "combined"
+METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow", "gather", "columns")
 
-SHARES, LOG_ODDS, FALLS = "shares", "log-odds", "falls of log p"
+SHARES, LOG_ODDS, FALLS, SLOPES, RELATIVE = "shares", "log-odds", "falls of log p", "slopes of log p", "relative"
 """What the numbers of a result are: its ``provenance["values"]``."""
 
 GRAPH_TOKENS = 4096
@@ -83,6 +84,10 @@ class Answer:
     @cached_property
     def _pass(self) -> AnswerPass:
         return run_answer(self.model, self.prompt.ids, self.writing)
+
+    @cached_property
+    def _fading_pass(self) -> AnswerPass:
+        return run_answer(self.model, self.prompt.ids, self.writing, freeze=False)
 
     @cached_property
     def log_probabilities(self) -> Floats:
@@ -125,11 +130,14 @@ class Answer:
         verify: so many of the units that come first are really left out, and the others are fitted to them. The values are
             then falls of the answer's log-probability, and ``parts`` says which are "verified" and which "estimated".
         method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds); or "raw",
+            "fading" (how fast the answer's log-probability falls as attention to a unit fades); "combined", both on one
+            scale (`attnflow.answer_rows.combined`), which ranks sentences best; "raw",
             "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`; or "gather" or
             "columns" of edges that are about the answer (`Trace.gather`; columns takes every position for its own token).
             The values of a unit's tokens are added up, but flow to a unit is the maximum flow from all of the span to all
             of the unit, as `bottleneck` has it.
-        signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them.
+        signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them; of
+            fading its slopes, and of both together their sum.
         """
         tokens = self._span(span)
         units = self._units(unit)
@@ -147,9 +155,17 @@ class Answer:
             about = {**self._evidence(tokens), "outside": float(merged[-1]), "values": LOG_ODDS if signed else SHARES}
             about |= self._reliability(tokens, not signed)
             merged = merged[:-1]
+        elif method in (FADING, COMBINED):
+            merged, about = self._by_fading(method, tokens, units)
+            if not signed and not verify:
+                whole = shares(merged)
+                merged, about = whole, {**about, "outside": float(whole[-1]), "values": SHARES}
+            merged = merged[:-1]
         else:
             if signed:
-                raise InputError(f"signed goes with method={METHOD!r}: attention has no sign")
+                raise InputError(
+                    f"signed goes with method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign"
+                )
             values, about = self._by_attention(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
             if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
@@ -390,6 +406,17 @@ class Answer:
         about |= {"verify": count, "log_probability": whole, "values": FALLS}
         result = self._result("verified", values, tokens, units, unit, about)
         return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
+
+    def _by_fading(self, method: str, tokens: Sequence[int], units: Units) -> tuple[Floats, dict[str, Any]]:
+        """Signed, of each unit and of what is in none, and what is to be said of it."""
+        n = len(self.prompt.ids)
+        groups = [*units.groups, units.rest(n)]
+        faded = by_units(self._fading_pass.fading(tokens), groups)
+        if method == FADING:
+            return faded, {"values": SLOPES, **self._reliability(tokens)}
+        parts = self._rows.prompt[tokens].sum(0, dtype=np.float64)
+        parts[list(self._left_out)] = 0
+        return combined(by_units(parts, groups), faded), {**self._evidence(tokens), "values": RELATIVE}
 
     def _by_attention(
         self, method: str, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None

@@ -72,6 +72,29 @@ def mean_shares(rows: Iterable[Floats], groups: Sequence[Sequence[int]], left_ou
     return shares(total)
 
 
+FADED = 0.5
+"""What fading weighs beside what was read, both of size one: the best of five weights on 40 passages of even seeds."""
+
+
+def combined(read: Floats, faded: Floats) -> Floats:
+    """What was read from each unit and how fast the answer falls as attention to it fades, on one scale, signed.
+
+    Each is divided by its root mean square over units. The two err differently: what is read counts values and no
+    competition, fading is a slope and hardly sees what a sure model would lose later.
+
+    read: signed parts of the log-odds. faded: slopes of log p.
+
+    >>> combined(np.array([3.0, 1.0]), np.array([0.0, 2.0])).round(2).tolist()
+    [1.34, 1.15]
+    """
+    return _level(read) + FADED * _level(faded)
+
+
+def _level(values: Floats) -> Floats:
+    size = float(np.sqrt(np.mean(values**2)))
+    return values / size if size else values
+
+
 def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
     """The sum over the tokens of each unit: ``[..., token]`` to ``[..., unit]``.
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import attnflow as af
+from attnflow.answer_rows import by_units, combined
 from benchmarks.answer_methods import METHODS, Floats, log_p, signed_rows
-from benchmarks.fading import combined, fading
 from benchmarks.result_lines import Meter
 from helpers.architectures import LLAMA, hf, ids
 
@@ -132,12 +132,12 @@ def test_log_p_of_different_lengths(decoder: af.Model, case: tuple[list[int], li
 
 
 def test_fading_is_signed(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
-    faded = fading(decoder, *case)
     scores = METHODS["fading"](decoder, *case, UNITS)
-    np.testing.assert_allclose(scores.units, [faded[unit].sum() for unit in UNITS], rtol=1e-5)
+    assert scores.tokens is not None and scores.units.min() < 0 < scores.units.max()
+    np.testing.assert_allclose(scores.units, [scores.tokens[unit].sum() for unit in UNITS], rtol=1e-5)
     rows = signed_rows(decoder, *case).sum(0)
     both = METHODS["answer rows and fading"](decoder, *case, UNITS)
-    np.testing.assert_allclose(both.units, combined(rows, faded, UNITS), rtol=1e-4)
+    np.testing.assert_allclose(both.units, combined(by_units(rows, UNITS), scores.units), rtol=1e-4)
     assert not np.allclose(scores.units, METHODS["fading everywhere"](decoder, *case, UNITS).units)
 
 

@@ -104,6 +104,16 @@ class AnswerPass:
         odds: Floats = evidence.scored.double().cpu().numpy()
         return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
 
+    def fading(self, tokens: Sequence[int]) -> Floats:
+        """How fast log p of these answer tokens falls as attention to each prompt token fades: [prompt token], signed.
+
+        Attention of the positions that decide the answer; see `attnflow.capture.fading`. The pass must have been run with
+        nothing held constant.
+        """
+        slopes = self.frozen.slopes(log_probability(self.rows, self.ids, tokens), self.rows)
+        total = slopes["cross" if self.two_stacks else "self"].sum(0)[: self.length]
+        return np.asarray(total.cpu().numpy())
+
     def _columns(self, read: Tensor, own: Tensor, crossed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """[row, key] as columns of the prompt, of the answer, and of the decoder's start.
 
@@ -126,6 +136,17 @@ def log_odds(rows: slice, ids: Sequence[int], weights: Sequence[float]) -> Calla
 
     def score(logits: Tensor) -> Tensor:
         return (each(logits) * torch.tensor(list(weights), dtype=torch.float64, device=logits.device)).sum()
+
+    return score
+
+
+def log_probability(rows: slice, ids: Sequence[int], tokens: Sequence[int]) -> Callable[[Tensor], Tensor]:
+    """``Σ_k log p_k`` of logits [1, position, token] at these rows, over some of their tokens."""
+
+    def score(logits: Tensor) -> Tensor:
+        chosen = logits[0, rows][list(tokens)].double()
+        places = torch.tensor([ids[t] for t in tokens], device=logits.device)
+        return chosen.log_softmax(-1).gather(1, places[:, None]).sum()
 
     return score
 
@@ -185,16 +206,19 @@ def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Floats:
     return np.asarray((own.double() - total).cpu().numpy())
 
 
-def run_answer(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
-    """The frozen pass of an answer after its prompt, on the cache that writing left where it can be used."""
+def run_answer(model: Runner, prompt: Sequence[int], written: Written, freeze: bool = True) -> AnswerPass:
+    """The frozen pass of an answer after its prompt, on the cache that writing left where it can be used.
+
+    freeze: otherwise nothing is held constant, for `AnswerPass.fading`.
+    """
     with torch.inference_mode(False):  # there are gradients to take, whatever goes on around
-        return _answer_pass(model, prompt, written)
+        return _answer_pass(model, prompt, written, freeze)
 
 
-def _answer_pass(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
+def _answer_pass(model: Runner, prompt: Sequence[int], written: Written, freeze: bool) -> AnswerPass:
     tokens = [*prompt, *written.ids[:-1]]
     if getattr(model.config, "is_encoder_decoder", False):
-        return _decoder_pass(model, prompt, written)
+        return _decoder_pass(model, prompt, written, freeze)
     some = tokens[:PROBE_TOKENS]
     checked = model.verify(labelled({"input_ids": torch.tensor([some])}, [str(i) for i in some]))
     if not checked.causal:
@@ -204,38 +228,45 @@ def _answer_pass(model: Runner, prompt: Sequence[int], written: Written) -> Answ
     prefix = len(prompt) - 1
     rows = slice(0, len(written.ids))
     if prefix and reads_cache(model, checked):
-        frozen = _on_cache(model, tokens, prefix, written, checked)
+        frozen = _on_cache(model, tokens, prefix, written, checked, freeze)
         return AnswerPass(frozen, rows, written.ids, len(prompt), False)
-    frozen = run_frozen(model, {"input_ids": torch.tensor([tokens])}, checked)
+    frozen = run_frozen(model, {"input_ids": torch.tensor([tokens])}, checked, freeze=freeze)
     return AnswerPass(frozen, slice(prefix, len(tokens)), written.ids, len(prompt), False)
 
 
-def _on_cache(model: Runner, tokens: Sequence[int], prefix: int, written: Written, checked: Checked) -> FrozenPass:
+def _on_cache(
+    model: Runner, tokens: Sequence[int], prefix: int, written: Written, checked: Checked, freeze: bool
+) -> FrozenPass:
     """A pass over the tokens from ``prefix`` on, on the cache of those before, where it lies if the model allows."""
     if not reads_in_place(model, checked):
         joined = reading_cache(written.cache, prefix, written.item, written.start)
         if joined is None:
             joined = reading_cache(prompt_cache(model, tokens[:prefix]), prefix)
-        return _after_cache(model, tokens, prefix, joined, checked)
+        return _after_cache(model, tokens, prefix, joined, checked, freeze)
     layers = stored_layers(written.cache, prefix, written.item, written.start)
     if layers is not None:
         try:
             known = written.cache if isinstance(written.cache, Snapshot) else None
-            return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix, known), checked)
+            return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix, known), checked, freeze)
         except KeysLost:  # a sliding window went on: the prompt is read again
             pass
     layers = stored_layers(prompt_cache(model, tokens[:prefix]), prefix)
     assert layers is not None  # of our own
-    return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked)
+    return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked, freeze)
 
 
 def _after_cache(
-    model: Runner, tokens: Sequence[int], prefix: int, cache: CacheInPlace | KeyValueCache | None, checked: Checked
+    model: Runner,
+    tokens: Sequence[int],
+    prefix: int,
+    cache: CacheInPlace | KeyValueCache | None,
+    checked: Checked,
+    freeze: bool = True,
 ) -> FrozenPass:
     tensors = {"input_ids": torch.tensor([list(tokens[prefix:])])}
     if model.accepts("attention_mask"):
         tensors["attention_mask"] = torch.ones(1, len(tokens), dtype=torch.long)
-    return run_frozen(model, tensors, checked, cache=cache, prefix=prefix)
+    return run_frozen(model, tensors, checked, cache=cache, prefix=prefix, freeze=freeze)
 
 
 def prompt_cache(model: Runner, ids: Sequence[int]) -> KeyValueCache | None:
@@ -289,7 +320,7 @@ def _cache_agrees(model: Runner, checked: Checked | None = None) -> bool:
     return gap <= check.tolerance(model.model, [expected])
 
 
-def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written) -> AnswerPass:
+def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written, freeze: bool) -> AnswerPass:
     """The decoder of an encoder-decoder on what its encoder gave: the source is read as a prompt is."""
     start = decoder_start(model)
     source = {"input_ids": torch.tensor([list(prompt)])}
@@ -300,5 +331,5 @@ def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written) -> Ans
         with running(), torch.no_grad():
             encoded = model.model.get_encoder()(**model.placed(source))
     mask = {"attention_mask": torch.ones(1, len(prompt), dtype=torch.long)}
-    frozen = run_frozen(model, {"decoder_input_ids": target, **mask}, checked, encoder_outputs=encoded)
+    frozen = run_frozen(model, {"decoder_input_ids": target, **mask}, checked, freeze=freeze, encoder_outputs=encoded)
     return AnswerPass(frozen, slice(0, len(written.ids)), written.ids, len(prompt), True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from torch import Tensor
 from attnflow.capture import routes
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Collector, is_collecting
+from attnflow.capture.fading import FadingAttention
 from attnflow.capture.freeze import Freeze
 from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
@@ -146,6 +147,22 @@ class FrozenPass:
             scored.detach(),
         )  # fmt: skip
 
+    def slopes(self, score: Callable[[Tensor], Tensor], rows: slice) -> dict[str, Tensor]:
+        """``∂score/∂s[q, k]`` by the scores s of attention, summed over layers and heads: [query, key], of these queries.
+
+        By the kind of call, "self" or "cross". The pass must have been run with nothing held constant.
+        """
+        if self.snapshot is not None:
+            self.snapshot.check()
+        reading = Reading(rows=rows)
+        with self.lock, torch.inference_mode(False), torch.enable_grad(), routes.running():
+            self.readings[:] = [reading]
+            logits = self.logits.detach().requires_grad_()
+            slope = slope_of(self.name, score(logits), logits)
+            leaves = [self.states[0], *self.sources]
+            torch.autograd.grad(self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True)
+        return {kind: total[0].double() for kind, total in reading.total.items()}
+
 
 def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
     """``∂y/∂logits`` of a score that is a number; otherwise there is nothing to split."""
@@ -226,17 +243,23 @@ def run_frozen(
     *,
     cache: CacheInPlace | KeyValueCache | None = None,
     prefix: int = 0,
+    freeze: bool = True,
     **options: Any,
 ) -> FrozenPass:
     """One pass of one text, forward, with everything constant but the states.
 
-    cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`.
+    cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`. freeze: otherwise
+    nothing is constant but what lies in the cache, and the pass can be asked for its `slopes` alone.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
         raise ModelError(
             f"the attention of {name} was captured as {checked.route}, and answer edges need the attention interface of "
             "transformers: trace it without edges, by its weights alone"
+        )
+    if not freeze and not checked.blocks:
+        raise ModelError(
+            f"the scores of attention in {name} cannot be computed again, and fading is the gradient by them"
         )
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
@@ -251,6 +274,14 @@ def run_frozen(
                     collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0], in_place
                 )
             calls.append(call)
+            if not freeze:
+                if (
+                    not query.requires_grad
+                ):  # of the first layer's own states nothing is asked, but autograd must go there
+                    query = query.detach().requires_grad_()
+                    sources.append(query)
+                faded: Tensor = FadingAttention.apply(query, key, value, call)
+                return faded
             if not value.requires_grad:  # of a source: constants whose edges count, so that autograd must go there
                 value = value.detach().requires_grad_()
                 sources.append(value)
@@ -264,7 +295,7 @@ def run_frozen(
         options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}
     with (
         torch.inference_mode(False), routes.running(), _entering(model.model, layers, collector) as states,
-        Freeze() as freeze,
+        Freeze() if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
@@ -276,7 +307,8 @@ def run_frozen(
     if not states or not calls:
         raise ModelError(f"the layers of {name} were not seen, and answer edges are about them: trace it without edges")
     known = None if in_place is None else in_place.snapshot
-    return FrozenPass(name, states, logits, freeze.constants, sources, prefix, SLACK[model.dtype], readings, known)
+    constants = [] if frozen is None else frozen.constants
+    return FrozenPass(name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known)
 
 
 @contextmanager

@@ -62,8 +62,8 @@ class Reading:
 class FrozenCall:
     """One attention call.
 
-    scores: its operands; weights: [batch, head, query, key] where they are kept. before: values of the keys that lie before
-    the new ones; skipped: how many keys stand before those, which no query sees.
+    scores: its operands, where they are known; weights: [batch, head, query, key] where they are kept. before: values of
+    the keys that lie before the new ones; skipped: how many keys stand before those, which no query sees.
     """
 
     number: int
@@ -193,7 +193,7 @@ def frozen_call(
     batch, heads, rows, _ = query.shape
     small = batch * heads * rows * scores.keys * 4 <= KEEP_BYTES and not is_fused(scores, value)
     weights = scores.weights(0, rows) if small else None
-    return FrozenCall(number, cross, None if small else scores, weights, reading, before, skipped)
+    return FrozenCall(number, cross, scores, weights, reading, before, skipped)
 
 
 def _unseen(mask: Tensor | LazyMask | None) -> int:
