@@ -303,7 +303,8 @@ def _cache_agrees(model: Runner, checked: Checked | None = None) -> bool:
     ids = (torch.arange(2, 2 + SHORT) % model.vocabulary()).tolist()
     prefix = SHORT * 2 // 3
     try:
-        expected = check.float_outputs(model.forward({"input_ids": torch.tensor([ids])}))[0]
+        whole = {"input_ids": torch.tensor([ids])}
+        expected = check.float_outputs(model.forward(whole))[0]
         cache = prompt_cache(model, ids[:prefix])
         if checked is not None:
             layers = stored_layers(cache, prefix)
@@ -317,7 +318,7 @@ def _cache_agrees(model: Runner, checked: Checked | None = None) -> bool:
     except Exception:  # whatever a model file does with a cache it does not know: then without one
         return False
     gap = check.largest_difference([outputs], [expected[:, prefix:]])
-    return gap <= check.tolerance(model.model, [expected])
+    return check.is_close(gap, model.model, model.forward, whole, [expected])
 
 
 def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written, freeze: bool) -> AnswerPass:

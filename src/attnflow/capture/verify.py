@@ -94,7 +94,7 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
     outputs = check.float_outputs(out)
     reducers = _reducers(runner, tensors, whole, outputs) if route == routes.EAGER else {}
     difference = check.largest_difference(outputs, expected)
-    if not difference <= check.tolerance(runner.model, expected):
+    if not _is_close(runner, tensors, difference, expected):
         raise ModelError(f"the outputs of the hooked model differ from the model's own by {difference:.3g}")
     if not whole.calls:
         raise ModelError("no attention was seen: the model mixes positions in another way, or in code of its own")
@@ -120,6 +120,11 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
         positions=max(int(call.mean.shape[-1]) for call in whole.calls if call.mean is not None),
         paths=tuple(call.path for call in whole.calls),
     )
+
+
+def _is_close(runner: Runner, tensors: Mapping[str, Tensor], difference: float, expected: Sequence[Tensor]) -> bool:
+    with routes.running():
+        return check.is_close(difference, runner.model, runner.forward, tensors, expected)
 
 
 def _causal(
@@ -181,7 +186,7 @@ def _blocks_agree(runner: Runner, tensors: Mapping[str, Tensor], expected: list[
         out = routes.capture(runner.model, routes.INTERFACE, lambda: runner.forward(tensors), collector)
     except Exception:  # whatever a model file does with a mask that is a rule: then it is not for blocks
         return False
-    close = check.largest_difference(check.float_outputs(out), expected) <= check.tolerance(runner.model, expected)
+    close = _is_close(runner, tensors, check.largest_difference(check.float_outputs(out), expected), expected)
     return close and collector.worst <= (1e-2 if check.half(runner.dtype) else 1e-5)
 
 

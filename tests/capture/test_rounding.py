@@ -1,0 +1,56 @@
+"""Which differences are rounding: what a model amplifies by itself counts for nothing, and more than that is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attnflow.capture import check
+
+IDS = {"input_ids": torch.arange(6)[None]}
+
+
+class Amplifier(torch.nn.Module):
+    """Its output moves by `gain` times what its embeddings move."""
+
+    def __init__(self, gain: float, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = torch.nn.Embedding(8, 4, dtype=dtype)
+        self.gain = gain
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.embedding
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.gain * self.embedding(input_ids))
+
+
+def run(model: torch.nn.Module, difference: float) -> bool:
+    def forward(tensors: Any) -> Any:
+        with torch.no_grad():
+            return model(**tensors)
+
+    return check.is_close(difference, model, forward, IDS, check.float_outputs(forward(IDS)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_model_that_amplifies_rounding_is_given_its_noise(dtype: torch.dtype) -> None:
+    noise = 1e4 * 2**-23  # an embedding of about one, changed by its last digit
+    assert run(Amplifier(1e4, dtype), noise) and not run(Amplifier(1e4, dtype), 100 * noise)
+    assert not run(Amplifier(1.0, dtype), noise)
+
+
+def test_half_precision_and_models_without_embeddings_have_the_tolerance_alone() -> None:
+    assert not run(Amplifier(1e4, torch.bfloat16), 0.2) and run(Amplifier(1e4, torch.bfloat16), 0.09)
+    bare = Amplifier(1e4)
+    bare.get_input_embeddings = lambda: None  # type: ignore[method-assign, assignment, return-value]
+    assert not run(bare, 1e-3) and run(bare, 1e-5)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = Amplifier(1e4)
+    run(model, 1.0)
+    assert not model.embedding._forward_hooks
