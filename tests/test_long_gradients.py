@@ -142,6 +142,21 @@ def test_answer_rows(name: str, query: Any) -> None:
         assert np.abs(answer_rows(whole, query).numpy()).max() > 1e-5
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_answer_inputs(name: str) -> None:
+    wrapped = ready(name)
+    with Wide():
+        whole = wrapped.trace(ids_of(wrapped), edges="answer")
+        linear = wrapped.trace(ids_of(wrapped), memory="linear", edges="answer")
+        for signed in (True, False):
+            expected, result = (trace.answer_inputs(signed=signed) for trace in (whole, linear))
+            np.testing.assert_allclose(result.values, expected.values, rtol=1e-8, atol=1e-11)
+            assert result.queries == expected.queries and result.method == "answer_inputs"
+    evidence = whole.answer_inputs(signed=True).provenance["evidence"]
+    total = float(whole.answer_inputs(signed=True).values.sum()) + evidence["constants"]
+    assert total == pytest.approx(evidence["log_odds"], rel=1e-6)
+
+
 @pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
 @pytest.mark.parametrize("text", ["masked", "class", "next"])
 def test_texts_are_as_in_the_graph(text: str, edges: str) -> None:
@@ -241,6 +256,8 @@ def test_mistakes() -> None:
         af.InputError, match='answer rows are of answer edges: trace with memory="linear", edges="answer"'
     ):
         trace.answer_rows()
+    with pytest.raises(af.InputError, match="answer inputs are of answer edges"):
+        trace.answer_inputs()
     with pytest.raises(af.InputError, match=r"^query is an empty list: expected at least one position$"):
         wrapped.trace(TEXT, memory="linear", edges="answer").answer_rows([])
     with pytest.raises(af.InputError, match="receptive_field='ratio': of gather, expected 'layer' or None"):

@@ -150,9 +150,8 @@ class LinearTrace:
 
         `attnflow.Trace.answer_rows` defines it and its arguments. Needs ``trace(..., memory="linear", edges="answer")``.
         """
-        if self.explained is None or self.edges != "answer":
-            raise InputError('answer rows are of answer edges: trace with memory="linear", edges="answer"')
-        place = self.explained.place if query is None else query
+        explained = self._answer_edges("answer rows")
+        place = explained.place if query is None else query
         rows = select_positions(place, self.tokens, self.default_query)
         if not rows:
             raise InputError("query is an empty list: expected at least one position")
@@ -163,8 +162,32 @@ class LinearTrace:
             parts += pass_down(o.scores, start.to(self.device), o.weighing)[0, 0]
             own = o.holds
             del o
-        if self.explained.causal and own is not None:
+        if explained.causal and own is not None:
             parts[rows] = own[0, rows]  # what a position reads from itself stays there
+        return self._answer_parts("answer_rows", parts, rows, signed)
+
+    def answer_inputs(self, signed: bool = False) -> TokenAttention:
+        """What the answer owes to each input the whole way down: ``T[k] = x0[k]·∂y/∂x0[k]``.
+
+        `attnflow.Trace.answer_inputs` defines it. Needs ``trace(..., memory="linear", edges="answer")``.
+        """
+        explained = self._answer_edges("answer inputs")
+        own = None
+        for o in self.descend():
+            own = o.holds
+            del o
+        assert own is not None  # of answer edges
+        rows = select_positions(explained.place, self.tokens, self.default_query) or [0]
+        return self._answer_parts("answer_inputs", own[0].double().clone(), rows, signed)
+
+    def _answer_edges(self, what: str) -> Explained:
+        if self.explained is None or self.edges != "answer":
+            raise InputError(f'{what} are of answer edges: trace with memory="linear", edges="answer"')
+        return self.explained
+
+    def _answer_parts(self, method: str, parts: Tensor, rows: Sequence[int], signed: bool) -> TokenAttention:
+        """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
+        assert self.explained is not None
         left_out = [0] if self.explained.causal and len(self.tokens) > 1 else []
         evidence = self.explained.descent.conserved
         assert evidence is not None  # a whole descent has checked it
@@ -173,9 +196,9 @@ class LinearTrace:
         if not signed:
             parts = answer_shares(parts, left_out)
         about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
-        options = {**self._reliability("answer_rows", parts[None], rows[:1], said), "evidence": about}
+        options = {**self._reliability(method, parts[None], rows[:1], said), "evidence": about}
         labels = (rows[0],), (self.tokens[rows[0]],)
-        return self._labelled("answer_rows", parts[None, None], (self.depth - 1,), *labels, options)
+        return self._labelled(method, parts[None, None], (self.depth - 1,), *labels, options)
 
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
         raise InputError('flow needs one matrix a layer, which memory="linear" never makes: trace with memory="graph"')

@@ -41,10 +41,15 @@ GAP = 0.01
 LITTLE = "what is left says little of the other tokens"
 ELSEWHERE = f"{LITTLE}; answer edges show what the answer rests on"
 
-ROWS = {"raw": "this raw attention", "answer_rows": "these answer rows", "columns": "these columns"}
+ROWS = {
+    "raw": "this raw attention",
+    "answer_rows": "these answer rows",
+    "answer_inputs": "these answer inputs",
+    "columns": "these columns",
+}
 """What sentences call the rows of a method, if not "this rollout"."""
 
-ABOUT_ANSWERS = ("answer_rows", "gather", "columns")
+ABOUT_ANSWERS = ("answer_rows", "answer_inputs", "gather", "columns")
 """Methods that show what the answer rests on already."""
 
 Notes = Mapping[str, str]

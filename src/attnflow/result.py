@@ -337,7 +337,10 @@ def _merged(result: TokenAttention) -> TokenAttention:
         query < len(result.tokens) and result.tokens[query] == token
         for query, token in zip(result.queries, result.query_tokens, strict=True)
     )
-    about_answer = result.method == "answer_rows"  # parts of one number, which add up, whatever position answers
+    about_answer = result.method in (
+        "answer_rows",
+        "answer_inputs",
+    )  # parts of one number, which add up, whatever position answers
     exact = result.method == "raw" or about_answer or all(len(group) == 1 for group in groups)
     if not (exact and own) or result.provenance.get("steps"):
         raise InputError(

@@ -253,18 +253,37 @@ class Trace(Pass):
         seen = inside(self)
         rows = [self.first_query + i for i in self.query_positions(seen.place if query is None else query)]
         parts = answer_rows(self, rows).clone()
-        evidence = seen.evidence
         if seen.causal:
             # what a position reads from itself stays there: what it holds at the bottom is what ends there
-            parts[rows] = evidence.own[rows]
+            parts[rows] = seen.evidence.own[rows]
+        return self._answer_parts("answer_rows", parts, rows, signed)
+
+    def answer_inputs(self, signed: bool = False) -> TokenAttention:
+        """What the answer owes to each input the whole way down: ``T[k] = x0[k]·∂y/∂x0[k]``, x0 the states that enter.
+
+        y are the log-odds of the answer with attention, norm scales and gates held constant, so that this needs
+        ``trace(..., edges="answer")``. All paths through all layers count, where `answer_rows` says what the answering
+        position reads: of an input whose content another position picked up and passed on, this finds the input.
+
+        signed: as in `answer_rows`.
+        """
+        seen = inside(self)
+        place = self.default_query if seen.place is None else seen.place
+        rows = [self.first_query + (place or 0)]
+        return self._answer_parts("answer_inputs", seen.evidence.own.clone(), rows, signed)
+
+    def _answer_parts(self, method: str, parts: Tensor, rows: list[int], signed: bool) -> TokenAttention:
+        """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
+        seen = inside(self)
+        evidence = seen.evidence
         left_out = [0] if seen.causal and len(self.tokens) > 1 else []
         sizes = for_and_against(to_numpy(parts), left_out)
         said = evidence_notes(*sizes, evidence.gap, answer_probability(self.provenance), not signed)
         if not signed:
             parts = answer_shares(parts, left_out)
         top, values = [len(self.ends) - 1], to_numpy(parts)[None, None]
-        notes = [{**own, **said} for own in self._row_notes("answer_rows", values[-1], top, rows[:1])]
-        result = self._result("answer_rows", values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
+        notes = [{**own, **said} for own in self._row_notes(method, values[-1], top, rows[:1])]
+        result = self._result(method, values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
         sums = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
         return replace(result, provenance={**result.provenance, "evidence": sums})
 

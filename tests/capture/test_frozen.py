@@ -288,6 +288,26 @@ def test_answer_rows_of_a_trace(name: str) -> None:
     assert shares.method == "answer_rows" and shares.provenance["edges"] == "answer"
 
 
+def test_answer_inputs_find_what_another_position_passed_on() -> None:
+    """Parts of all inputs add up, though the last layer reads none of them."""
+    module = model("LlamaForCausalLM").model
+    attention = module.model.layers[-1].self_attn.o_proj
+    before = attention.weight.detach().clone()
+    try:
+        with torch.no_grad():
+            attention.weight.zero_()
+        trace = af.wrap(module).trace({"input_ids": IDS}, edges="answer")
+        place, own = trace.default_query, trace.answer_inputs(signed=True).row()
+        assert np.abs(np.delete(own, place)).max() > 1e-6
+        total = own.sum() + trace.answer_inputs().provenance["evidence"]["constants"]
+        assert total == pytest.approx(trace.inside.evidence.y, rel=1e-4)
+        shares = trace.answer_inputs().row()
+        assert shares[0] == 0 and shares.sum() == pytest.approx(1) and shares.min() >= 0
+    finally:
+        with torch.no_grad():
+            attention.weight.copy_(before)
+
+
 def test_other_edges_are_not_in_a_trace_of_answer_edges() -> None:
     trace = model("LlamaForCausalLM").trace({"input_ids": IDS}, edges="answer")
     with pytest.raises(af.InputError, match="this trace kept answer edges alone"):

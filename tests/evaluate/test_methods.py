@@ -51,7 +51,7 @@ def names(methods: Any) -> list[str]:
 
 def test_all_methods_of_an_encoder() -> None:
     found = methods_of(model("embedded"))
-    assert len(set(names(found))) == len(found) == 3 + 8 * 3 + 2 * (5 + 4) + 6 + 4 + 3
+    assert len(set(names(found))) == len(found) == 3 + 8 * 3 + 2 * (5 + 4) + 7 + 4 + 3
     assert [(m.name, m.kind, m.edges, m.normalize, m.propagation) for m in found[:3]] == [
         ("mean · raw", "paper", "mean", "rows", "raw"),
         ("mean · rollout", "paper", "mean", "rows", "rollout"),
@@ -127,6 +127,8 @@ def alone(m: Any, text: str, method: Method, number: int) -> Any:
         return trace.gather(residual=1 if method.propagation == "columns" else None).row()
     if method.propagation == "answer_rows":
         return trace.answer_rows().row()
+    if method.propagation == "answer_inputs":
+        return trace.answer_inputs().row()
     field = {"receptive_field": method.receptive_field} if method.receptive_field else {}
     query = "[MASK]" if "[MASK]" in trace.tokens else None
     return getattr(trace, str(method.propagation))(query, layer=-1, **field).row()

@@ -42,6 +42,7 @@ const MEANINGS = /** @type {Record<string, { title: string } & Record<string, st
       "each edge by gradients counts once, and goes to the tokens that were in its key by then, by a rollout of attention that mixes little; new here",
     columns: "the same without mixing: the sum of what each position gives in all layers; new here",
     answer_rows: "what the position that answers reads in all layers, of answer edges; new here",
+    answer_inputs: "what the answer owes to each token the whole way down, of answer edges; new here",
   },
   receptive_field: {
     title:

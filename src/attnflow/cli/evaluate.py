@@ -150,7 +150,11 @@ def show_command(method: Mapping[str, Any], model: str | None = None) -> str:
         words += ["--method", way]
     if edges != "mean":
         words += ["--edges", edges]
-        words += ["--normalize", method["normalize"]] if way not in ("answer_rows", "gather", "columns") else []
+        words += (
+            ["--normalize", method["normalize"]]
+            if way not in ("answer_rows", "answer_inputs", "gather", "columns")
+            else []
+        )
     if method["receptive_field"] is not None:
         words += ["--receptive-field", method["receptive_field"]]
     return shlex.join(words)

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from attnflow.trace import Trace
 
 ANSWER_ROWS = "answer_rows"
-PROPAGATIONS = (ANSWER_ROWS, "raw", "rollout", "flow", "joint_flow", "gather")
+OF_ANSWERS = (ANSWER_ROWS, "answer_inputs")
+PROPAGATIONS = (*OF_ANSWERS, "raw", "rollout", "flow", "joint_flow", "gather")
 OF_STATES = ("rollout", "flow", "joint_flow")
 STAGES = {"model": "running the model", "answer edges": "splitting the answer over its edges"}
 IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
@@ -54,10 +55,10 @@ def show(
     method: Annotated[
         str | None,
         typer.Option(
-            help="answer_rows: what the model's answer takes from each token (answer edges); raw, rollout, flow, "
-            "joint_flow: where a hidden state comes from; gather, with edges by gradients; or importance: blank-out, "
-            "gradient, integrated-gradients, shapley. By default answer_rows; rollout with options that are about a hidden "
-            "state, such as --query, and where a model has no answer edges.",
+            help="answer_rows: what the answer reads from each token (answer edges); answer_inputs: the same the whole way "
+            "down, through all layers; raw, rollout, flow, joint_flow: where a hidden state comes from; gather, with edges "
+            "by gradients; or importance: blank-out, gradient, integrated-gradients, shapley. By default answer_rows; "
+            "rollout with options that are about a hidden state, such as --query, and where a model has no answer edges.",
             show_default=False,
         ),
     ] = None,
@@ -138,9 +139,9 @@ def show(
             )
         if chosen and method not in OF_STATES and (method, option) != ("raw", "--sinks residual"):
             raise InputError(f"{option} goes with rollout and flow, and not with method {method}: leave it out")
-    if method == ANSWER_ROWS and (at_state or target is not None or residual is not None):
+    if method in OF_ANSWERS and (at_state or target is not None or residual is not None):
         raise InputError(
-            "method answer_rows is about the model's answer: --query, --layer, --target, --residual and --receptive-field "
+            f"method {method} is about the model's answer: --query, --layer, --target, --residual and --receptive-field "
             "do not go with it"
         )
     if method == "gather" and placed:
@@ -189,16 +190,16 @@ def show(
         return
     choice = int(answer) if answer is not None and answer.isdecimal() else answer
     reason = ""
-    if method == ANSWER_ROWS:
+    if method in OF_ANSWERS:
         try:
-            result, headline = _answer_rows(loaded, text, choice, truncate, words)
+            result, headline = _of_answer(loaded, text, method, choice, truncate, words)
         except InputError as e:
             if not by_default or answer is not None or edges is not None:
                 raise
             method, reason = "rollout", str(e)
     if method in IMPORTANCE:
         result, headline = _importance(loaded, text, method, answer=choice, truncate=truncate, **measured)
-    elif method != ANSWER_ROWS:
+    elif method not in OF_ANSWERS:
         trace = loaded.trace(
             text, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=choice, **measured
         )
@@ -249,7 +250,7 @@ def _check(
     if normalize is not None and edges is None:
         raise InputError("--normalize goes with --edges: give that too, or leave it out")
     for option, value in (("--answer", answer), ("--of", of)):
-        answered = option == "--answer" and (method == ANSWER_ROWS or edges == "answer")
+        answered = option == "--answer" and (method in OF_ANSWERS or edges == "answer")
         if value is None or method in IMPORTANCE or answered:
             continue
         others = "answer edges, " if option == "--answer" else ""
@@ -260,8 +261,8 @@ def _check(
             )
         if "gradient" not in edges:
             raise InputError(f"{option} goes with edges by gradients, and {edges} are about no answer: leave it out")
-    if method == ANSWER_ROWS and edges not in (None, "answer"):
-        raise InputError(f"method answer_rows takes answer edges, and {edges} are others: leave --edges out")
+    if method in OF_ANSWERS and edges not in (None, "answer"):
+        raise InputError(f"method {method} takes answer edges, and {edges} are others: leave --edges out")
     if edges is not None and method in IMPORTANCE:
         raise InputError(f"method {method} looks at no edges: leave --edges out")
     if method == "gather" and edges is None:
@@ -278,14 +279,14 @@ def _check(
         )
 
 
-def _answer_rows(
-    model: Model, text: str, answer: int | str | None, truncate: bool, words: bool
+def _of_answer(
+    model: Model, text: str, method: str, answer: int | str | None, truncate: bool, words: bool
 ) -> tuple[TokenAttention, str | None]:
-    """What the position that answers reads from each token, and what the model says."""
+    """What the answer takes from each token, and what the model says."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise InputError(f"{model!r} reads a text and writes another, which attnflow answer explains")
     trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
-    result = trace.answer_rows()
+    result: TokenAttention = getattr(trace, method)()
     about = result.provenance["answer"]
     headline = (
         f"{about['kind']}: {about['name']!r} {about['probability']:.3f}" if answer is not None else _headline(trace)

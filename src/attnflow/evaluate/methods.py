@@ -29,8 +29,8 @@ Result = TypeVar("Result")
 PROPAGATIONS = ("raw", "rollout", "flow")
 GATHERS: dict[str, float | None] = {"gather": None, "columns": 1.0}
 """Two ways of `Trace.gather`, by the residual connection that it takes: its own, and every position for its own token."""
-ANSWER_ROWS = "answer_rows"
-"""What the position that answers reads, of answer edges: `Trace.answer_rows`."""
+ANSWER_WAYS = ("answer_rows", "answer_inputs")
+"""Of answer edges, what the position that answers reads, and what the answer owes to inputs the whole way down."""
 FIELDS = ("ratio", "difference", "layer")
 IMPORTANCES = ("blank-out", "gradient", "gradient-input", "integrated-gradients")
 BASELINES = ("random", "first", "last")
@@ -118,7 +118,7 @@ def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) 
         kind = edges_of(name)
         if name == "mean":
             continue
-        rows = (ANSWER_ROWS,) if name == "answer" else ()
+        rows = ANSWER_WAYS if name == "answer" else ()
         for propagation in (*PROPAGATIONS, *(GATHERS if kind.gradient else ()), *rows):
             yield Method(f"{name} · {propagation}", "edges", name, kind.normalize, propagation)
         for normalize in ("rows", "graph") if kind.normalize == "none" else ():
@@ -213,8 +213,8 @@ class _Scorer:
     def _propagate(self, trace: Trace, method: Method) -> Floats:
         if method.propagation in GATHERS:
             return np.asarray(trace.gather(GATHERS[method.propagation]).row(), np.float64)
-        if method.propagation == ANSWER_ROWS:
-            return np.asarray(trace.answer_rows().row(), np.float64)
+        if method.propagation in ANSWER_WAYS:
+            return np.asarray(getattr(trace, method.propagation)().row(), np.float64)
         query = query_of(trace, self.question.kind, self.question.place)
         field = {} if method.receptive_field is None else {"receptive_field": method.receptive_field}
         values: Floats = getattr(trace, str(method.propagation))(query=query, layer=-1, **field).values[0, 0]

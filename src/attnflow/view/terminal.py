@@ -166,7 +166,7 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
 
 def _of_no_layer(result: TokenAttention) -> bool:
     """Whether a result is about the model's answer and no layer: importance, gather() and answer rows."""
-    whole = result.method in ("gather", "answer_rows")
+    whole = result.method in ("gather", "answer_rows", "answer_inputs")
     return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
@@ -175,7 +175,7 @@ def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
     answer = result.provenance.get("answer")
     if isinstance(answer, dict) and answer.get("kind") == "answer":
         return [f"explains {query}"]
-    if isinstance(answer, dict) and answer.get("name") and result.method == "answer_rows":
+    if isinstance(answer, dict) and answer.get("name") and result.method in ("answer_rows", "answer_inputs"):
         return [f"explains {screen.shown(repr(answer['name']))}", f"query {query}"]
     return [f"query {query}"]
 
@@ -184,7 +184,7 @@ def _method(result: TokenAttention) -> str:
     """The method with what changes its meaning: edges, receptive field, a start above the input, residual, sinks, units,
     and what the numbers are where that is said."""
     how = result.provenance
-    more = [f"edges {how['edges']}"] if how.get("edges") and result.method != "answer_rows" else []
+    more = [f"edges {how['edges']}"] if how.get("edges") and not result.method.startswith("answer_") else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
     more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
     more += ["residual measured"] if how.get("residual") == "measured" else []
