@@ -44,6 +44,7 @@ def test_a_job_is_resumed(tmp_path: Path) -> None:
         assert list(store.records) == ["numbers/00002.parquet", "numbers/00000.parquet"] and store.damaged == []
         assert read_shard(tmp_path / "numbers" / "00002.parquet") == [{"n": 2}]
         write(store, 1)
+        (tmp_path / "numbers" / ".attnflow-ba9876543210.tmp").write_bytes(b"half")  # a worker died, and the job went on
         assert store.finish({"numbers": 3}) == {"finished": True, "numbers": 3}
     settings, *records, last = read_manifest(tmp_path)
     assert settings == {"format": "attnflow.grid", "version": 1, "seed": 0}

@@ -89,9 +89,7 @@ class Store:
             self._check_files(lines, pattern)
             for own in self._folders():
                 make_folder(own)
-                for leftover in own.glob(BESIDE):  # of a run that was killed while it wrote
-                    with contextlib.suppress(OSError):
-                        leftover.unlink()
+            self._clear()
             if not lines:
                 self._append(first)
             self._read(lines[1:], more)
@@ -149,8 +147,15 @@ class Store:
         self.records[name] = record
         self._append(record)
 
+    def _clear(self) -> None:
+        """Removes what a process left that was killed while it wrote."""
+        for leftover in (path for own in self._folders() for path in own.glob(BESIDE)):
+            with contextlib.suppress(OSError):
+                leftover.unlink()
+
     def finish(self, sums: Record) -> Record:
         """Ends the manifest with these sums. It is then in order, whoever wrote the shards and when."""
+        self._clear()  # a worker may have died while the job went on
         last = {"finished": True, **sums}
         if not self.finished:
             with (self.folder / MANIFEST).open("rb") as file:
