@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -50,7 +51,11 @@ def measured(
     """shift: how much better than the others a method is by a metric; beyond that, all differ by chance alone."""
     rng = np.random.default_rng(seed)
     methods = [asdict(method) for method in all_methods(edges, IMPORTANCES, causal)]
-    values = rng.normal(0.2, 0.1, (N, len(methods), len(metrics))) + rng.normal(0, 0.2, (N, 1, 1))
+    own = [
+        np.random.default_rng([seed, zlib.crc32(method["name"].encode())]) for method in methods
+    ]  # whoever else is there
+    noise = np.stack([one.normal(0.2, 0.1, (N, len(metrics))) for one in own], 1)
+    values = noise + rng.normal(0, 0.2, (N, 1, 1))
     better = np.array([[shift(method, metric) for metric in metrics] for method in methods])
     values += better * [1 if way == "higher" else -1 for way in metrics.values()]
     for k, name in enumerate(metrics):
