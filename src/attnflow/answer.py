@@ -129,10 +129,9 @@ class Answer:
         unit: "token", "word", "sentence", "paragraph", "message" or "document".
         verify: so many of the units that come first are really left out, and the others are fitted to them. The values are
             then falls of the answer's log-probability, and ``parts`` says which are "verified" and which "estimated".
-        method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds); or "raw",
-            "fading" (how fast the answer's log-probability falls as attention to a unit fades); "combined", both on one
-            scale (`attnflow.answer_rows.combined`), which ranks sentences best; "raw",
-            "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`; or "gather" or
+        method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds); "fading" (how
+            fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one scale, see
+            `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`; or "gather" or
             "columns" of edges that are about the answer (`Trace.gather`; columns takes every position for its own token).
             The values of a unit's tokens are added up, but flow to a unit is the maximum flow from all of the span to all
             of the unit, as `bottleneck` has it.
@@ -157,9 +156,9 @@ class Answer:
             merged = merged[:-1]
         elif method in (FADING, COMBINED):
             merged, about = self._by_fading(method, tokens, units)
-            if not signed and not verify:
-                whole = shares(merged)
-                merged, about = whole, {**about, "outside": float(whole[-1]), "values": SHARES}
+            if not signed and not verify:  # verifying goes by the order, in which negative values count too
+                merged, about["values"] = shares(merged), SHARES
+            about["outside"] = float(merged[-1])
             merged = merged[:-1]
         else:
             if signed:
@@ -408,7 +407,7 @@ class Answer:
         return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
 
     def _by_fading(self, method: str, tokens: Sequence[int], units: Units) -> tuple[Floats, dict[str, Any]]:
-        """Signed, of each unit and of what is in none, and what is to be said of it."""
+        """Signed values of each unit and of the tokens in none, and their provenance."""
         n = len(self.prompt.ids)
         groups = [*units.groups, units.rest(n)]
         faded = by_units(self._fading_pass.fading(tokens), groups)
@@ -416,7 +415,8 @@ class Answer:
             return faded, {"values": SLOPES, **self._reliability(tokens)}
         parts = self._rows.prompt[tokens].sum(0, dtype=np.float64)
         parts[list(self._left_out)] = 0
-        return combined(by_units(parts, groups), faded), {**self._evidence(tokens), "values": RELATIVE}
+        about = {**self._evidence(tokens), "values": RELATIVE, **self._reliability(tokens)}
+        return combined(by_units(parts, groups), faded), about
 
     def _by_attention(
         self, method: str, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
