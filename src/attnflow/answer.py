@@ -131,8 +131,9 @@ class Answer:
             then falls of the answer's log-probability, and ``parts`` says which are "verified" and which "estimated".
         method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds); "fading" (how
             fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one scale, see
-            `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer, residual, sinks and edges as in `Trace`; or "gather" or
-            "columns" of edges that are about the answer (`Trace.gather`; columns takes every position for its own token).
+            `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer, residual, sinks
+            and edges as in `Trace`; or "gather" or "columns" of edges that are about the answer (`Trace.gather`; columns
+            takes every position for its own token).
             The values of a unit's tokens are added up, but flow to a unit is the maximum flow from all of the span to all
             of the unit, as `bottleneck` has it.
         signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them; of
@@ -412,10 +413,10 @@ class Answer:
         groups = [*units.groups, units.rest(n)]
         faded = by_units(self._fading_pass.fading(tokens), groups)
         if method == FADING:
-            return faded, {"values": SLOPES, **self._reliability(tokens)}
+            return faded, {"values": SLOPES, **self._reliability(tokens, shares=False)}
         parts = self._rows.prompt[tokens].sum(0, dtype=np.float64)
         parts[list(self._left_out)] = 0
-        about = {**self._evidence(tokens), "values": RELATIVE, **self._reliability(tokens)}
+        about = {**self._evidence(tokens), "values": RELATIVE, **self._reliability(tokens, shares=False)}
         return combined(by_units(parts, groups), faded), about
 
     def _by_attention(
