@@ -22,16 +22,13 @@ from attnflow.capture.passes import Prediction, Residual, check_shares, measured
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
-from attnflow.edges.weights import answer_shares
+from attnflow.edges.weights import answer_values
 from attnflow.errors import InputError, ModelError
 from attnflow.graph import check_residual
 from attnflow.receptive import compared
 from attnflow.reliability import (
     Labels,
     Notes,
-    answer_probability,
-    evidence_notes,
-    for_and_against,
     of_rows,
     row_notes,
 )
@@ -188,13 +185,9 @@ class LinearTrace:
     def _answer_parts(self, method: str, parts: Tensor, rows: Sequence[int], signed: bool) -> TokenAttention:
         """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
         assert self.explained is not None
-        left_out = [0] if self.explained.causal and len(self.tokens) > 1 else []
         evidence = self.explained.descent.conserved
         assert evidence is not None  # a whole descent has checked it
-        sizes = for_and_against(parts.cpu().numpy(), left_out)
-        said = evidence_notes(*sizes, evidence.gap, answer_probability(self.provenance), not signed)
-        if not signed:
-            parts = answer_shares(parts, left_out)
+        parts, said = answer_values(parts, self.explained.causal, evidence.gap, self.provenance, signed)
         about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
         options = {**self._reliability(method, parts[None], rows[:1], said), "evidence": about}
         labels = (rows[0],), (self.tokens[rows[0]],)

@@ -15,7 +15,7 @@ from torch import Tensor
 from attnflow._arrays import index, indices, positions, to_numpy
 from attnflow.capture.passes import Pass, Residual, Step, check_shares, measured_shares
 from attnflow.edges import reweighed
-from attnflow.edges.weights import answer_rows, answer_shares, gathered, inside
+from attnflow.edges.weights import answer_rows, answer_values, gathered, inside
 from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
 from attnflow.flow import normalized
@@ -27,9 +27,6 @@ from attnflow.reliability import (
     FlowBound,
     Labels,
     Notes,
-    answer_probability,
-    evidence_notes,
-    for_and_against,
     mixed_notes,
     of_rows,
     row_notes,
@@ -276,11 +273,7 @@ class Trace(Pass):
         """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
         seen = inside(self)
         evidence = seen.evidence
-        left_out = [0] if seen.causal and len(self.tokens) > 1 else []
-        sizes = for_and_against(to_numpy(parts), left_out)
-        said = evidence_notes(*sizes, evidence.gap, answer_probability(self.provenance), not signed)
-        if not signed:
-            parts = answer_shares(parts, left_out)
+        parts, said = answer_values(parts, seen.causal, evidence.gap, self.provenance, signed)
         top, values = [len(self.ends) - 1], to_numpy(parts)[None, None]
         notes = [{**own, **said} for own in self._row_notes(method, values[-1], top, rows[:1])]
         result = self._result(method, values, top, rows[:1], {"signed": signed}, words=False, notes=notes)

@@ -7,8 +7,9 @@ head, so that the attention of a layer adds ``Σ_k Σ_h A^h[q, k]·f^h(x_k)`` to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from attnflow.capture.sublayer import Sublayer, refused
 from attnflow.errors import InputError
 from attnflow.graph import with_residual
 from attnflow.receptive import layerwise
+from attnflow.reliability import answer_probability, evidence_notes, for_and_against
 from attnflow.rollout import rollout
 
 ZERO = 1e-6
@@ -203,6 +205,19 @@ def answer_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
     shares = parts.clamp(min=0)
     shares[..., list(left_out)] = 0
     return rows(shares)
+
+
+def answer_values(
+    parts: Tensor, causal: bool, gap: float, provenance: Mapping[str, Any], signed: bool
+) -> tuple[Tensor, dict[str, str]]:
+    """Parts [key] of an answer's log-odds as they are shown, signed or as shares, and what speaks against reading them.
+
+    Of a model that looks back only, the first token is left out of the shares. gap: how far the parts are from their sum.
+    """
+    left_out = [0] if causal and len(parts) > 1 else []
+    sizes = for_and_against(parts.cpu().numpy(), left_out)
+    notes = evidence_notes(*sizes, gap, answer_probability(provenance), not signed)
+    return parts if signed else answer_shares(parts, left_out), notes
 
 
 def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:
