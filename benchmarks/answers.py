@@ -254,7 +254,8 @@ def main(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttentionWarning)
         halves = HALVES if half == BOTH else (half,)
-        every = (item for task in wanted for h in halves for item in items(loaded, task, h, cases, data, cache, share))
+        kept = ((task, h, cases, data, cache, share, deletions) for task in wanted for h in halves)
+        every = chain.from_iterable(items(loaded, *which) for which in kept)
         first = next(every, None)
         able = {} if build or first is None else ready(loaded, functions, list(METHODS), first)
         measure_all(loaded, able, chain(filter(None, [first]), every), file, progress)
