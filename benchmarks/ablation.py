@@ -112,7 +112,10 @@ def prompt_of(seed: int, texts: Sequence[Sequence[str]]) -> tuple[str, list[tupl
 def measured(model: Model, seed: int, texts: Sequence[Sequence[str]]) -> Passage | None:
     """The passage of a seed with its truth, by a pass for each sentence and subset; None where the answer is too short."""
     prompt, ranges = prompt_of(seed, texts)
-    written = model.answer(prompt, max_new_tokens=TOKENS)
+    try:
+        written = model.answer(prompt, max_new_tokens=TOKENS)
+    except InputError:  # it writes nothing
+        return None
     ids, answer = list(written.prompt.ids), list(written.ids)
     if len(answer) < LEAST:
         return None

@@ -14,6 +14,7 @@ import typer
 import attnflow
 from attnflow.capture.silence import silence
 from attnflow.cli.options import progress
+from attnflow.errors import InputError
 from attnflow.texts.units import assign
 from benchmarks.ablation import LEAST, TOKENS, passages, prompt_of
 from benchmarks.command import run_command
@@ -31,7 +32,10 @@ def examples(
     chosen = []
     for seed in range(0, 2 * count, 2):
         prompt, ranges = prompt_of(seed, texts)
-        written = model.answer(prompt, max_new_tokens=TOKENS)
+        try:
+            written = model.answer(prompt, max_new_tokens=TOKENS)
+        except InputError:  # it writes nothing
+            continue
         if len(written.ids) >= LEAST:
             chosen.append(Example(list(written.prompt.ids), list(written.ids), assign(written.prompt.offsets, ranges)))
         if seed % 20 == 0:
