@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -94,10 +95,11 @@ def test_rows_are_parts_of_the_log_odds_of_each_token() -> None:
 def test_the_row_of_a_span_is_made_of_the_rows_of_its_tokens() -> None:
     a = answer()
     for unit in ("token", "word", "sentence", "paragraph"):
-        single = [a.sources(span=k, unit=unit).values for k in range(len(a.ids))]
+        single = [a.sources(span=k, unit=unit, method="answer_rows").values for k in range(len(a.ids))]
         for tokens, span in (((0, len(a.ids)), None), ((1, 3), (1, 3))):
             rows = [one for one in single[slice(*tokens)] if one.any()]  # one that nothing speaks for does not count
-            np.testing.assert_allclose(a.sources(span=span, unit=unit).values, np.mean(rows, 0), atol=1e-12)
+            whole = a.sources(span=span, unit=unit, method="answer_rows").values
+            np.testing.assert_allclose(whole, np.mean(rows, 0), atol=1e-12)
         signed = [a.sources(span=k, unit=unit, signed=True).values for k in range(len(a.ids))]
         np.testing.assert_allclose(a.sources(unit=unit, signed=True).values, np.sum(signed, 0), atol=1e-12)
     rows = a.matrix(signed=True).values[0, :, : len(a.prompt.ids)]
@@ -113,7 +115,7 @@ def test_units_are_sums_of_their_tokens() -> None:
         sentences.values[0, 0], [tokens[list(group)].sum() for group in units.groups], atol=1e-12
     )
     assert sentences.tokens == units.texts and sentences.provenance["unit"] == "sentence"
-    shown = a.sources(unit="sentence")
+    shown = a.sources(unit="sentence", method="answer_rows")
     assert shown.values.sum() + shown.provenance["outside"] == pytest.approx(1)
     assert shown.query_tokens == (ANSWER,)
 
@@ -378,7 +380,7 @@ def test_combined_puts_what_was_read_and_fading_on_one_scale() -> None:
     rows = np.array(a.sources(signed=True).row(), np.float64)
     rows[0] = 0  # attention goes there that has nowhere to go
     read, faded = (by_units(x, groups) for x in (rows, a.sources(method="fading", signed=True).row()))
-    size = [float(np.sqrt(np.mean(x**2))) for x in (read, faded)]
+    size = [float(np.sqrt(np.mean(x[:-1] ** 2))) for x in (read, faded)]  # tokens in no unit do not set the scale
     expected = read / size[0] + 0.5 * faded / size[1]
     result = a.sources(unit="sentence", method="combined", signed=True)
     np.testing.assert_allclose(result.row(), expected[:-1], atol=1e-6)
@@ -386,6 +388,25 @@ def test_combined_puts_what_was_read_and_fading_on_one_scale() -> None:
     order = np.argsort(-expected[:-1], kind="stable")
     verified = a.sources(unit="sentence", method="combined", verify=1)
     assert verified.parts[order[0]] == "verified" and verified.parts.count("verified") == 1
+
+
+def test_tokens_and_words_are_ranked_by_answer_rows_and_larger_units_by_both() -> None:
+    a = answer()
+    ways = {"token": "answer_rows", "word": "answer_rows", "sentence": "combined", "paragraph": "combined"}
+    for unit, method in ways.items():
+        result, same = a.sources(unit=unit), a.sources(unit=unit, method=method)
+        assert result.method == method
+        np.testing.assert_array_equal(result.values, same.values)
+    assert a.sources(unit="sentence", signed=True).method == "answer_rows"  # parts of the log-odds
+    assert a.to_dict()["sources"]["unit_method"] == "combined"
+    assert a.to_dict(method="answer_rows")["sources"]["unit_method"] == "answer_rows"
+
+
+def test_a_model_without_fading_is_ranked_by_answer_rows() -> None:
+    """Where the scores of attention cannot be computed again."""
+    a = replace(answer())  # a copy: others share it
+    a.__dict__["_pass"] = replace(a._pass, frozen=replace(a._pass.frozen, fades=False))
+    assert a.sources(unit="sentence").method == "answer_rows"
 
 
 @pytest.mark.parametrize("method", ["raw", "rollout", "flow"])
@@ -460,7 +481,8 @@ def test_parts_that_speak_against_an_answer_are_weighed(monkeypatch: pytest.Monk
 def test_results_say_what_their_numbers_are() -> None:
     a = answer()
     results = {
-        "answer_rows (sentences, shares)": a.sources(unit="sentence"),
+        "combined (sentences, shares)": a.sources(unit="sentence"),
+        "answer_rows (words, shares)": a.sources(unit="word"),
         "answer_rows (log-odds)": a.sources(signed=True),
         "hops (words, shares)": a.hops(1, unit="word"),
         "verified (sentences, falls of log p)": a.sources(unit="sentence", verify=1),

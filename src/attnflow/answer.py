@@ -9,29 +9,23 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from attnflow.answer_paths import Bottleneck, Path, Paths, named
+from attnflow.answer_graph import AnswerGraph
+from attnflow.answer_paths import Bottleneck, Path, Paths
 from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
-from attnflow.capture.answer_pass import AnswerPass, Parts, log_odds, run_answer
-from attnflow.capture.encode import decoder_start
+from attnflow.capture.answer_pass import AnswerPass, Parts, run_answer
 from attnflow.capture.generate import Progress, Written
-from attnflow.capture.inputs import Encoded
 from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.passes import Residual
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
 from attnflow.capture.runner import Runner
-from attnflow.edges import traced_encoding
-from attnflow.edges.weights import evidence_graph
 from attnflow.errors import InputError
-from attnflow.flow import flow, max_flow
-from attnflow.graph import merge
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
 from attnflow.importance.verified import fit
 from attnflow.reliability import evidence_notes, for_and_against, of_rows, tie_notes
 from attnflow.result import TokenAttention
-from attnflow.trace import Trace
+from attnflow.source_methods import COMBINED, FADING, METHOD, METHODS, default_method
 from attnflow.version import __version__
 
 if TYPE_CHECKING:
@@ -42,15 +36,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-METHOD = "answer_rows"
-FADING, COMBINED = "fading", "combined"
-METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow", "gather", "columns")
-
 SHARES, LOG_ODDS, FALLS, SLOPES, RELATIVE = "shares", "log-odds", "falls of log p", "slopes of log p", "relative"
 """What the numbers of a result are: its ``provenance["values"]``."""
-
-GRAPH_TOKENS = 4096
-"""Methods that need the whole attention graph, a matrix a layer, take texts up to this length."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,6 +77,10 @@ class Answer:
         return run_answer(self.model, self.prompt.ids, self.writing, freeze=False)
 
     @cached_property
+    def _graph(self) -> AnswerGraph:
+        return AnswerGraph(self.model, self.prompt, self.ids, self.labels, self._pass.two_stacks)
+
+    @cached_property
     def log_probabilities(self) -> Floats:
         """Of each answer token, given the prompt and the tokens before it."""
         return self._pass.log_probabilities
@@ -110,7 +101,7 @@ class Answer:
         unit: str = "token",
         *,
         verify: int = 0,
-        method: str = METHOD,
+        method: str | None = None,
         signed: bool = False,
         layer: int = -1,
         residual: Residual = 0.5,
@@ -119,10 +110,13 @@ class Answer:
     ) -> TokenAttention:
         """What each token or unit of the prompt gave to the answer, as a share of what the prompt gave.
 
-        For each token of the span, the parts of its log-odds that come from the tokens of a unit are added up, cut off at
-        zero and divided by their sum; the result is the mean over the span, so that each of its tokens counts alike (but
-        one that nothing in the prompt speaks for does not). What comes from tokens in no unit (marks of a chat template)
-        is counted beside: ``provenance["outside"]``. ``provenance["values"]`` says what the numbers are.
+        By default tokens and words are ranked by "answer_rows", and sentences and larger units by "combined", which agrees
+        better with leaving them out (docs/findings.md); where a model has no fading, by "answer_rows" too.
+
+        "answer_rows": for each token of the span, the parts of its log-odds that come from the tokens of a unit are added
+        up, cut off at zero and divided by their sum; the result is the mean over the span, so that each of its tokens
+        counts alike (but one that nothing in the prompt speaks for does not). What comes from tokens in no unit (marks of
+        a chat template) is counted beside: ``provenance["outside"]``. ``provenance["values"]`` says what the numbers are.
 
         span: a part of the answer, by its text or its token numbers; see `attnflow.capture.prompt.find_span`. All of it by
             default.
@@ -136,13 +130,15 @@ class Answer:
             takes every position for its own token).
             The values of a unit's tokens are added up, but flow to a unit is the maximum flow from all of the span to all
             of the unit, as `bottleneck` has it.
-        signed: parts of the log-odds as they are, what speaks against the answer negative, the first token among them; of
-            fading its slopes, and of both together their sum.
+        signed: parts of the log-odds ("answer_rows" is the default for it), what speaks against the answer negative, the
+            first token among them; of fading its slopes, and of both together their sum.
         """
         tokens = self._span(span)
         units = self._units(unit)
         if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
             raise InputError(f"verify={verify!r:.60}: expected an int of at least 0, how many units are left out")
+        if method is None:
+            method = default_method(unit, signed=signed, fades=self._pass.frozen.fades)
         if not isinstance(method, str) or method not in METHODS:
             raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
         if method == METHOD:
@@ -156,7 +152,7 @@ class Answer:
             about |= self._reliability(tokens, not signed)
             merged = merged[:-1]
         elif method in (FADING, COMBINED):
-            merged, about = self._by_fading(method, tokens, units)
+            merged, about = self._by_fading(method, tokens, units, not signed)
             if not signed and not verify:  # verifying goes by the order, in which negative values count too
                 merged, about["values"] = shares(merged), SHARES
             about["outside"] = float(merged[-1])
@@ -166,10 +162,10 @@ class Answer:
                 raise InputError(
                     f"signed goes with method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign"
                 )
-            values, about = self._by_attention(method, tokens, layer, residual, sinks, edges)
+            values, about = self._graph.scores(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
             if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
-                merged = self._flow_to(units, tokens, layer, residual, sinks, edges)
+                merged = self._graph.flow_to(units, tokens, layer, residual, sinks, edges)
         if verify:
             return self._verified(tokens, units, unit, merged, verify, about)
         return self._result(method, merged, tokens, units, unit, about)
@@ -265,75 +261,47 @@ class Answer:
         edges: "answer" takes what speaks for the answer along each edge as capacity, in log-odds; "attention" takes the
             paper's graph.
         """
-        tokens, units = self._span(span), self._units(unit)
-        number = units.number(to)
-        if edges not in ("answer", "attention"):
-            raise InputError(f'edges={edges!r}: expected "answer" or "attention"')
-        if self._pass.two_stacks:
-            raise InputError("the bottleneck is found in one stack of layers, and an encoder-decoder has two")
-        trace = self._trace("answer" if edges == "answer" else None, tokens)
-        groups, deciding, order = self._merging(units, tokens, len(trace.tokens))
-        if not groups[number]:
-            raise InputError(f"unit {number} is where the answer is decided: choose another")
-        if edges == "attention":
-            graph = merge(np.stack(list(trace.graph())), order)
-        else:
-            members = np.array([[float(i in group) for i in range(len(trace.tokens))] for group in order])
-            graph = members @ evidence_graph(trace).cpu().numpy() @ members.T
-        token = sum(1 for group in groups[:number] if group)
-        filled = [text for text, group in zip(units.texts, groups, strict=True) if group]
-        nodes = [*filled, self._quoted(tokens), *(trace.tokens[i] for (i,) in order[len(filled) + 1 :])]
-        solved = max_flow(graph, query=order.index(deciding), token=token, layer=-1)
-        return named(solved, nodes, self._quoted(tokens))
-
-    def _merging(
-        self, units: Units, tokens: Sequence[int], length: int
-    ) -> tuple[list[list[int]], list[int], list[list[int]]]:
-        """Units without the positions that decide the span, these positions, and all nodes of the merged graph."""
-        deciding = [len(self.prompt.ids) - 1 + t for t in tokens]
-        groups = [[i for i in group if i not in deciding] for group in units.groups]
-        apart = {i for group in groups for i in group} | set(deciding)
-        return groups, deciding, [*filter(None, groups), deciding, *([i] for i in range(length) if i not in apart)]
-
-    def _flow_to(
-        self, units: Units, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
-    ) -> Floats:
-        """The maximum flow from the span to each unit, all merged before it is solved; a unit that only decides has 0."""
-        if self._pass.two_stacks:
-            raise InputError(
-                'flow to units needs one stack of layers, and an encoder-decoder has two: give unit="token"'
-            )
-        trace = self._trace(edges, tokens)
-        groups, deciding, order = self._merging(units, tokens, len(trace.tokens))
-        graph = merge(np.stack(list(trace.graph(residual, sinks))), order)
-        filled = [number for number, group in enumerate(groups) if group]
-        values = np.zeros(len(groups))
-        query = order.index(deciding)
-        values[filled] = flow(graph, queries=query, tokens=list(range(len(filled))), layers=layer)[0, 0]
-        return values
+        return self._graph.bottleneck(self._units(unit), to, self._span(span), edges)
 
     def show(
-        self, span: Span | None = None, unit: str = "sentence", *, verify: int = 0, file: IO[str] | None = None
+        self,
+        span: Span | None = None,
+        unit: str = "sentence",
+        *,
+        verify: int = 0,
+        method: str | None = None,
+        file: IO[str] | None = None,
     ) -> None:
-        """Print prompt and answer with the sources shaded, and the units that gave most, in the terminal or into a file."""
-        self._view().show(span, unit, verify, file)
+        """Print prompt and answer with the sources shaded, and the units that gave most, in the terminal or into a file.
+
+        unit, verify, method: of the table of units, as in `sources`; tokens are shaded by answer rows.
+        """
+        self._view(method).show(span, unit, verify, file)
 
     def save(
-        self, path: str | os.PathLike[str], unit: str = "sentence", verify: int = 0, span: Span | None = None
+        self,
+        path: str | os.PathLike[str],
+        unit: str = "sentence",
+        verify: int = 0,
+        span: Span | None = None,
+        method: str | None = None,
     ) -> None:
         """Write a file, whole or not at all: .html is a page, .json everything, .csv and .parquet the sources.
 
-        unit, verify, span: as in `sources`; a page opens with them.
+        unit, verify, span, method: as in `sources`. A page opens with unit and span, and its method is answer rows, which
+        it has for every span.
         """
-        self._view().save(path, unit, verify, span)
+        self._view(method).save(path, unit, verify, span)
 
-    def to_dict(self, unit: str = "sentence", verify: int = 0, span: Span | None = None) -> dict[str, Any]:
+    def to_dict(
+        self, unit: str = "sentence", verify: int = 0, span: Span | None = None, method: str | None = None
+    ) -> dict[str, Any]:
         """Everything, as a .json file stores it; the sources are those of the span."""
-        return self._view().to_dict(unit, verify, span)
+        return self._view(method).to_dict(unit, verify, span)
 
-    def to_pandas(self, span: Span | None = None, unit: str = "token") -> DataFrame:
+    def to_pandas(self, span: Span | None = None, unit: str = "token", method: str | None = None) -> DataFrame:
         """The sources, one row a unit. Needs pandas."""
-        return self.sources(span, unit).to_pandas()
+        return self.sources(span, unit, method=method).to_pandas()
 
     def __rich__(self) -> RenderableType:
         return self._view().renderable()
@@ -341,10 +309,10 @@ class Answer:
     def _repr_html_(self) -> str:
         return self._view().notebook_html()
 
-    def _view(self) -> AnswerView:
+    def _view(self, method: str | None = None) -> AnswerView:
         from attnflow.view.answer_view import AnswerView
 
-        return AnswerView(self)
+        return AnswerView(self, method)
 
     def _span(self, span: Span | None) -> list[int]:
         return list(range(len(self.ids))) if span is None else find_span(self.text, span, self.labels.offsets)
@@ -407,8 +375,10 @@ class Answer:
         result = self._result("verified", values, tokens, units, unit, about)
         return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
 
-    def _by_fading(self, method: str, tokens: Sequence[int], units: Units) -> tuple[Floats, dict[str, Any]]:
-        """Signed values of each unit and of the tokens in none, and their provenance."""
+    def _by_fading(
+        self, method: str, tokens: Sequence[int], units: Units, as_shares: bool
+    ) -> tuple[Floats, dict[str, Any]]:
+        """Signed values of each unit and of the tokens in none, and their provenance. as_shares: what they become."""
         n = len(self.prompt.ids)
         groups = [*units.groups, units.rest(n)]
         faded = by_units(self._fading_pass.fading(tokens), groups)
@@ -416,66 +386,8 @@ class Answer:
             return faded, {"values": SLOPES, **self._reliability(tokens, shares=False)}
         parts = self._rows.prompt[tokens].sum(0, dtype=np.float64)
         parts[list(self._left_out)] = 0
-        about = {**self._evidence(tokens), "values": RELATIVE, **self._reliability(tokens, shares=False)}
-        return combined(by_units(parts, groups), faded), about
-
-    def _by_attention(
-        self, method: str, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
-    ) -> tuple[Floats, dict[str, Any]]:
-        """The mean over the positions that decide the span, of what the graph gives each token of the prompt."""
-        n = len(self.prompt.ids)
-        if method in ("gather", "columns"):
-            gathered = self._trace(edges or "answer", tokens).gather(1.0 if method == "columns" else None)
-            whole: Floats = gathered.row()[:n].astype(np.float64)
-            return whole, {k: v for k, v in gathered.provenance.items() if k in ("residual", "edges", "reliability")}
-        trace = self._trace(edges, tokens)
-        queries = tokens if self._pass.two_stacks else [n - 1 + t for t in tokens]
-        options: dict[str, Any] = {"query": queries, "layer": layer, "sinks": sinks}
-        result = getattr(trace, method)(**options, **({} if method == "raw" else {"residual": residual}))
-        values: Floats = result.values[0].mean(0)[:n].astype(np.float64)
-        kept = {
-            k: v
-            for k, v in result.provenance.items()
-            if k in ("residual", "edges", "sinks", "reliability", "heads", "captured")
-        }
-        return values, kept
-
-    def _trace(self, edges: str | None, tokens: Sequence[int]) -> Trace:
-        """The attention graph of prompt and answer."""
-        length = len(self.prompt.ids) + len(self.ids)
-        if length > GRAPH_TOKENS:
-            raise InputError(
-                f"prompt and answer have {length} tokens, and the attention graph is kept for {GRAPH_TOKENS} at most: "
-                f"method={METHOD!r} needs no graph"
-            )
-        answer = self._pass
-        rows = slice(0, len(self.ids)) if answer.two_stacks else slice(len(self.prompt.ids) - 1, length - 1)
-        score = log_odds(rows, self.ids, [float(i in tokens) for i in range(len(self.ids))])
-        return Trace.of(traced_encoding(self.model, self._encoded(), edges, score, {"name": self._quoted(tokens)}))
-
-    def _encoded(self) -> Encoded:
-        """Prompt and answer, without its last token, which nothing reads."""
-        prompt, answer, keep = self.prompt, self.labels, len(self.ids) - 1
-        written = list(self.ids[:keep])
-        if self._pass.two_stacks:
-            start = decoder_start(self.model)
-            ids = torch.tensor([[start, *written]])
-            name = str(self.model.tokenizer.convert_ids_to_tokens(start)) if self.model.tokenizer else str(start)
-            side = Encoded(
-                {}, (name, *answer.tokens[:keep]), (True, *answer.special[:keep]), (None, *answer.word_ids[:keep]),
-                answer.word_texts, answer.text,
-            )  # fmt: skip
-            tensors = {"input_ids": torch.tensor([list(prompt.ids)]), "decoder_input_ids": ids}
-            return Encoded(
-                tensors, prompt.tokens, prompt.special, prompt.word_ids, prompt.word_texts, prompt.text, target=side
-            )
-        shift = len(prompt.word_texts)
-        words = tuple(None if w is None else w + shift for w in answer.word_ids[:keep])
-        return Encoded(
-            {"input_ids": torch.tensor([[*prompt.ids, *written]])}, (*prompt.tokens, *answer.tokens[:keep]),
-            (*prompt.special, *answer.special[:keep]), (*prompt.word_ids, *words),
-            (*prompt.word_texts, *answer.word_texts), prompt.text + answer.text,
-        )  # fmt: skip
+        about = {**self._evidence(tokens), "values": RELATIVE, **self._reliability(tokens, as_shares)}
+        return combined(by_units(parts, groups), faded, len(units.groups)), about
 
     def _result(
         self, method: str, values: Floats, tokens: Sequence[int], units: Units, unit: str, about: Mapping[str, Any]
@@ -490,7 +402,7 @@ class Answer:
             method=method,
             layers=(self._layer_count - 1,),
             queries=(tokens[0],),
-            query_tokens=(self._quoted(tokens),),
+            query_tokens=(self.labels.quoted(tokens),),
             tokens=units.texts,
             word_ids=self.prompt.word_ids if alone else tuple(range(count)),
             word_texts=self.prompt.word_texts if alone else units.texts,
@@ -525,11 +437,6 @@ class Answer:
     @property
     def _layer_count(self) -> int:
         return len(self._pass.frozen.states)
-
-    def _quoted(self, tokens: Sequence[int]) -> str:
-        """The text of these answer tokens."""
-        offsets = [self.labels.offsets[i] for i in tokens]
-        return self.text[min(a for a, _ in offsets) : max(b for _, b in offsets)].strip() or self.tokens[tokens[0]]
 
     def _provenance(self, unit: str, about: Mapping[str, Any]) -> dict[str, Any]:
         answer = {

@@ -77,22 +77,23 @@ FADED = 0.5
 ``python -m benchmarks.answers`` measures it on others."""
 
 
-def combined(read: Floats, faded: Floats) -> Floats:
+def combined(read: Floats, faded: Floats, units: int | None = None) -> Floats:
     """What was read from each unit and how fast the answer falls as attention to it fades, on one scale, signed.
 
     Each is divided by its root mean square over units. The two err differently: what is read counts values and no
     competition, fading is a slope and hardly sees what a sure model would lose later.
 
-    read: signed parts of the log-odds. faded: slopes of log p.
+    read: signed parts of the log-odds. faded: slopes of log p. units: so many of these are units; what comes after them
+    is put on their scale.
 
     >>> combined(np.array([3.0, 1.0]), np.array([0.0, 2.0])).round(2).tolist()
     [1.34, 1.15]
     """
-    return _level(read) + FADED * _level(faded)
+    return _level(read, units) + FADED * _level(faded, units)
 
 
-def _level(values: Floats) -> Floats:
-    size = float(np.sqrt(np.mean(values**2)))
+def _level(values: Floats, units: int | None) -> Floats:
+    size = float(np.sqrt(np.mean(values[:units] ** 2)))
     return values / size if size else values
 
 

@@ -63,6 +63,8 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["a", "--answer", "b", "--tokens", "3"], "--tokens says how much the model writes, and --answer is written already: leave one of them out"),
         (["a", "--answer", " "], "the answer ' ' is empty: expected at least one word"),
         (["a", "--span", "b", "--unit", "verse"], "unit 'verse': expected one of token, word, sentence, paragraph, message, document"),
+        (["a", "--method", "lime"], "method 'lime': expected one of answer_rows, fading, combined, raw, rollout, flow, gather, columns"),
+        (["a", "--method", "flow", "-o", "x.html"], "a page ranks by answer_rows: leave --method out, or write .json, .csv or .parquet"),
         (["a", "--occurrence", "2"], "--occurrence goes with --span: give that too, or leave it out"),
         (["a", "--document", "a.txt"], "--document 'a.txt': expected NAME=FILE, for example minutes=minutes.txt"),
         (["a", "--document", "=a.txt"], "--document '=a.txt': expected NAME=FILE, for example minutes=minutes.txt"),

@@ -92,9 +92,25 @@ def test_the_table_has_the_strongest_units(answer: Any) -> None:
 def test_the_table_tells_what_stands_in_no_unit(answer: Any) -> None:
     """So that the shares of the table add up to one."""
     for unit in ("sentence", "document"):
-        outside = 1 - answer.sources(unit=unit).row().sum()
-        assert outside > 0.01 and f"\nin no {unit}: a share of {outside:.3f}\n" in shown(answer, unit=unit)
+        outside = 1 - answer.sources(unit=unit, method="answer_rows").row().sum()
+        text = shown(answer, unit=unit, method="answer_rows")
+        assert outside > 0.01 and f"\nin no {unit}: a share of {outside:.3f}\n" in text
     assert "in no token" not in shown(answer, unit="token")
+
+
+def test_the_table_says_how_its_units_are_ranked(answer: Any) -> None:
+    text = " ".join(shown(answer, unit="sentence").split())
+    assert "sentences by what the answer read from them and how fast it falls as attention to them fades" in text
+    assert "by what the answer read" not in shown(answer, unit="word")
+    text = shown(answer, unit="sentence", method="flow")
+    assert "\nsentences by flow\n" in text and " flow " in text.split("The model wrote")[0]
+
+
+def test_a_page_has_one_method(answer: Any, tmp_path: Path) -> None:
+    with pytest.raises(af.InputError, match="method='fading': a page has 'answer_rows', for every span of the answer"):
+        answer.save(tmp_path / "page.html", method="fading")
+    answer.save(tmp_path / "sources.csv", method="fading")
+    assert "fading" in (tmp_path / "sources.csv").read_text()
 
 
 def test_shades_are_shares(model: Any) -> None:

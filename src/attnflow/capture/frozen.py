@@ -81,7 +81,7 @@ class FrozenPass:
 
     states: [1, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
     is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
-    before the first position, in a cache.
+    before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of.
     """
 
     name: str
@@ -93,6 +93,7 @@ class FrozenPass:
     slack: float
     readings: list[Reading]
     snapshot: Snapshot | None = None
+    fades: bool = True
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -308,7 +309,9 @@ def run_frozen(
         raise ModelError(f"the layers of {name} were not seen, and answer edges are about them: trace it without edges")
     known = None if in_place is None else in_place.snapshot
     constants = [] if frozen is None else frozen.constants
-    return FrozenPass(name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known)
+    return FrozenPass(
+        name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known, checked.blocks
+    )
 
 
 @contextmanager

@@ -134,6 +134,11 @@ class AnswerLabels(NamedTuple):
     word_ids: tuple[int | None, ...]
     word_texts: tuple[str, ...]
 
+    def quoted(self, tokens: Sequence[int]) -> str:
+        """The text of these tokens."""
+        offsets = [self.offsets[i] for i in tokens]
+        return self.text[min(a for a, _ in offsets) : max(b for _, b in offsets)].strip() or self.tokens[tokens[0]]
+
 
 def read_prompt(
     model: Runner,

@@ -24,6 +24,7 @@ from attnflow.cli.options import (
 from attnflow.errors import InputError
 from attnflow.files import of_extension
 from attnflow.jobs.progress import Stages
+from attnflow.source_methods import METHODS
 from attnflow.texts.spans import Span
 from attnflow.texts.strict import read_whole
 from attnflow.texts.units import UNITS
@@ -62,6 +63,14 @@ def answer(
             help="Really leave out the K units that come first, and fit the others to what then happens to the answer.",
         ),
     ] = 0,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How units are ranked: {', '.join(METHODS)}. By default answer_rows for tokens and words, combined for "
+            "sentences and larger units. A page has answer_rows.",
+            show_default=False,
+        ),
+    ] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A message by the system, in front of the prompt.")
     ] = None,
@@ -115,6 +124,10 @@ def answer(
         raise InputError("--occurrence goes with --span: give that too, or leave it out")
     if unit not in UNITS:
         raise InputError(f"unit {unit!r}: expected one of {', '.join(UNITS)}")
+    if method is not None and method not in METHODS:
+        raise InputError(f"method {method!r}: expected one of {', '.join(METHODS)}")
+    if output is not None and output.suffix.lower() == ".html" and method not in (None, METHODS[0]):
+        raise InputError(f"a page ranks by {METHODS[0]}: leave --method out, or write .json, .csv or .parquet")
     if output is not None:
         of_extension(dict.fromkeys(FILES), output)  # before a model is loaded and run in vain
     text = _prompt(prompt, prompt_file)
@@ -138,12 +151,12 @@ def answer(
         )  # fmt: skip
         stages.clear()
         if output is not None:
-            explained.save(output, unit=unit, verify=verify, span=place)
+            explained.save(output, unit=unit, verify=verify, span=place, method=method)
             progress(f"wrote {output}")
         if as_json:
-            print(json.dumps(explained.to_dict(unit=unit, verify=verify, span=place), allow_nan=False))
+            print(json.dumps(explained.to_dict(unit=unit, verify=verify, span=place, method=method), allow_nan=False))
         elif output is None:
-            explained.show(place, unit, verify=verify)
+            explained.show(place, unit, verify=verify, method=method)
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:

@@ -12,6 +12,7 @@ from attnflow.capture.prompt import UNITS, Span, find_span
 from attnflow.errors import InputError
 from attnflow.reliability import for_and_against
 from attnflow.result import TokenAttention
+from attnflow.source_methods import METHOD
 from attnflow.view.document import EXACT, packed
 from attnflow.view.page import file_of
 from attnflow.view.running_text import pieces
@@ -80,7 +81,7 @@ def _unit(answer: Answer, name: str, span: Span | None) -> dict[str, Any] | None
         "of": numbers,
         "count": len(units.groups),
         "names": list(units.texts) if name in NAMED else None,
-        "shares": answer.sources(span, name).row().tolist(),
+        "shares": answer.sources(span, name, method=METHOD).row().tolist(),  # of other spans a browser has no other
         "parts": answer.sources(span, name, signed=True).row().tolist(),
     }
 

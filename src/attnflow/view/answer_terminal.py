@@ -14,10 +14,11 @@ from rich.style import Style
 from rich.text import Text
 
 from attnflow._arrays import FloatArray
-from attnflow.answer import Answer
+from attnflow.answer import SHARES, Answer
 from attnflow.answer_rows import shares
 from attnflow.capture.prompt import Units
 from attnflow.result import TokenAttention
+from attnflow.source_methods import COMBINED, FADING
 from attnflow.view.running_text import pieces
 from attnflow.view.terminal import Printed, Screen, bar, heading, numbers_of, ramp, shade
 
@@ -38,6 +39,11 @@ GAP = 20
 
 PLAIN = 0.05
 """What has less than this part of the largest share stays plain: a text in which everything is shaded is hard to read."""
+
+MEANINGS = {
+    COMBINED: "what the answer read from them and how fast it falls as attention to them fades (combined)",
+    FADING: "how fast the answer falls as attention to them fades (fading)",
+}
 
 LEAST = 0.0005
 """A share outside of all units is told where three digits show it."""
@@ -124,7 +130,8 @@ class AnswerSheet:
         order = np.argsort(-ranked.row(), kind="stable")[:LISTED].tolist()
         if not order:
             return
-        columns = [("", [str(i) for i in order]), ("share", numbers_of(self.values.row()[order]))]
+        kind = "share" if self.values.provenance.get("values") == SHARES else self.values.method
+        columns = [("", [str(i) for i in order]), (kind, numbers_of(self.values.row()[order]))]
         if self.falls is not None:
             columns += [
                 ("log p falls by", numbers_of(self.falls.row()[order])),
@@ -143,9 +150,11 @@ class AnswerSheet:
             yield Text(f"{line}{length:<{BAR_CELLS}} {text}", no_wrap=True, overflow="crop")
         if len(order) < len(self.values.tokens):
             yield Text(f"and {len(self.values.tokens) - len(order):,} more", style="dim")
-        outside = float(self.values.provenance["outside"])
+        outside = float(self.values.provenance.get("outside", 0.0))
         if outside >= LEAST:
             yield Text(f"in no {self.unit}: a share of {outside:.3f}", style="dim")
+        if self.values.method != self.tokens.method:
+            yield Text(f"{self.unit}s by {MEANINGS.get(self.values.method, self.values.method)}", style="dim")
 
     def _name(self, unit: int) -> str:
         """The text of a unit in one line; of a token, its characters, where tokenizers write signs for some of them."""

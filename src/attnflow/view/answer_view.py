@@ -18,6 +18,7 @@ from attnflow.capture.prompt import Span, find_span
 from attnflow.errors import InputError
 from attnflow.files import of_extension, write_whole
 from attnflow.result import TokenAttention
+from attnflow.source_methods import METHOD
 from attnflow.view.answer_page import STRONGEST, html_of
 from attnflow.view.answer_terminal import AnswerSheet
 from attnflow.view.document import EXACT
@@ -32,9 +33,10 @@ UNIT = "sentence"
 
 @dataclass(frozen=True)
 class AnswerView:
-    """The one thing of the view that an answer knows; arguments are those of its own methods."""
+    """The one thing of the view that an answer knows; arguments are those of its own methods. method: of units."""
 
     answer: Answer
+    method: str | None = None
 
     def renderable(self) -> RenderableType:
         return self._sheet(None, UNIT, 0).printed()
@@ -49,20 +51,31 @@ class AnswerView:
             raise InputError(f"path is {kind(path)}: expected the name of a file")
         path = Path(path)
         table: dict[str, Callable[[], None]] = {
-            ".html": lambda: self._save_text(path, html_of(self.answer, unit, verify, span)),
+            ".html": lambda: self._save_text(path, self._html(unit, verify, span)),
             ".json": lambda: self._save_text(path, self._json(unit, verify, span)),
-            ".csv": lambda: self.answer.sources(span, unit, verify=verify).save(path),
-            ".parquet": lambda: self.answer.sources(span, unit, verify=verify).save(path),
+            ".csv": lambda: self._sources(span, unit, verify).save(path),
+            ".parquet": lambda: self._sources(span, unit, verify).save(path),
         }
         of_extension(table, path)()
 
     def notebook_html(self) -> str:
         return framed(html_of(self.answer, UNIT, 0, None))
 
+    def _sources(self, span: Span | None, unit: str, verify: int = 0) -> TokenAttention:
+        return self.answer.sources(span, unit, verify=verify, method=self.method)
+
+    def _html(self, unit: str, verify: int, span: Span | None) -> str:
+        if self.method not in (None, METHOD):
+            raise InputError(
+                f"method={self.method!r}: a page has {METHOD!r}, for every span of the answer; other methods go with the "
+                "terminal and with .json, .csv and .parquet"
+            )
+        return html_of(self.answer, unit, verify, span)
+
     def to_dict(self, unit: str, verify: int, span: Span | None) -> dict[str, Any]:
         answer, prompt, labels = self.answer, self.answer.prompt, self.answer.labels
         shares, parts = answer.sources(span), answer.sources(span, signed=True)
-        matrix = answer.matrix(signed=True)
+        matrix, units = answer.matrix(signed=True), self._sources(span, unit)
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -93,9 +106,11 @@ class AnswerView:
                 "shares": shares.row().tolist(),
                 "parts": parts.row().tolist(),
                 "unit": unit,
-                "units": self._units(unit, verify, span),
+                "unit_method": units.method,
+                "unit_values": units.provenance.get("values", units.method),
+                "units": self._units(unit, verify, span, units),
                 "verify": verify,
-                "reliability": list(shares.reliability),
+                "reliability": list(dict.fromkeys([*shares.reliability, *units.reliability])),
             },
             "evidence": dict(shares.provenance["evidence"]),
             "matrix": {**matrix_of(matrix), "evidence": dict(matrix.provenance["evidence"])},
@@ -103,12 +118,11 @@ class AnswerView:
             "provenance": dict(shares.provenance),
         }
 
-    def _units(self, unit: str, verify: int, span: Span | None) -> list[dict[str, Any]]:
-        """The units of the prompt: where they stand, share and signed part; where some were left out, also the fall of the
-        answer's log-probability, and whether it is verified or estimated."""
-        answer, units = self.answer, self.answer.prompt.units(unit)
-        shares, parts = answer.sources(span, unit), answer.sources(span, unit, signed=True)
-        falls = answer.sources(span, unit, verify=verify) if verify else None
+    def _units(self, unit: str, verify: int, span: Span | None, shares: TokenAttention) -> list[dict[str, Any]]:
+        """The units of the prompt: where they stand, share and signed part of the log-odds; where some were left out, also
+        the fall of the answer's log-probability, and whether it is verified or estimated."""
+        units, parts = self.answer.prompt.units(unit), self.answer.sources(span, unit, signed=True)
+        falls = self._sources(span, unit, verify) if verify else None
         entries: list[dict[str, Any]] = [
             {"text": text, "start": start, "end": end, "tokens": list(group), "share": share, "part": part}
             for text, (start, end), group, share, part in zip(
@@ -139,8 +153,8 @@ class AnswerView:
             unit=unit,
             units=answer.prompt.units(unit),
             tokens=answer.sources(span),
-            values=answer.sources(span, unit),
-            falls=answer.sources(span, unit, verify=verify) if verify else None,
+            values=self._sources(span, unit),
+            falls=self._sources(span, unit, verify) if verify else None,
         )
 
 
