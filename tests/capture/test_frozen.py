@@ -13,6 +13,7 @@ import transformers
 import attnflow as af
 from attnflow.capture.answer_pass import log_odds, run_answer
 from attnflow.capture.frozen import run_frozen
+from attnflow.capture.frozen_attention import FrozenAttention
 from attnflow.capture.generate import Written
 from attnflow.edges.weights import signed_edges
 from attnflow.errors import ModelError
@@ -315,3 +316,68 @@ def test_other_edges_are_not_in_a_trace_of_answer_edges() -> None:
     whole = model("LlamaForCausalLM").trace({"input_ids": IDS}, edges="attention-gradient")
     both = whole.with_edges("answer")
     np.testing.assert_allclose(both.answer_rows().values, trace.answer_rows().values, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", [*CLASSIFIERS, "LlamaForCausalLM", "MistralForCausalLM"])
+def test_answer_edges_cost_one_pass_forward_and_one_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frozen pass chooses the answer, gives the weights of attention and is what the gradient goes back through."""
+    wrapped = model(name)
+    wrapped.verify(wrapped.encode({"input_ids": IDS}))  # once for a model
+    passes = {"forward": 0, "back": 0}
+    backward = FrozenAttention.backward
+
+    def count_back(ctx: Any, gradient: torch.Tensor) -> Any:
+        passes["back"] += 1
+        return backward(ctx, gradient)
+
+    def count_forward(module: Any, args: Any, out: Any) -> None:
+        passes["forward"] += 1
+
+    monkeypatch.setattr(FrozenAttention, "backward", staticmethod(count_back))
+    handle = wrapped.model.register_forward_hook(count_forward)
+    try:
+        trace = wrapped.trace({"input_ids": IDS}, edges="answer")
+        inputs, rows = trace.answer_inputs(signed=True), trace.answer_rows(signed=True)
+        trace.rollout(0)
+    finally:
+        handle.remove()
+    assert passes == {"forward": 1, "back": trace.layer_count}
+    # the same by a pass of its own for each
+    whole = wrapped.trace({"input_ids": IDS}, edges="attention-gradient").with_edges("answer")
+    np.testing.assert_allclose(inputs.values, whole.answer_inputs(signed=True).values, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(rows.values, whole.answer_rows(signed=True).values, rtol=1e-4, atol=1e-7)
+    plain = wrapped.trace({"input_ids": IDS})
+    attention = torch.stack([step.weights for step in plain.steps])
+    torch.testing.assert_close(trace.inside.attention, attention, rtol=1e-5, atol=1e-6)
+    assert (trace.prediction is None) == (plain.prediction is None)
+    if trace.prediction is not None and plain.prediction is not None:
+        assert [label for label, _ in trace.prediction.top] == [label for label, _ in plain.prediction.top]
+        chances = [[chance for _, chance in p.top] for p in (trace.prediction, plain.prediction)]
+        np.testing.assert_allclose(*chances, rtol=1e-4)
+    measured = [step.own is not None for step in plain.steps]
+    assert measured == [step.own is not None for step in trace.steps]
+    assert all(measured) or name not in ("BertForSequenceClassification", "LlamaForCausalLM")
+    for one, other in zip(trace.steps, plain.steps, strict=True):
+        torch.testing.assert_close(one.own, other.own, rtol=1e-4, atol=1e-5)
+
+
+def test_answer_edges_of_a_text_too_long_to_keep_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped = model("BertForSequenceClassification")
+    whole = wrapped.trace({"input_ids": IDS}, edges="answer")
+    monkeypatch.setattr("attnflow.capture.frozen_attention.KEEP_BYTES", 0)
+    blocks = wrapped.trace({"input_ids": IDS}, edges="answer")
+    assert blocks.provenance["captured"] == "attention interface, in blocks of queries"
+    assert whole.provenance["captured"] == "attention interface"
+    np.testing.assert_allclose(blocks.answer_inputs().values, whole.answer_inputs().values, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(blocks.inside.attention, whole.inside.attention)
+
+
+def test_answer_edges_are_for_one_stack_of_layers() -> None:
+    torch.manual_seed(0)
+    config = transformers.BartConfig(
+        d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=32, decoder_ffn_dim=32, vocab_size=120, max_position_embeddings=64,
+    )  # fmt: skip
+    wrapped = af.wrap(transformers.BartForConditionalGeneration(config))
+    with pytest.raises(af.InputError, match="edges='answer' are for models with one stack of layers: leave edges out"):
+        wrapped.trace({"input_ids": IDS, "decoder_input_ids": IDS[:, :4]}, edges="answer")

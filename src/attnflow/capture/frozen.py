@@ -24,19 +24,20 @@ from torch import Tensor
 
 from attnflow.capture import routes
 from attnflow.capture.check import Checked
-from attnflow.capture.collect import Collector, is_collecting
+from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.fading import FadingAttention
 from attnflow.capture.freeze import Freeze
 from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
+from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
 from attnflow.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache as KeyValueCache
 
-    from attnflow.capture.runner import Runner
+    from attnflow.capture.runner import ModelOutput, Runner
 
 POSITIONS = 8192
 """States are multiplied in double precision, for so many positions at a time."""
@@ -81,7 +82,8 @@ class FrozenPass:
 
     states: [1, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
     is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
-    before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of.
+    before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
+    calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
     """
 
     name: str
@@ -94,6 +96,9 @@ class FrozenPass:
     readings: list[Reading]
     snapshot: Snapshot | None = None
     fades: bool = True
+    out: ModelOutput = None
+    calls: Sequence[Call] = ()
+    mode: str = "whole"
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -245,12 +250,14 @@ def run_frozen(
     cache: CacheInPlace | KeyValueCache | None = None,
     prefix: int = 0,
     freeze: bool = True,
+    keep: bool = False,
     **options: Any,
 ) -> FrozenPass:
     """One pass of one text, forward, with everything constant but the states.
 
     cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`. freeze: otherwise
-    nothing is constant but what lies in the cache, and the pass can be asked for its `slopes` alone.
+    nothing is constant but what lies in the cache, and the pass can be asked for its `slopes` alone. keep: whether the pass
+    is also to be what a trace is made of, so that the model runs once for both.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
@@ -265,7 +272,7 @@ def run_frozen(
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
     sources: list[Tensor] = []
-    collector = Collector("frozen" if checked.blocks else "frozen, whole", names=bool(checked.stack.cross))
+    collector = Collector("frozen" if checked.blocks else "frozen, whole", names=keep or bool(checked.stack.cross))
     in_place = cache if isinstance(cache, CacheInPlace) else None
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
@@ -274,6 +281,8 @@ def run_frozen(
                 call = frozen_call(
                     collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0], in_place
                 )
+                if keep:
+                    _keep(collector, module, call, value)
             calls.append(call)
             if not freeze:
                 if (
@@ -296,22 +305,39 @@ def run_frozen(
         options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}
     with (
         torch.inference_mode(False), routes.running(), _entering(model.model, layers, collector) as states,
+        measuring(model.forms(checked) if keep else (), checked, collector) as write,
         Freeze() if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
         )
+    write(collector.calls)
     collector.attend = None  # it refers to the collector: nothing of the pass should wait for the garbage collector
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
-        raise ModelError(f"{name} gives no logits: answer edges are for classifiers and language models")
+        raise ModelError(f"answer edges are about an answer, and {no_answer(model)}")
     if not states or not calls:
         raise ModelError(f"the layers of {name} were not seen, and answer edges are about them: trace it without edges")
     known = None if in_place is None else in_place.snapshot
     constants = [] if frozen is None else frozen.constants
     return FrozenPass(
-        name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known, checked.blocks
-    )
+        name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
+        checked.blocks, out if keep else None, collector.calls, "blocks" if any(call.weights is None for call in calls) else "whole",
+    )  # fmt: skip
+
+
+def no_answer(model: Runner) -> str:
+    """Why there are no answer edges of a model that gives no logits, or reads no text."""
+    why = f"{model!r} has no head, or reads no text, so it answers nothing"
+    return f"{why}: expected a classifier or a language model of text"
+
+
+def _keep(collector: Collector, module: Any, call: FrozenCall, value: Tensor) -> None:
+    """Keeps the weights of a call, heads reduced, as a pass that holds nothing constant does."""
+    if call.weights is not None:
+        collector.add(module, call.weights, value, getattr(module, "sinks", None) is not None)
+    elif call.scores is not None:
+        collector.add_blocks(module, call.scores, value, output=False)
 
 
 @contextmanager

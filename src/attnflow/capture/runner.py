@@ -213,9 +213,7 @@ class Runner:
     ) -> ModelOutput:
         """The model's output, while the collector listens. last: lengths, where only the last logits are needed."""
         routes.prepare(self.model, checked.route)  # in case somebody has set another implementation since
-        options = routes.forward_options(checked.route)
-        if last and self.accepts("logits_to_keep"):
-            options["logits_to_keep"] = torch.tensor(sorted({n - 1 for n in last}), device=self.device)
+        options = {**routes.forward_options(checked.route), **self.last_logits(last)}
         with routes.running():
             out = routes.capture(
                 self.model,
@@ -224,12 +222,14 @@ class Runner:
                 collector,
                 checked.reducers,
             )
-        if len(collector.calls) != checked.calls:
-            raise ModelError(
-                f"the model made {len(collector.calls)} attention calls and {checked.calls} when it was checked: "
-                "its layers depend on the input, and such a model cannot be explained"
-            )
+        check_calls(collector.calls, checked)
         return out
+
+    def last_logits(self, lengths: Sequence[int]) -> dict[str, Any]:
+        """Arguments with which a language model computes no logits but the last ones of texts of these lengths."""
+        if not lengths or not self.accepts("logits_to_keep"):
+            return {}
+        return {"logits_to_keep": torch.tensor(sorted({n - 1 for n in lengths}), device=self.device)}
 
     def forward(self, tensors: Mapping[str, Tensor], *, grad: bool = False, **options: Any) -> ModelOutput:
         """The model's own forward pass. Of a two-tower model, through the tower that takes these inputs."""
@@ -286,3 +286,11 @@ class Runner:
         if checked.sinks:
             record["missing"] = missing
         return record
+
+
+def check_calls(calls: Sequence[Call], checked: Checked) -> None:
+    if len(calls) != checked.calls:
+        raise ModelError(
+            f"the model made {len(calls)} attention calls and {checked.calls} when it was checked: its layers depend on "
+            "the input, and such a model cannot be explained"
+        )

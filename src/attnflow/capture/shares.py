@@ -88,7 +88,7 @@ class Additions:
             return
         *states, norms = zip(*self.pending, strict=True)
         self.pending.clear()
-        with torch.no_grad():
+        with torch._C.DisableTorchFunction(), torch.no_grad():  # what holds norms constant need not see these
             x, o, y = (torch.stack(of_layers) if len(of_layers) > 1 else of_layers[0][None] for of_layers in states)
             some = [norm for norm in norms if norm is not None]
             if y.dtype != torch.float64 and (some or not y.is_cuda):  # sums of sizes alone need no copy

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnflow.capture.check import Checked, half
-from attnflow.capture.frozen import Evidence, run_frozen
+from attnflow.capture.frozen import Evidence, FrozenPass, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
 from attnflow.capture.layer_gradients import Descent, run_layers
@@ -22,7 +22,7 @@ from attnflow.capture.linear import pass_down
 from attnflow.capture.offload import Lane
 from attnflow.capture.passes import Pass
 from attnflow.capture.routes import running
-from attnflow.capture.runner import Batch, Runner
+from attnflow.capture.runner import Batch, Runner, check_calls
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges.weights import EDGES as EDGES
 from attnflow.edges.weights import Edges, attention_gradient, rows
@@ -100,14 +100,10 @@ def traced_encoding(
     if name is None:
         return model.run_batch([encoded]).passed(0)
     kind = edges_of(name)
-    if model.verify(encoded).stack.cross:
-        raise InputError(f"edges={name!r} are for models with one stack of layers: leave edges out")
+    _check_one_stack(model, encoded, name)
     if name == "answer":
-        batch = model.run_batch([encoded])
-        passed = batch.passed(0)
-        attention = torch.stack([step.weights for step in passed.steps])
-        inside = Inside((), about, "", _evidence_of(batch, score_of), batch.checked.causal, attention=attention)
-        return reweighed(replace(passed, inside=inside), name)
+        batch, frozen = _run_once(model, encoded, every_logit=True)
+        return reweighed(_with_answer(batch, about, frozen.evidence(score_of, every=True)), name)
     batch, inside = run_inside(model, encoded, kind.gradient, every_logit=True)
     if kind.gradient:
         inside = _differentiated(batch, inside, score_of, about)
@@ -128,26 +124,42 @@ def _differentiated(
     return replace(inside, layers=tuple(layers), answer=about, unanswered="")
 
 
-def _evidence_of(batch: Batch, score_of: Callable[[Tensor], Tensor]) -> Callable[[], Evidence]:
-    def find_evidence() -> Evidence:
-        frozen = run_frozen(batch.runner, batch.encoded[0].tensors, batch.checked)
-        return frozen.evidence(score_of, every=True)
+def _check_one_stack(model: Runner, encoded: Encoded, name: str) -> None:
+    if model.verify(encoded).stack.cross:
+        raise InputError(f"edges={name!r} are for models with one stack of layers: leave edges out")
 
-    return find_evidence
+
+def _run_once(model: Runner, encoded: Encoded, every_logit: bool = False) -> tuple[Batch, FrozenPass]:
+    """One forward pass for both: the weights of attention, and what an answer owes to its edges."""
+    if "input_ids" not in encoded.tensors:
+        raise InputError(f"answer edges are about an answer, and {no_answer(model)}")
+    checked = model.verify(encoded)
+    lengths = [int(encoded.tensors["input_ids"].shape[1])]
+    last = model.last_logits([] if every_logit else lengths)
+    frozen = run_frozen(model, encoded.tensors, checked, keep=True, **last)
+    check_calls(frozen.calls, checked)
+    calls = list(frozen.calls)
+    return Batch(model, checked, [encoded], frozen.out, calls, lengths, frozen.mode, "mean"), frozen
+
+
+def _with_answer(batch: Batch, about: Mapping[str, Any], evidence: Evidence, place: int | None = None) -> Pass:
+    """What the pass left, and how the score of its answer splits; no heads are kept."""
+    passed = batch.passed(0)
+    attention = torch.stack([step.weights for step in passed.steps])
+    inside = Inside((), about, "", lambda: evidence, batch.checked.causal, place, attention)
+    return replace(passed, inside=inside)
 
 
 def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
-    """One pass for the graph and one for answer edges; the heads of neither are kept."""
-    batch = model.run_batch([encoded])
-    question = _question(batch, answer)
-    if question is None:
-        raise InputError(f"answer edges are about an answer, and {_no_answer(model)}")
-    inside = _with_evidence(batch, Inside((), None, "", causal=batch.checked.causal), question)
-    passed = batch.passed(0)
-    inside = replace(inside, attention=torch.stack([step.weights for step in passed.steps]))
+    """One pass forward, whose logits choose the answer and whose attention is the graph, and one back."""
+    _check_one_stack(model, encoded, "answer")
+    batch, frozen = _run_once(model, encoded)
+    question = question_of(model, encoded, frozen.logits[0].detach(), answer)
+    about = _about(question, "log-odds")
+    evidence = frozen.evidence(_score_of(model, question, "log-odds"), every=True)
+    passed = _with_answer(batch, about, evidence, question.place)
     place = question.place if question.kind == "masked token" else passed.default_query
-    about = {**passed.provenance, "answer": dict(inside.answer or {})}
-    return replace(passed, inside=inside, default_query=place, provenance=about)
+    return replace(passed, default_query=place, provenance={**passed.provenance, "answer": about})
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,10 +192,10 @@ def explained(
     layers = run_layers(model, encoded, checked, frozen=frozen, lane=lane)
     question = _question(layers.batch, answer)
     if question is None:
-        raise InputError(f"these edges are about an answer, and {_no_answer(model)}")
+        raise InputError(f"these edges are about an answer, and {no_answer(model)}")
     of = "log-odds" if frozen else of
     check_difference([question], of)
-    about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
+    about = _about(question, of)
     descent = layers.descent(_score_of(model, question, of))
     return layers.batch, Explained(descent, about, question.place, checked.causal)
 
@@ -225,17 +237,17 @@ def look_inside(
     return pass_with(batch, _with_gradients(batch, inside, answer, of) if gradient else inside)
 
 
-def _no_answer(model: Runner) -> str:
-    why = f"{model!r} has no head, or reads no text, so it answers nothing"
-    return f"{why}: expected a classifier or a language model of text"
-
-
 def _question(batch: Batch, answer: Any) -> Question | None:
     """What is explained; None where the model answers nothing."""
     logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
     if not isinstance(logits, Tensor) or "input_ids" not in batch.encoded[0].tensors:
         return None
     return question_of(batch.runner, batch.encoded[0], logits[0].detach(), answer)
+
+
+def _about(question: Question, of: str) -> dict[str, Any]:
+    """The answer in question, for the provenance."""
+    return {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
 
 
 def _score_of(model: Runner, question: Question, of: str) -> Callable[[Tensor], Tensor]:
@@ -250,9 +262,12 @@ def _score_of(model: Runner, question: Question, of: str) -> Callable[[Tensor], 
 
 def _with_evidence(batch: Batch, inside: Inside, question: Question) -> Inside:
     """How the log-odds of the answer split over the edges, once somebody wants to know."""
-    about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": "log-odds"}
-    evidence = _evidence_of(batch, _score_of(batch.runner, question, "log-odds"))
-    return replace(inside, answer=inside.answer or about, find_evidence=evidence, place=question.place)
+
+    def find_evidence() -> Evidence:
+        frozen = run_frozen(batch.runner, batch.encoded[0].tensors, batch.checked)
+        return frozen.evidence(_score_of(batch.runner, question, "log-odds"), every=True)
+
+    return replace(inside, find_evidence=find_evidence, place=question.place)
 
 
 def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:
@@ -260,7 +275,7 @@ def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Insid
     model = batch.runner
     question = _question(batch, answer)
     if question is None:
-        return replace(inside, unanswered=_no_answer(model))
+        return replace(inside, unanswered=no_answer(model))
     check_difference([question], of)
-    about = {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
+    about = _about(question, of)
     return _differentiated(batch, _with_evidence(batch, inside, question), _score_of(model, question, of), about)
