@@ -352,7 +352,10 @@ def test_one_pass_has_all_edges(model: Any) -> None:
     start = model().trace(TEXT, edges="gradient")
     for edges in EDGES:
         fresh, found = model().trace(TEXT, edges=edges), start.with_edges(edges)
-        np.testing.assert_allclose(found.graph(), fresh.graph(), rtol=1e-5, atol=1e-7)
+        if edges == "answer":  # shares of a row that carries next to nothing would be shares of rounding
+            torch.testing.assert_close(weights.signed_edges(found), weights.signed_edges(fresh), rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_allclose(found.graph(), fresh.graph(), rtol=1e-5, atol=1e-7)
         assert found.provenance["edges"] == edges and found.inside is start.inside
         for method in ("raw", "rollout", "flow"):
             values = getattr(found, method)().values

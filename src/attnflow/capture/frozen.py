@@ -322,7 +322,8 @@ def run_frozen(
     constants = [] if frozen is None else frozen.constants
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
-        checked.blocks, out if keep else None, collector.calls, "blocks" if any(call.weights is None for call in calls) else "whole",
+        checked.blocks, out if keep else None, collector.calls,
+        "blocks" if any(call.weights is None for call in calls) else "whole",
     )  # fmt: skip
 
 
