@@ -12,7 +12,8 @@ from attnflow.evaluate.statistics import Interval
 from benchmarks.encoder_methods import VIEWS
 from benchmarks.evidence import Summary, of_dict
 
-BLIMP = "blimp.json"
+BLIMP = Path("findings/verb-number.json")
+"""In docs, beside the folder of the results: the summaries that docs/findings.md is made of too."""
 RIGHT, WRONG = "agreement", "mistakes"
 ABOVE = {RIGHT: "subject above attractor", WRONG: "attractor above subject"}
 OTHERS = (
@@ -49,7 +50,7 @@ def _introduction(right: Summary, wrong: Summary) -> str:
         "```\n"
         "python -m benchmarks.encoder_tasks agreement --data BLIMP.tsv.xz -o blimp.jsonl\n"
         "python -m benchmarks.encoder_tasks mistakes --data BLIMP.tsv.xz -o blimp.jsonl\n"
-        f"python -m benchmarks.evidence blimp.jsonl -o docs/reproduction/{BLIMP}\n"
+        f"python -m benchmarks.evidence blimp.jsonl --default 'answer · input, signed' -o docs/{BLIMP}\n"
         "```"
     )
 

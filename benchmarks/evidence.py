@@ -1,13 +1,15 @@
 """Results of tasks, case by case, and what they say of one method against all others: ``python -m benchmarks.evidence``.
 
 A result is a line of JSON: model, task, half, seed, method, measures, and what it cost. Methods are compared on the cases
-that both have, so that one which was run on fewer cases is compared on those.
+that both have, so that one which was run on fewer cases is compared on those. "METHOD, 4 verified" is a method with its
+measures after four ablations, so that it can be compared with what others reach without.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +30,9 @@ from benchmarks.command import run_command
 Floats = NDArray[np.float64]
 
 DEFAULT = "answer rows"
-COSTS = ("seconds", "forwards", "peak_mib")
+TEXTS = "texts"
+"""How often the whole text was read: the positions that the model ran on, divided by those of the text."""
+COSTS = ("seconds", "forwards", TEXTS, "peak_mib")
 LOWER = frozenset({"mass on sinks", "mass on route", "mass on hub", "sufficiency"})
 """Measures of which less is better."""
 
@@ -95,14 +99,57 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def summaries(rows: Iterable[Mapping[str, Any]], half: str = "unseen", default: str = DEFAULT) -> list[Summary]:
-    """One for each model and task, in the order of the rows."""
+def summaries(
+    rows: Iterable[Mapping[str, Any]], half: str = "unseen", default: str = DEFAULT, least: int = 1
+) -> list[Summary]:
+    """One for each model and task, in the order of the rows. least: cases that a method needs to be there."""
     tasks: dict[tuple[str, str], dict[str, dict[Any, Mapping[str, Any]]]] = {}
     for row in rows:
         if row["half"] == half:
             by_method = tasks.setdefault((row["model"], row["task"]), {})
-            by_method.setdefault(row["method"], {})[row["seed"]] = row
-    return [_summary(model, task, by_method, default) for (model, task), by_method in tasks.items()]
+            for one in (row, verified(row, default)):
+                if one is not None:
+                    by_method.setdefault(one["method"], {})[row["seed"]] = one
+    kept = {key: {method: own for method, own in x.items() if len(own) >= least} for key, x in tasks.items()}
+    return [_summary(model, task, by_method, default) for (model, task), by_method in kept.items() if by_method]
+
+
+def verified(row: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """The row as one of the method `name`, "METHOD, 4 verified", where the row is of METHOD; otherwise none.
+
+    An ablation counts as a forward over the whole text, which is a little more than it reads.
+
+    >>> row = {"method": "rollout", "measures": {"LDS": 0.1, "LDS, 4 verified": 0.5}, "forwards": 1}
+    >>> verified(row, "rollout, 4 verified")
+    {'method': 'rollout, 4 verified', 'measures': {'LDS': 0.5}, 'forwards': 5}
+    """
+    match = re.fullmatch(r"(.+)(, (\d+) verified)", name)
+    if match is None or row["method"] != match[1]:
+        return None
+    measures = {key.removesuffix(match[2]): x for key, x in row.get("measures", {}).items() if key.endswith(match[2])}
+    result = {**row, "method": name, "measures": measures}
+    if row.get("forwards") is not None:
+        result["forwards"] = row["forwards"] + int(match[3])
+    if row.get("positions") is not None:
+        result["positions"] = row["positions"] + int(match[3]) * row["tokens"]
+    return {key: x for key, x in result.items() if key not in ("seconds", "peak_mib")}
+
+
+def narrowed(
+    rows: Iterable[Mapping[str, Any]], tasks: Sequence[str] = (), measures: Sequence[str] = ()
+) -> Iterator[Mapping[str, Any]]:
+    """The rows of some tasks with some measures; nothing named means all. Rows that are left without a measure go.
+
+    >>> row = {"task": "copy", "measures": {"top-1": 1.0, "units: top-1": 0.5}}
+    >>> list(narrowed([row, {"task": "needle", "measures": {}}], ["copy"], ["top-1"]))
+    [{'task': 'copy', 'measures': {'top-1': 1.0}}]
+    """
+    for row in rows:
+        if tasks and row["task"] not in tasks:
+            continue
+        kept = {name: x for name, x in row.get("measures", {}).items() if not measures or name in measures}
+        if kept or "error" in row:
+            yield {**row, "measures": kept}
 
 
 def _summary(model: str, task: str, by_method: Mapping[str, Mapping[Any, Mapping[str, Any]]], default: str) -> Summary:
@@ -142,7 +189,7 @@ def _mean(values: Sequence[float]) -> Interval:
 
 def _costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     costs = {}
-    rows = list(rows)
+    rows = [{**row, TEXTS: row["positions"] / row["tokens"]} if "positions" in row else row for row in rows]
     for name in COSTS:
         values = [row[name] for row in rows if row.get(name) is not None]
         if values:
@@ -219,17 +266,31 @@ def of_dict(content: Mapping[str, Any]) -> Summary:
 def main(
     results: Annotated[list[Path], typer.Argument(help="Files of results, JSON lines.")],
     half: Annotated[str, typer.Option(help="unseen, which nothing was tuned on, or seen.")] = "unseen",
-    default: Annotated[str, typer.Option(help="The method that the others are compared with.")] = DEFAULT,
+    default: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"The method that the others are compared with, or METHOD, 4 verified; {DEFAULT} without. "
+            "Several times: a summary for each."
+        ),
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="This task alone; several times for several.")] = None,
+    measure: Annotated[list[str] | None, typer.Option(help="This measure alone; several times for several.")] = None,
+    least: Annotated[int, typer.Option(help="Leave out methods that were run on fewer cases.", min=1)] = 1,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .json file for the summaries.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What results of tasks say of one method against all others: means, paired differences, costs."""
-    every = summaries(read_results(results), half, default)
+    rows = list(narrowed(read_results(results), task or (), measure or ()))
+    every = [summary for name in default or [DEFAULT] for summary in summaries(rows, half, name, least)]
     if not every:
-        raise InputError(f"the files have no result of the half {half!r}: expected some; halves are seen and unseen")
+        raise InputError(
+            f"the files have no result of the half {half!r} with these tasks and measures: expected some; halves are seen "
+            "and unseen"
+        )
     content = [as_dict(summary) for summary in every]
     if output is not None:
-        write_whole(output, lambda path: path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8"))
+        text = "[\n" + ",\n".join(map(json.dumps, content)) + "\n]\n"  # a line for each summary
+        write_whole(output, lambda path: path.write_text(text, encoding="utf-8"))
     if as_json:
         print(json.dumps(content, indent=1))
         return

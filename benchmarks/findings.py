@@ -1,12 +1,15 @@
-"""What the grids of several models say together, as a page of Markdown. No verdict is typed here."""
+"""docs/findings.md, from the summaries of `benchmarks.evidence`: ``python -m benchmarks.findings docs/findings``.
+
+The sentences are in benchmarks/findings_page.md, with a field wherever a figure or a verdict stands: ``{{WORD: a | b}}``.
+`FIELDS` says what each word asks the summaries for. A decoder's figures are those of both models, SmolLM2 / TinyLlama.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,270 +17,238 @@ import typer
 
 from attnflow.cli.options import progress
 from attnflow.errors import InputError
-from attnflow.evaluate.evaluation_tables import listed
-from attnflow.evaluate.statistics import SIGNIFICANT
 from attnflow.files import write_whole
-from benchmarks import sections
+from attnflow.markdown import table
 from benchmarks.command import run_command
-from benchmarks.grid_files import read_summary
-from benchmarks.sections import NONE, Section, table
-from benchmarks.verdicts import (
-    MAIN,
-    WORDS,
-    Entry,
-    Grid,
-    Pair,
-    by_model,
-    grids_of,
-    model_of,
-    of_edges,
-    of_field,
-    of_normalisation,
-    of_propagation,
-    pairs_of,
-    settle,
-    together,
-    words_of,
-)
+from benchmarks.evidence import TEXTS, Summary, of_dict
 
-FIELDS = {
-    "class": "class", "revision": "revision", "dtype": "dtype", "data": "data", "texts": "texts given",
-    "samples": "texts used", "excluded": "left out", "explained": "explained", "answers": "answers",
-    "deletions": "deletions", "steps": "steps of deletion", "seed": "seed", "truncate": "long texts cut",
-    "sanity": "texts of the sanity check", "without sanity": "without it", "devices": "devices", "weights": "weights",
-    "attnflow": "version of attnflow",
+TASKS = ("needle", "attributes", "tracking", "copy", "induction")
+ROWS, BOTH, INPUTS = "answer rows", "answer rows and fading", "answer · input, signed"
+TEMPLATE = Path(__file__).with_name("findings_page.md")
+FIELD = re.compile(r"\{\{([^:}]+)(?:: ([^}]+))?\}\}")
+ONE_PASS = (
+    "FlashTrace, 0 hops", "FlashTrace, 1 hop", "FlashTrace, 1 hop, predicting positions", "IFR",
+    "IFR, predicting positions", "AttnLRP", "AT2, untrained",
+)  # fmt: skip
+PLACES = ("position", "recency", "random")
+OWN = (ROWS, BOTH, "input", "hops", "fading")
+PLAIN = ("raw last layer", "raw mean of layers", "rollout", "flow", "gradient x input", *PLACES)
+CITED = tuple(f"ContextCite, {n} ablations" for n in (4, 8, 32, 64))
+GROUPS = {
+    "paper": ("raw last layer", "rollout", "flow"), "rivals": ONE_PASS, "one pass": (*ONE_PASS, "AT2, trained"),
+    "cited": CITED, "places": PLACES, "last layers": ("raw L6", "rollout L6", "flow L6"),
+    "ends": ("first", "last", "random"),
 }  # fmt: skip
-"""What is told of how a grid was measured, of its provenance."""
-MADE = "<!-- Made by `python -m benchmarks.findings`; edit benchmarks/findings.py or the results instead. -->"
+ENCODERS = (
+    INPUTS, "answer rows, signed", "answer · rollout", "answer · columns", "attention-gradient · columns", "raw L4",
+    "raw L5", "raw L6", "rollout L6", "flow L6", "gradient × input, signed", "integrated gradients, signed",
+    "blank-out, signed", "first", "last", "random",
+)  # fmt: skip
+ABOVE = {"agreement": "subject above attractor", "mistakes": "attractor above subject"}
+CIRCUITS = ("previous token", "induction", "two hops", "sinks")
+PLANTED = (
+    "input", ROWS, BOTH, "answer · rollout", "gradient x input", "blank-out", "raw last layer", "rollout", "flow", *PLACES,
+)  # fmt: skip
+NAMES = {
+    ROWS: "`answer_rows`", BOTH: "`combined`", "input": "`answer_inputs`", INPUTS: "`answer_inputs`, signed",
+    "answer rows, signed": "`answer_rows`, signed", "hops": "`hops`", "fading": "`fading`",
+}  # fmt: skip
+MARKS = {"ahead": "", "level": " =", "behind": " ↑", "not measured": ""}
+"""After a figure: what the default is against it."""
+NEITHER = {"level": "level with", "behind": "behind"}
 
 
-def page(summaries: Sequence[Entry]) -> str:
-    """The findings of grids, each the `summary` of an `attnflow.evaluate.Evaluation`, in Markdown."""
-    if not summaries:
-        raise InputError("there is no result to tell of: give the grid.json of at least one attnflow evaluate --grid")
-    for a, b in combinations(summaries, 2):
-        if a == b:
-            raise InputError(
-                f"the grid of {model_of(a)!r} was given twice, and would count as two models: give each grid once"
-            )
-    grids = grids_of(summaries)
-    questions = [(title, why, pairs_of(grids, place)) for title, why, place in QUESTIONS]
-    chapters = [sections.ahead(grids), *(_question(grids, *one) for one in questions)]
-    rest = (
-        sections.deletions, sections.metrics, sections.baselines, sections.sanity, sections.agreement, sections.published,
-    )  # fmt: skip
-    chapters += [make(grids) for make in rest]
-    short = [f"- **{section.title}** {section.answer}" for section in chapters]
-    unsettled = [f"- {line}" for section in chapters for line in section.unsettled]
-    parts = [MADE, "# Which method to believe", _introduction(grids), "## In short", "\n".join(short), *_reading(grids)]
-    for section in chapters:
-        parts += [f"## {section.title}", section.answer, *section.body]
-    parts += [
-        "## What is not settled",
-        "\n".join(unsettled) or "By these rules and on these models, nothing asked here.",
-    ]
-    parts += ["## How it was measured", *_measured(grids), "## Every difference", *_differences(grids, questions)]
-    return "\n\n".join(parts) + "\n"
+@dataclass(frozen=True)
+class Place:
+    """One measure of one summary, where methods have values."""
+
+    summary: Summary
+    measure: str
+
+    def value(self, method: str) -> float | None:
+        interval = self.summary.measures.get(self.measure, {}).get(method)
+        return None if interval is None else interval.mean
+
+    def marked(self, method: str) -> str:
+        """The figure, with the sign of what the default is against it."""
+        return figure(self.value(method)) + MARKS[self.summary.verdict(self.measure, method)]
 
 
-QUESTIONS = (
-    (
-        "Does effective attention help?",
-        "Edges of effective attention against the mean of heads, propagated alike. The two are one and the same where no "
-        "query sees more positions than a value has dimensions, so that short texts cannot tell.",
-        of_edges("effective"),
-    ),
-    (
-        "Do gradients help?",
-        "Edges by gradients against the mean of heads, propagated alike; what is gathered, against rollout. A rank "
-        "correlation with gradient-input shares its backward pass with these edges, and alone is no evidence for them.",
-        of_edges("gradient", "attention-gradient"),
-    ),
-    (
-        "Do value norms help?",
-        "Edges that count what the values carry against the mean of heads, propagated alike.",
-        of_edges("value-norm", "block-norm", "alti", "value-zeroing"),
-    ),
-    ("Rollout, flow or raw?", "Two propagations of the same edges.", of_propagation),
-    (
-        "Which normalisation?",
-        "The same edges with rows that sum to one (rows), divided by one number for the whole graph (graph), or as they "
-        "are (none).",
-        of_normalisation,
-    ),
-    (
-        "Does receptive-field normalisation help decoders?",
-        "The same method with and without it. Only models that look back alone have one.",
-        of_field,
-    ),
-)
+@dataclass(frozen=True)
+class Evidence:
+    """All summaries, by file and default. cases: what the models solved, by the model."""
+
+    files: Mapping[str, Sequence[Summary]]
+    cases: Mapping[str, Any]
+
+    def places(self, kind: str, task: str, measure: str, method: str | None = None) -> list[Place]:
+        """A measure of a task: of both decoders, or of the one file of that name; where the method was measured."""
+        decoders = [name for name in self.files if name.endswith(f"-{kind}")]
+        result = []
+        for file in decoders or [kind]:
+            those = [x for x in self.files.get(file, ()) if x.task == task and measure in x.measures]
+            those = [x for x in those if method is None or x.default == method] or those
+            if not those:
+                raise InputError(f"the findings {file!r} have no {measure!r} of {task!r}: run benchmarks.evidence")
+            result.append(Place(those[0], measure))
+        return result
 
 
-def _question(grids: Sequence[Grid], title: str, why: str, pairs: Sequence[Pair]) -> Section:
-    answers: dict[str, dict[str, list[str]]] = {}
-    rows, unsettled = [["", *(grid.name for grid in grids), "together"]], []
-    for pair in pairs:
-        verdicts_of = by_model(grids, pair)
-        if not verdicts_of:
-            continue
-        verdict = together(verdicts_of)
-        short = "not settled" if verdict.startswith("not settled") else verdict
-        answers.setdefault(pair.group, {}).setdefault(short, []).append(pair.member)
-        rows.append([f"{pair.group}: {pair.member}", *(_verdict(grid, pair) for grid in grids), verdict])
-        if short == "not settled":
-            reasons = [f"{grid.name} {_reason(grid, pair)}" for grid in grids if grid.name in verdicts_of]
-            unsettled.append(f"{pair.first} against {pair.second}: {'; '.join(reasons)}.")
-    if not answers:
-        return Section(title, "Cannot be asked of these grids: none has both of any two such methods.", [why])
-    lines = [f"{group}: {_members(verdicts)}" for group, verdicts in answers.items()]
-    missing = [grid.name for grid in grids if not any(words_of(grid, pair) for pair in pairs)]
-    none = [f"Not in the grid of {listed(missing)}."] if missing else []
-    return Section(title, "; ".join(lines) + ".", [why, *none, table(rows)], unsettled)
-
-
-def _members(verdicts: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(f"{verdict} ({', '.join(members)})" for verdict, members in verdicts.items())
-
-
-def _reason(grid: Grid, pair: Pair) -> str:
-    words = words_of(grid, pair)
-    settled = settle(list(words.values()))
-    heads_of = {word: [head for head, own in words.items() if own == word] for word in WORDS}
-    by = ", ".join(f"{word} by {listed(heads)}" for word, heads in heads_of.items() if heads)
-    return f"is not settled ({by})" if settled == "not settled" else settled
-
-
-def _verdict(grid: Grid, pair: Pair) -> str:
-    words = words_of(grid, pair)
-    if not words:
-        return NONE
-    word, counts = settle(list(words.values())), Counter(words.values())
-    ways = [f"{way} by {counts[way]}" for way in ("helps", "hurts") if counts[way]]
-    how_many = ", ".join(ways) if word == "not settled" else str(counts[word])
-    by = f" ({how_many} of {len(words)})" if ways else ""
-    head = MAIN if MAIN in words else next(iter(words))
-    return f"**{word}**{by}; {_difference(grid.tests[pair.about, grid.judges[head], pair.first, pair.second])}"
-
-
-def _difference(test: Entry, p: bool = False) -> str:
-    if test["effect"] is None:
-        return "the same on every text"
-    text = "{difference:+z.3f} [{low:+z.3f}, {high:+z.3f}], {effect:+z.2f}".format(**test)
-    chance = test["adjusted"]
-    return text + (f", p {NONE if chance is None else '< 0.001' if chance < 0.001 else f'{chance:.3f}'}" if p else "")
-
-
-def _quoted(name: str) -> str:
-    """As a shell takes it, and as Markdown leaves it alone."""
-    return shlex.quote(re.sub(r"[^\w .@+~:/\\-]", "_", name))
-
-
-def _introduction(grids: Sequence[Grid]) -> str:
-    lines = []
-    for grid in grids:
-        provenance = grid.summary["provenance"]
-        name = model_of(grid.summary)
-        model = "" if str(provenance.get("revision") or "").startswith("attnflow ") else f" -m {_quoted(name)}"
-        options = {
-            "--samples": provenance.get("texts"), "--seed": provenance.get("seed"), "--steps": provenance.get("steps"),
-            "--sanity": provenance.get("sanity"),
-        }  # fmt: skip
-        arguments = "".join(f" {option} {value}" for option, value in options.items() if value is not None)
-        cut = " --truncate" if provenance.get("truncate") else ""
-        lines.append(
-            f"attnflow evaluate {_quoted(provenance.get('data') or 'DATA')}{model} --grid{arguments}{cut} "
-            f"-o {grid.name.replace(' ', '-')}"
-        )
-    folders = " ".join(grid.name.replace(" ", "-") for grid in grids)
-    return (
-        "Edges, normalisations and propagations of attention, judged by what the model does without tokens and by rank "
-        f"correlation with importance, on {len(grids)} {'model' if len(grids) == 1 else 'models'}. What the methods are is "
-        "in [edges.md](edges.md), what the metrics are in [evaluation.md](evaluation.md). Every number and every verdict "
-        "on this page is made from result files by this command, no verdict by hand:\n\n```\n"
-        + "\n".join([*lines, f"python -m benchmarks.findings {folders} -o findings.md"])
-        + "\n```"
-    )
-
-
-def _reading(grids: Sequence[Grid]) -> list[str]:
-    metrics = [f"- {grid.name}: {listed(list(grid.judges.values())) or 'none'}" for grid in grids]
-    return [
-        "## How to read this page",
-        "Two methods that differ in one thing are held against each other text by text. A cell gives the verdict, by how "
-        "many metrics, and then for comprehensiveness (without it, for the first metric there is) the mean difference with "
-        "its 95 % bootstrap interval, and the rank-biserial effect: +1 better on every text, -1 worse on every text.",
-        f"- **A metric** says *helps* where p < {SIGNIFICANT} (Wilcoxon's signed-rank test, Holm's correction for all "
-        "pairs of such a question) and mean and effect are both on the better side; *hurts* where both are on the worse; "
-        "*not settled* where they point in different directions; otherwise *no difference found*.\n"
-        "- **A model** says *helps* where more than half of its metrics do and none says hurts, and *hurts* the other way "
-        "round; *no difference found* where all say so; otherwise *not settled*.\n"
-        "- **Together** there is a verdict where all models say the same. Nothing is corrected for asking several metrics "
-        "and models.",
-        "The metrics, those of deletion under the first deletion of each model:",
-        "\n".join(metrics),
-    ]
-
-
-def _measured(grids: Sequence[Grid]) -> list[str]:
-    rows = [["", *(grid.name for grid in grids)], ["model", *(model_of(grid.summary) for grid in grids)]]
-    rows.append(["methods", *(str(len(grid.methods)) for grid in grids)])
-    for field in FIELDS:
-        values = [_plain(grid.summary["provenance"].get(field)) for grid in grids]
-        if set(values) != {NONE}:
-            rows.append([FIELDS[field], *values])
-    return [table(rows)]
-
-
-def _differences(grids: Sequence[Grid], questions: Sequence[tuple[str, str, Sequence[Pair]]]) -> list[str]:
-    blocks = [
-        "Mean difference [95 % interval], rank-biserial effect, corrected p: the first method less the second. The effect "
-        "is positive where the first is better, also by sufficiency, of which less is better."
-    ]
-    for title, _, pairs in questions:
-        for grid in grids:
-            rows = [["", *grid.judges, "verdict"]]
-            for pair in pairs:
-                words = words_of(grid, pair)
-                tests = {
-                    head: grid.tests.get((pair.about, m, pair.first, pair.second)) for head, m in grid.judges.items()
-                }
-                cells = [_difference(test, p=True) if head in words and test else NONE for head, test in tests.items()]
-                if words:
-                    rows.append([f"{pair.first} less {pair.second}", *cells, settle(list(words.values()))])
-            blocks += [f"**{title}** {grid.name}", table(rows)] if len(rows) > 1 else []
-    return blocks
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {_plain(own)}" for name, own in value.items()) or NONE
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value)) or NONE
-    return NONE if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def main(
-    results: Annotated[list[Path], typer.Argument(help="The grid.json files of evaluate --grid, or their folders.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The page to write, for example findings.md.")
-    ] = None,
-) -> None:
-    """What the grids of several models say together: does effective attention help, do gradients, do value norms; rollout
-    or flow; and what is not settled. As Markdown, every number from the files."""
-    summaries = [read_summary(path) for path in results]
+def read(folder: Path) -> Evidence:
+    """The files of a folder: summaries, and cases.json."""
+    contents: dict[str, Any] = {}
     try:
-        text = page(summaries)
-    except (KeyError, IndexError, TypeError, AttributeError) as e:  # what no run writes
-        raise InputError(
-            f"a result is damaged ({e!r:.60}): run attnflow evaluate --grid again with the same folder"
-        ) from e
-    if output is None:
-        print(text)
-        return
-    write_whole(output, lambda beside: beside.write_text(text, encoding="utf-8"))
-    progress(f"wrote {output}")
+        for path in sorted(folder.glob("*.json")):
+            contents[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+        cases = contents.pop("cases")
+        return Evidence({name: [of_dict(one) for one in content] for name, content in contents.items()}, cases)
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise InputError(f"{str(folder)!r} has no findings ({e!r}): expected files of benchmarks.evidence") from None
+
+
+def figure(value: float | None) -> str:
+    """Two digits, without the zero in front.
+
+    >>> figure(0.944), figure(1.0), figure(-0.031), figure(-0.001), figure(None)
+    ('.94', '1.00', '-.03', '.00', '–')
+    """
+    if value is None:
+        return "–"
+    text = re.sub(r"^(-?)0\.", r"\1.", f"{value:.2f}")
+    return ".00" if text == "-.00" else text
+
+
+def figures(places: Iterable[Place], method: str) -> str:
+    values = [place.value(method) for place in places]
+    if None in values:
+        raise InputError(f"the method {method!r} was not measured there: expected one that the summaries have")
+    return " / ".join(map(figure, values))
+
+
+def best(places: Sequence[Place], methods: Iterable[str]) -> str:
+    """The method with the highest mean over the places, and its figures there."""
+    name = max(methods, key=lambda one: sum(place.value(one) or 0 for place in places))
+    return f"{NAMES.get(name, name)} {figures(places, name)}"
+
+
+def standing(places: Iterable[Place], methods: Sequence[str]) -> str:
+    """In how many comparisons the default is significantly ahead, and where it is not."""
+    verdicts = [
+        (place.summary.verdict(place.measure, name), NAMES.get(name, name), place.summary.model)
+        for place in places
+        for name in methods
+        if place.value(name) is not None
+    ]
+    if not verdicts:
+        raise InputError(f"none of the methods {', '.join(methods)} was measured there: expected at least one")
+    rest = [f"{NEITHER[word]} {name} on {where}" for word, name, where in verdicts if word != "ahead"]
+    count = f"{len(verdicts) - len(rest)} of {len(verdicts)} comparisons"
+    return f"{count} ({'; '.join(dict.fromkeys(rest))})" if rest else count
+
+
+def counts(places: Iterable[Place]) -> str:
+    return " / ".join(str(place.summary.cases) for place in places)
+
+
+def token_table(evidence: Evidence) -> str:
+    columns = [evidence.places("tokens", task, "R-precision") for task in TASKS]
+    rows = [["R-precision", *(f"{task} ({counts(own)})" for task, own in zip(TASKS, columns, strict=True))]]
+    for name in (*OWN, *ONE_PASS, *PLAIN):
+        rows.append([NAMES.get(name, name), *(" / ".join(x.marked(name) for x in own) for own in columns)])
+    return table(rows)
+
+
+def sentence_table(evidence: Evidence) -> str:
+    """What reads the text alone against the default; what ablates against the default with four verified."""
+    measures = ("Spearman", "top-1", "LDS")
+    rows = [["", *measures, "text read", "seconds"]]
+    verified = [f"{BOTH}, {n} verified" for n in (4, 8)]
+    alone = (BOTH, *OWN[:1], *OWN[2:], *ONE_PASS, "AT2, trained", *PLAIN)
+    for name in (*alone, *verified, *CITED):
+        default = BOTH if name in alone else name if name in verified else verified[0]
+        columns = [evidence.places("ablation", "ablation", measure, default) for measure in measures]
+        costs = [place.summary.costs.get(name, {}) for place in columns[0]]
+        if any(costs):
+            cells = [" / ".join(x.marked(name) for x in own) for own in columns]
+            own_costs = (
+                " / ".join(f"{x[c]:{digits}}" if c in x else "–" for x in costs)
+                for c, digits in ((TEXTS, ".1f"), ("seconds", ".2f"))
+            )
+            rows.append([NAMES.get(name, name.replace(BOTH, NAMES[BOTH])), *cells, *own_costs])
+    return table(rows)
+
+
+def balanced(evidence: Evidence, method: str) -> str:
+    """The mean of right and wrong answers, in which knowing the place of the subject is worth nothing."""
+    right, wrong = (evidence.places("verb-number", task, measure)[0].value(method) for task, measure in ABOVE.items())
+    return figure(None if right is None or wrong is None else (right + wrong) / 2)
+
+
+def encoder_table(evidence: Evidence) -> str:
+    columns = [("sst2", "words", "Spearman"), ("sst2", "words", "top-1"), ("verb-number", "agreement", ABOVE["agreement"]),
+               ("verb-number", "agreement", "top-1"), ("verb-number", "mistakes", ABOVE["mistakes"])]  # fmt: skip
+    places = [evidence.places(*column)[0] for column in columns]
+    rows = [["", *(f"{x.summary.task} ({x.summary.cases}): {x.measure}" for x in places), "mean of both"]]
+    for name in ENCODERS:
+        rows.append([NAMES.get(name, name), *(place.marked(name) for place in places), balanced(evidence, name)])
+    return table(rows)
+
+
+def planted_table(evidence: Evidence) -> str:
+    places = [evidence.places("planted", task, "top-1")[0] for task in CIRCUITS]
+    rows = [["top-1", *(f"{x.summary.task} ({x.summary.cases})" for x in places)]]
+    return table(rows + [[NAMES.get(name, name), *(x.marked(name) for x in places)] for name in PLANTED])
+
+
+def solved(evidence: Evidence) -> str:
+    """How many puzzles each model solved of those that it was given."""
+    tasks = {model: own["solved"].items() for model, own in evidence.cases.items()}
+    return "; ".join(f"{model} {', '.join(f'{t} {k} of {n}' for t, (k, n) in own)}" for model, own in tasks.items())
+
+
+def many(evidence: Evidence, kind: str, tasks: str, measure: str, groups: str, default: str | None = None) -> str:
+    places = [place for task in tasks.split(", ") for place in evidence.places(kind, task, measure, default)]
+    return standing(places, [name for group in groups.split(", ") for name in GROUPS.get(group, (group,))])
+
+
+FIELDS: dict[str, Callable[..., str]] = {
+    "of": lambda evidence, *key: figures(evidence.places(*key), key[3]),
+    "ahead": many,
+    "best": lambda e, kind, task, measure, group: best(e.places(kind, task, measure), GROUPS[group]),
+    "shared": lambda evidence, kind, task, measure, method: " / ".join(
+        str(x.summary.differences[measure][method].cases) for x in evidence.places(kind, task, measure)
+    ),
+    "n": lambda evidence, kind, task, measure: counts(evidence.places(kind, task, measure)),
+    "both": balanced,
+    "solved": solved,
+    "AT2": lambda evidence: " / ".join(str(own["passages for AT2"]) for own in evidence.cases.values()),
+    "tokens": token_table,
+    "sentences": sentence_table,
+    "encoders": encoder_table,
+    "planted": planted_table,
+}
+"""What a field's word makes of the evidence and the parts behind it."""
+
+
+def page(folder: Path) -> str:
+    """The page, every field filled from the summaries of a folder."""
+    evidence = read(folder)
+
+    def filled(match: re.Match[str]) -> str:
+        word, rest = match.groups()
+        if word not in FIELDS:
+            raise InputError(f"the field {match[0]} of {TEMPLATE.name} is unknown: expected one of {', '.join(FIELDS)}")
+        return FIELDS[word](evidence, *(part.strip() for part in rest.split("|")) if rest else ())
+
+    return FIELD.sub(filled, TEMPLATE.read_text(encoding="utf-8"))
+
+
+def main(folder: Annotated[Path, typer.Argument(help="The folder of the summaries; the page is FOLDER.md.")]) -> None:
+    """The page of what the evidence says, every figure from the files."""
+    text = page(folder)
+    path = folder.parent / f"{folder.name}.md"
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+    progress(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,12 @@ def page(folder: Path) -> str:
         )
     spread = folder / "sst2-trainings.json"
     trainings = json.loads(spread.read_text(encoding="utf-8")) if spread.is_file() else []
-    parts = [MADE + _introduction(), _findings(results), outside(folder / BLIMP), *_deviations(results, trainings)]
+    parts = [
+        MADE + _introduction(),
+        _findings(results),
+        outside(folder.parent / BLIMP),
+        *_deviations(results, trainings),
+    ]
     for name, result in results.items():
         parts.append(section(result, f"{folder.name}/{name}"))
     return "\n\n".join(part.strip() for part in parts if part) + "\n"

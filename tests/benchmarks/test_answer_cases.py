@@ -207,16 +207,3 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blind = copier(blind=tuple(range(400)))
     with pytest.raises(af.InputError, match="solves none of 6 puzzles of the kind 'needle': leave the kind out"):
         cases("needle", 0, 3, blind)
-
-
-def test_the_documentation_shows_what_was_measured() -> None:
-    """docs/answers.md has the unseen half of docs/answers.json, and the default reaches its goals there."""
-    docs = Path(__file__).parents[2] / "docs"
-    content, page = json.loads((docs / "answers.json").read_text()), (docs / "answers.md").read_text()
-    assert content["short"] == []
-    unseen = [row for row in content["rows"] if row["half"] == "unseen"]
-    for method in {row["method"] for row in unseen}:
-        rows = sorted((row for row in unseen if row["method"] == method), key=lambda row: row["kind"] == "attributes")
-        cells = [f"{value['mean']:.2f}" for row in rows for value in row["measures"].values()]
-        cases = " + ".join(str(row["cases"]) for row in rows)
-        assert f"| {method} | {cases} | {' | '.join(cells)} |" in page

@@ -56,6 +56,25 @@ def test_a_method_with_fewer_cases_is_compared_on_those() -> None:
     assert summary.verdict("top-1", "nobody") == "not measured"
 
 
+def test_methods_with_few_cases_can_be_left_out() -> None:
+    few = np.where(np.arange(N) < 10, 0.5, np.nan)
+    (summary,) = evidence.summaries(rows({"answer rows": np.linspace(0, 1, N), "few": few}), least=11)
+    assert list(summary.measures["top-1"]) == list(summary.costs) == ["answer rows"]
+
+
+def test_a_verified_method_is_compared_with_what_others_reach_without() -> None:
+    ours, other = np.linspace(0, 0.5, N), np.linspace(0.2, 0.7, N)
+    content = rows({"answer rows": ours, "ContextCite": other}, tokens=100, positions=150)
+    for row in content:
+        row["measures"] = {"top-1": row["measures"]["top-1"], "top-1, 4 verified": row["measures"]["top-1"] + 0.4}
+    (summary,) = evidence.summaries(content, default="answer rows, 4 verified")
+    values = {method: x.mean for method, x in summary.measures["top-1"].items()}
+    assert values == pytest.approx({"answer rows": 0.25, "answer rows, 4 verified": 0.65, "ContextCite": 0.45})
+    assert summary.verdict("top-1", "ContextCite") == "ahead"
+    assert summary.costs["answer rows, 4 verified"] == {"forwards": 6.0, "texts": 5.5}
+    assert summary.costs["answer rows"] == {"seconds": 0.5, "forwards": 2.0, "texts": 1.5}
+
+
 def test_the_seen_half_and_failures_stand_apart() -> None:
     ours = np.linspace(0, 1, N)
     mixed = rows({"answer rows": ours}) + rows({"answer rows": 0 * ours}, half="seen")
@@ -79,6 +98,19 @@ def test_files_are_read_and_written(tmp_path: Path) -> None:
     assert summary.verdict("top-1", "other") == "ahead"
     assert summary.measures["top-1"]["answer rows"].mean == pytest.approx(0.75 + 0.5 / N, abs=1e-4)
     assert evidence.as_dict(summary) == json.loads(out.read_text())[0]
+
+
+def test_tasks_measures_and_defaults_are_chosen(tmp_path: Path) -> None:
+    file, out = tmp_path / "results.jsonl", tmp_path / "summary.json"
+    content = rows({"answer rows": np.linspace(0.5, 1, N), "other": np.linspace(0, 0.4, N)})
+    content += [{**row, "task": "copy"} for row in content]
+    file.write_text("\n".join(json.dumps(row) for row in content))
+    evidence.main([file], task=["copy"], measure=["top-1"], default=["other", "answer rows"], output=out)
+    one, two = (evidence.of_dict(x) for x in json.loads(out.read_text()))
+    assert (one.task, two.task, one.default, two.default) == ("copy", "copy", "other", "answer rows")
+    assert list(one.measures) == ["top-1"] and one.verdict("top-1", "answer rows") == "behind"
+    with pytest.raises(InputError, match="no result of the half 'unseen' with these tasks and measures"):
+        evidence.main([file], task=["needle"], measure=["luck"])
 
 
 @pytest.mark.parametrize(

@@ -323,8 +323,8 @@ def test_the_page_is_made_from_the_results() -> None:
 
 def test_other_sentences_stand_on_the_page_layer_by_layer(tmp_path: Path) -> None:
     assert outside(tmp_path / BLIMP) == ""
-    text = outside(RESULTS / BLIMP)
-    right, wrong = (of_dict(content) for content in json.loads((RESULTS / BLIMP).read_text()))
+    text = outside(RESULTS.parent / BLIMP)
+    right, wrong = (of_dict(content) for content in json.loads((RESULTS.parent / BLIMP).read_text()))
     assert (right.task, wrong.task, right.model) == ("agreement", "mistakes", "verb-number") and right.cases >= 300
     (row,) = (line for line in text.splitlines() if line.startswith("| rollout, right |"))
     shares = right.measures["subject above attractor"]
@@ -332,8 +332,9 @@ def test_other_sentences_stand_on_the_page_layer_by_layer(tmp_path: Path) -> Non
         pytest.approx(shares[f"rollout L{layer}"].mean, abs=0.00501) for layer in range(1, 7)
     ]
     assert balanced(right, wrong, "first") == 0.5, "knowing the place of the subject is worth nothing"
+    (tmp_path / BLIMP).parent.mkdir()
     (tmp_path / BLIMP).write_text("[]")
-    with pytest.raises(af.InputError, match=r"blimp\.json' is damaged .*: run benchmarks.evidence again"):
+    with pytest.raises(af.InputError, match=r"verb-number\.json' is damaged .*: run benchmarks.evidence again"):
         outside(tmp_path / BLIMP)
 
 
