@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FORWARD, GENERATION = "forward over prompt + answer", "generation"
 ON_CACHE, ALONE, BOTH = "explanation on its cache", "explanation without a cache", "generation + explanation"
+SENTENCES, SENTENCES_ALONE = "sentences on its cache", "sentences without a cache"
 
 LIMITS = {(ON_CACHE, FORWARD): 0.5, (BOTH, GENERATION): 1.02}
 """How many times the second the first may take: the one of small models on a CPU, the other of large ones on a GPU."""
@@ -106,6 +107,8 @@ def tasks_of(model: Model, prompt: list[int], answer: tuple[int, ...], cache: An
         FORWARD: forward,
         ON_CACHE: lambda: model.answer(prompt, answer=tokens, cache=cache).sources(),
         ALONE: lambda: model.answer(prompt, answer=tokens).sources(),
+        SENTENCES: lambda: model.answer(prompt, answer=tokens, cache=cache).sources(method="combined"),
+        SENTENCES_ALONE: lambda: model.answer(prompt, answer=tokens).sources(method="combined"),
         GENERATION: lambda: model.answer(prompt, max_new_tokens=len(tokens)),
         BOTH: lambda: model.answer(prompt, max_new_tokens=len(tokens)).sources(),
     }

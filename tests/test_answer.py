@@ -669,3 +669,17 @@ def test_models_that_write_no_text_are_refused() -> None:
     with pytest.raises(InputError, match=r"reads no text \(its input is input_features\)"):
         af.wrap(transformers.WhisperForConditionalGeneration(config)).answer([4, 5])
     assert issubclass(ModelError, InputError)
+
+
+def test_a_prompt_is_read_once_for_both_passes() -> None:
+    """Answer rows and fading of an answer that came without a cache: one pass over the prompt, two over the answer."""
+    a = replace(answer(), writing=replace(answer().writing, cache=None))
+    positions: list[int] = []
+    hook = a.model.model.register_forward_pre_hook(
+        lambda _, args, named: positions.append(named["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        a.sources(unit="sentence")
+    finally:
+        hook.remove()
+    assert positions == [len(a.prompt.ids) - 1, len(a.ids), len(a.ids)]

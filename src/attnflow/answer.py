@@ -74,7 +74,7 @@ class Answer:
 
     @cached_property
     def _fading_pass(self) -> AnswerPass:
-        return run_answer(self.model, self.prompt.ids, self.writing, freeze=False)
+        return run_answer(self.model, self.prompt.ids, self._pass.written, freeze=False)
 
     @cached_property
     def _graph(self) -> AnswerGraph:

@@ -18,7 +18,18 @@ from benchmarks.ablation import Passage, halves_of
 from benchmarks.answer_cases import Case, Kept
 from benchmarks.answer_methods import METHODS, Scores
 from benchmarks.answer_metrics import source_measures
-from benchmarks.answer_speed import ALONE, BOTH, FORWARD, GENERATION, ON_CACHE, Speed, measure, model_and_prompt
+from benchmarks.answer_speed import (
+    ALONE,
+    BOTH,
+    FORWARD,
+    GENERATION,
+    ON_CACHE,
+    SENTENCES,
+    SENTENCES_ALONE,
+    Speed,
+    measure,
+    model_and_prompt,
+)
 from benchmarks.answers import Part, chosen, items, part_of, passage_item, puzzle_item, ready, rivals
 from benchmarks.command import run_command
 from benchmarks.evidence import read_results, summaries
@@ -210,7 +221,11 @@ def test_what_explaining_costs(decoder: af.Model) -> None:
     before = config.min_new_tokens
     messages: list[str] = []
     speed = measure(decoder, prompt, 5, 2, messages.append)
-    assert set(speed.seconds) == {FORWARD, ON_CACHE, ALONE, GENERATION, BOTH} == set(speed.peaks)
+    assert (
+        set(speed.seconds)
+        == {FORWARD, ON_CACHE, ALONE, SENTENCES, SENTENCES_ALONE, GENERATION, BOTH}
+        == set(speed.peaks)
+    )
     assert all(seconds > 0 for seconds in speed.seconds.values()) and speed.first > 0
     assert (speed.prompt, speed.answer, speed.rounds, speed.device) == (12, 5, 2, "cpu")
     assert messages == ["round 1 of 2", "round 2 of 2"] and config.min_new_tokens == before

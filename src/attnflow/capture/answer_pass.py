@@ -7,7 +7,7 @@ tokens alone, on top of the prompt's keys and values; an encoder-decoder runs it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +63,17 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class AnswerPass:
-    """One pass over an answer. rows: where in the pass its tokens are decided. length: tokens of the prompt."""
+    """One pass over an answer. rows: where in the pass its tokens are decided. length: tokens of the prompt.
+
+    written: the answer, with what this pass knew of its prompt: another pass need not read it again.
+    """
 
     frozen: FrozenPass
     rows: slice
     ids: tuple[int, ...]
     length: int
     two_stacks: bool
+    written: Written
 
     @cached_property
     def logits(self) -> Tensor:
@@ -228,31 +232,36 @@ def _answer_pass(model: Runner, prompt: Sequence[int], written: Written, freeze:
     prefix = len(prompt) - 1
     rows = slice(0, len(written.ids))
     if prefix and reads_cache(model, checked):
-        frozen = _on_cache(model, tokens, prefix, written, checked, freeze)
-        return AnswerPass(frozen, rows, written.ids, len(prompt), False)
+        frozen, written = _on_cache(model, tokens, prefix, written, checked, freeze)
+        return AnswerPass(frozen, rows, written.ids, len(prompt), False, written)
     frozen = run_frozen(model, {"input_ids": torch.tensor([tokens])}, checked, freeze=freeze)
-    return AnswerPass(frozen, slice(prefix, len(tokens)), written.ids, len(prompt), False)
+    return AnswerPass(frozen, slice(prefix, len(tokens)), written.ids, len(prompt), False, written)
 
 
 def _on_cache(
     model: Runner, tokens: Sequence[int], prefix: int, written: Written, checked: Checked, freeze: bool
-) -> FrozenPass:
-    """A pass over the tokens from ``prefix`` on, on the cache of those before, where it lies if the model allows."""
+) -> tuple[FrozenPass, Written]:
+    """A pass over the tokens from ``prefix`` on, on the cache of those before, where it lies if the model allows.
+
+    Where the answer came without a cache that can be used, it comes back with one.
+    """
     if not reads_in_place(model, checked):
         joined = reading_cache(written.cache, prefix, written.item, written.start)
         if joined is None:
-            joined = reading_cache(prompt_cache(model, tokens[:prefix]), prefix)
-        return _after_cache(model, tokens, prefix, joined, checked, freeze)
+            written = replace(written, cache=prompt_cache(model, tokens[:prefix]), item=0, start=0)
+            joined = reading_cache(written.cache, prefix)
+        return _after_cache(model, tokens, prefix, joined, checked, freeze), written
     layers = stored_layers(written.cache, prefix, written.item, written.start)
     if layers is not None:
         try:
             known = written.cache if isinstance(written.cache, Snapshot) else None
-            return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix, known), checked, freeze)
+            return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix, known), checked, freeze), written
         except KeysLost:  # a sliding window went on: the prompt is read again
             pass
-    layers = stored_layers(prompt_cache(model, tokens[:prefix]), prefix)
+    written = replace(written, cache=prompt_cache(model, tokens[:prefix]), item=0, start=0)
+    layers = stored_layers(written.cache, prefix)
     assert layers is not None  # of our own
-    return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked, freeze)
+    return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked, freeze), written
 
 
 def _after_cache(
@@ -333,4 +342,5 @@ def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written, freeze
             encoded = model.model.get_encoder()(**model.placed(source))
     mask = {"attention_mask": torch.ones(1, len(prompt), dtype=torch.long)}
     frozen = run_frozen(model, {"decoder_input_ids": target, **mask}, checked, freeze=freeze, encoder_outputs=encoded)
-    return AnswerPass(frozen, slice(0, len(written.ids)), written.ids, len(prompt), True)
+    read = replace(written, source=encoded)
+    return AnswerPass(frozen, slice(0, len(written.ids)), written.ids, len(prompt), True, read)
