@@ -55,7 +55,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Summary:
-    """One task on one model. measures, differences: by the measure, then by the method. costs: medians, by the method."""
+    """One task on one model. measures, differences: by the measure, then by the method. costs: medians, by the method.
+
+    cases: those of the default, or of the method that has most where the default was not run.
+    """
 
     model: str
     task: str
@@ -169,8 +172,9 @@ def _summary(model: str, task: str, by_method: Mapping[str, Mapping[Any, Mapping
             others = {method: own for method, own in values.items() if method != default}
             differences[name] = compared(values[default], others, -1 if name in LOWER else 1)
     failed = {method: sum("error" in row for row in own.values()) for method, own in by_method.items()}
+    cases = len(by_method[default]) if default in by_method else max(map(len, by_method.values()))
     return Summary(
-        model, task, default, max(map(len, by_method.values())), measures, differences,
+        model, task, default, cases, measures, differences,
         {method: _costs(own.values()) for method, own in by_method.items()},
         {method: count for method, count in failed.items() if count},
     )  # fmt: skip
@@ -249,8 +253,8 @@ MARKS = {"ahead": "↓", "behind": "↑", "level": "=", "not measured": "?"}
 
 
 def as_dict(summary: Summary) -> dict[str, Any]:
-    """For JSON, with four digits."""
-    rounded: dict[str, Any] = json.loads(json.dumps(asdict(summary)), parse_float=lambda x: float(f"{float(x):.4g}"))
+    """For JSON, with five digits: a figure of two that is made of them is then rounded once."""
+    rounded: dict[str, Any] = json.loads(json.dumps(asdict(summary)), parse_float=lambda x: float(f"{float(x):.5g}"))
     return rounded
 
 

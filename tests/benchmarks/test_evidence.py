@@ -51,9 +51,11 @@ def test_a_method_with_fewer_cases_is_compared_on_those() -> None:
     ours = np.linspace(0, 1, N)
     few = np.where(np.arange(N) < 10, ours - 0.2, np.nan)
     (summary,) = evidence.summaries(rows({"answer rows": ours, "few": few}))
-    assert summary.differences["top-1"]["few"].cases == 10
+    assert summary.cases == N and summary.differences["top-1"]["few"].cases == 10
     assert summary.differences["top-1"]["few"].mean == pytest.approx(0.2)
     assert summary.verdict("top-1", "nobody") == "not measured"
+    (turned,) = evidence.summaries(rows({"answer rows": ours, "few": few}), default="few")
+    assert turned.cases == 10, "of the method that the others are compared with"
 
 
 def test_methods_with_few_cases_can_be_left_out() -> None:

@@ -18,7 +18,6 @@ from attnflow.evaluate.statistics import (
     wilcoxon,
 )
 
-ABOUTS = ("paper", "baseline", "edges", "propagation", "receptive field", "normalisation")
 GATHERED = ("gather", "columns")
 PROPAGATIONS = (
     ("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"), ("gather", "rollout"), ("columns", "rollout"),
