@@ -218,13 +218,14 @@ class Touch:
 
 
 def test_parquet_with_a_flipped_bit_is_refused_or_the_same(tmp_path: Path) -> None:
-    """Every eighth of the flips that a file can suffer: pages, their headers, labels and footer."""
+    """One in 24 of the flips that a file can suffer: pages, their headers, labels and footer."""
     path = path_of(tmp_path, "parquet")
     whole = result(queries=[3], query_tokens=["cab"], values=result().values[:, 3:4])
     whole.save(path)
     content = path.read_bytes()
     refused = 0
-    for place in range(len(content)):
+    places = range(0, len(content), 3)
+    for place in places:
         flipped = bytearray(content)
         flipped[place] ^= 1 << place % 8
         path.write_bytes(flipped)
@@ -232,7 +233,7 @@ def test_parquet_with_a_flipped_bit_is_refused_or_the_same(tmp_path: Path) -> No
             assert same(TokenAttention.load(path), whole), place
         except af.InputError:
             refused += 1
-    assert refused > len(content) // 2
+    assert refused > len(places) // 2
 
 
 def test_other_programs_see_a_flipped_bit_in_the_pages_of_parquet(tmp_path: Path) -> None:

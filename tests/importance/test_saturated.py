@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -146,20 +144,15 @@ def test_blank_out_of_every_measure_is_a_difference_of_it() -> None:
         assert result.row()[2] == pytest.approx(value - left[of], abs=1e-5), of
 
 
-def test_the_command_says_it_in_one_line(tmp_path: Any) -> None:
+def test_the_command_says_it_in_one_line(attnflow: Any, tmp_path: Any) -> None:
     model = sure_classifier(1e-8)
     model.unwrap().save_pretrained(tmp_path / "m")
     model.tokenizer.save_pretrained(tmp_path / "m")
-    line = [sys.executable, "-m", "attnflow", "show", TEXT, "-m", str(tmp_path / "m"), "--method", "blank-out"]
-    run = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    assert (
-        run.returncode == 0
-        and run.stderr == ""
-        and " ".join(run.stdout.split()).endswith(
-            "The probability of 'no' is 1 - 1e-08 and hardly changes whatever happens to the text: measure its log-odds."
-        )
+    words = ["show", TEXT, "-m", str(tmp_path / "m"), "--method", "blank-out"]
+    printed = attnflow(*words)
+    assert printed.err == "" and " ".join(printed.out.split()).endswith(
+        "The probability of 'no' is 1 - 1e-08 and hardly changes whatever happens to the text: measure its log-odds."
     )
-    written = subprocess.run([*line, "--json"], capture_output=True, text=True, timeout=120)
-    assert "hardly changes" in json.loads(written.stdout)["provenance"]["reliability"][0]
-    run = subprocess.run([*line, "--of", "log-odds"], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0 and run.stderr == "" and "hardly changes" not in run.stdout
+    assert "hardly changes" in json.loads(attnflow(*words, "--json").out)["provenance"]["reliability"][0]
+    printed = attnflow(*words, "--of", "log-odds")
+    assert printed.err == "" and "hardly changes" not in printed.out
