@@ -436,7 +436,7 @@ def test_what_a_trace_says_of_its_rows_reaches_the_sources(monkeypatch: pytest.M
     """What speaks against a rollout or a flow reaches whoever asks an answer for the same."""
     a = answer()
     monkeypatch.setattr(
-        "attnflow.trace.row_notes", lambda row, labels, method, *more: {"sink": f"all of {method} is lost"}
+        "attnflow.trace_results.row_notes", lambda row, labels, method, *more: {"sink": f"all of {method} is lost"}
     )
     for method in ("raw", "rollout", "flow", "gather"):
         result = a.sources(method=method, unit="word")

@@ -22,7 +22,7 @@ from attnflow.capture.passes import Prediction, Residual, check_shares, measured
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
-from attnflow.edges.weights import answer_values
+from attnflow.edges.weights import Signed, answer_values, values_named
 from attnflow.errors import InputError, ModelError
 from attnflow.graph import check_residual
 from attnflow.receptive import compared
@@ -142,7 +142,7 @@ class LinearTrace:
         check_residual(share)
         return self._answered("gather", self._gathered(float(share), receptive_field, "gather"), {"residual": share})
 
-    def answer_rows(self, query: Query = None, signed: bool = False) -> TokenAttention:
+    def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
         """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
 
         `attnflow.Trace.answer_rows` defines it and its arguments. Needs ``trace(..., memory="linear", edges="answer")``.
@@ -163,7 +163,7 @@ class LinearTrace:
             parts[rows] = own[0, rows]  # what a position reads from itself stays there
         return self._answer_parts("answer_rows", parts, rows, signed)
 
-    def answer_inputs(self, signed: bool = False) -> TokenAttention:
+    def answer_inputs(self, signed: Signed = False) -> TokenAttention:
         """What the answer owes to each input the whole way down: ``T[k] = x0[k]·∂y/∂x0[k]``.
 
         `attnflow.Trace.answer_inputs` defines it. Needs ``trace(..., memory="linear", edges="answer")``.
@@ -182,14 +182,14 @@ class LinearTrace:
             raise InputError(f'{what} are of answer edges: trace with memory="linear", edges="answer"')
         return self.explained
 
-    def _answer_parts(self, method: str, parts: Tensor, rows: Sequence[int], signed: bool) -> TokenAttention:
+    def _answer_parts(self, method: str, parts: Tensor, rows: Sequence[int], signed: Signed) -> TokenAttention:
         """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
         assert self.explained is not None
         evidence = self.explained.descent.conserved
         assert evidence is not None  # a whole descent has checked it
         parts, said = answer_values(parts, self.explained.causal, evidence.gap, self.provenance, signed)
         about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
-        options = {**self._reliability(method, parts[None], rows[:1], said), "evidence": about}
+        options = {**self._reliability(method, parts[None], rows[:1], said), **values_named(signed), "evidence": about}
         labels = (rows[0],), (self.tokens[rows[0]],)
         return self._labelled(method, parts[None, None], (self.depth - 1,), *labels, options)
 

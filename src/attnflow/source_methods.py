@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-METHOD = "answer_rows"
+METHOD, INPUTS = "answer_rows", "answer_inputs"
 FADING, COMBINED = "fading", "combined"
 METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow", "gather", "columns")
 
@@ -17,3 +17,15 @@ def default_method(unit: str, *, signed: bool, fades: bool) -> str:
     ('answer_rows', 'combined')
     """
     return METHOD if signed or unit in SMALL or not fades else COMBINED
+
+
+def trace_method(kind: str | None) -> str:
+    """The method for the answer of a trace, by its kind: "class", "score", "masked token" or "next token".
+
+    What the last position of a language model reads names the tokens that its next one rests on. A classifier carries words
+    through several positions before one of them answers, so that only the whole way down finds them (docs/findings.md).
+
+    >>> trace_method("next token"), trace_method("class")
+    ('answer_rows', 'answer_inputs')
+    """
+    return METHOD if kind == "next token" else INPUTS

@@ -13,34 +13,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnflow._arrays import index, indices, positions, to_numpy
+from attnflow.answer_views import answer_inputs, answer_rows, gather, sources
 from attnflow.capture.passes import Pass, Residual, Step, check_shares, measured_shares
 from attnflow.edges import reweighed
-from attnflow.edges.weights import answer_rows, answer_values, gathered, inside
+from attnflow.edges.weights import Signed
 from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
 from attnflow.flow import normalized
-from attnflow.graph import check_residual, merge
+from attnflow.graph import merge
 from attnflow.heads import single_head
 from attnflow.joint_flow import joint_flow_and_gaps
 from attnflow.receptive import check_mode, relative
-from attnflow.reliability import (
-    FlowBound,
-    Labels,
-    Notes,
-    mixed_notes,
-    of_rows,
-    row_notes,
-)
+from attnflow.reliability import FlowBound, Notes
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
 from attnflow.selection import Query, select_layers, select_positions
-from attnflow.sinks import check_sinks, share_of
+from attnflow.sinks import check_sinks
+from attnflow.trace_results import notes_of_rows, result_of, with_mixed, witnesses
 
 Layers = int | Iterable[int] | None
 Floats = NDArray[np.float64]
-
-WITNESSES = 4
-"""So many other queries, and more by one, are spread over the text, to see whether a rollout still depends on its query."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +87,8 @@ class Trace(Pass):
                     mean = mean @ step.weights
             matrices.append(to_numpy(mean))
         values = np.stack(matrices)
-        notes = self._row_notes("raw", values[-1], layers, rows, sinks)
-        return self._result("raw", values, layers, rows, {"layer": layers}, sinks, notes=notes)
+        notes = notes_of_rows(self, "raw", values[-1], layers, rows, sinks)
+        return result_of(self, "raw", values, layers, rows, {"layer": layers}, sinks, notes=notes)
 
     def rollout(
         self,
@@ -136,14 +128,16 @@ class Trace(Pass):
 
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "start": start}
         if receptive_field is not None:
-            return self._result("rollout", self._relative(method, steps, receptive_field), layers, rows, recipe, sinks)
+            return result_of(
+                self, "rollout", self._relative(method, steps, receptive_field), layers, rows, recipe, sinks
+            )
         matrices = graphs([step.weights for step in steps])
         values = to_numpy(rollout_of(matrices, queries=rows, start=first, layers=ends))
-        notes = self._row_notes("rollout", values[-1], layers, rows, sinks)
-        if others := self._witnesses(layers):
+        notes = notes_of_rows(self, "rollout", values[-1], layers, rows, sinks)
+        if others := witnesses(self, layers):
             their = to_numpy(rollout_of(matrices, queries=others, start=first, layers=ends[-1]))[0]
-            notes = _with_mixed(notes, values[-1], rows, their, others, "rollout")
-        return self._result("rollout", values, layers, rows, recipe, sinks, notes=notes)
+            notes = with_mixed(notes, values[-1], rows, their, others, "rollout")
+        return result_of(self, "rollout", values, layers, rows, recipe, sinks, notes=notes)
 
     def flow(
         self,
@@ -171,10 +165,10 @@ class Trace(Pass):
         notes: list[Notes] = []
         if receptive_field is None:
             bounds = _flow_bounds(steps[0], steps[self.ends[layers[-1]]], residual, rows)
-            notes = self._row_notes("flow", values[-1], layers, rows, sinks, bounds)
+            notes = notes_of_rows(self, "flow", values[-1], layers, rows, sinks, bounds)
             values = normalized(values) if normalize else values
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
-        return self._result("flow", values, layers, rows, recipe, sinks, notes=notes)
+        return result_of(self, "flow", values, layers, rows, recipe, sinks, notes=notes)
 
     def joint_flow(
         self,
@@ -205,12 +199,12 @@ class Trace(Pass):
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field}
         notes: list[Notes] = []
         if receptive_field is None:
-            notes = self._row_notes("joint flow", values[-1], layers, rows, sinks)
-            if others := self._witnesses(layers)[::2]:  # each is a flow to be solved
+            notes = notes_of_rows(self, "joint flow", values[-1], layers, rows, sinks)
+            if others := witnesses(self, layers)[::2]:  # each is a flow to be solved
                 pipes = _pipes(steps, [step.weights for step in steps], residual)
                 their = joint_flow_and_gaps(pipes, queries=others, layers=self.ends[layers[-1]])[0][0]
-                notes = _with_mixed(notes, values[-1], rows, their, others, "joint flow")
-        result = self._result("joint_flow", values, layers, rows, recipe, sinks, notes=notes)
+                notes = with_mixed(notes, values[-1], rows, their, others, "joint flow")
+        result = result_of(self, "joint_flow", values, layers, rows, recipe, sinks, notes=notes)
         return replace(result, provenance={**result.provenance, "certificate": {"gap": gap}})
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
@@ -227,15 +221,9 @@ class Trace(Pass):
             rolls out weights that are corrected as `attnflow.receptive.layerwise` does: under a causal mask early keys
             are seen by more queries. Without a mask it changes nothing but the scale. None leaves it out.
         """
-        share = max(0.0, 1 - 2 / len(self.ends)) if residual is None else residual
-        check_residual(share)
-        share = float(share)
-        values = to_numpy(gathered(self, share, receptive_field))[None, None]
-        rows, top = [self.first_query + (self.default_query or 0)], [len(self.ends) - 1]
-        notes = self._row_notes("gather", values[-1], top, rows)
-        return self._result("gather", values, top, rows, {"residual": share}, words=False, notes=notes)
+        return gather(self, residual, receptive_field)
 
-    def answer_rows(self, query: Query = None, signed: bool = False) -> TokenAttention:
+    def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
         """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
 
         E are answer edges, so this needs ``trace(..., edges="answer")``: what each edge carries to the log-odds of the
@@ -243,19 +231,14 @@ class Trace(Pass):
         path: each edge counts once, for what the answer takes along it.
 
         query: the positions q; by default the one that answers.
-        signed: the parts of the log-odds as they are; what speaks against the answer is negative. Otherwise shares: cut off
-            at zero after summing, the first token of a model that looks back only left out (it is where attention goes
-            that has nowhere to go), divided by their sum.
+        signed: True gives the parts of the log-odds as they are; what speaks against the answer is negative. Otherwise
+            shares: cut off at zero after summing, the first token of a model that looks back only left out (it is where
+            attention goes that has nowhere to go), divided by their sum. "shares" divides by the same sum and cuts nothing
+            off: what is above zero adds up to one, what is below speaks against the answer.
         """
-        seen = inside(self)
-        rows = [self.first_query + i for i in self.query_positions(seen.place if query is None else query)]
-        parts = answer_rows(self, rows).clone()
-        if seen.causal:
-            # what a position reads from itself stays there: what it holds at the bottom is what ends there
-            parts[rows] = seen.evidence.own[rows]
-        return self._answer_parts("answer_rows", parts, rows, signed)
+        return answer_rows(self, query, signed)
 
-    def answer_inputs(self, signed: bool = False) -> TokenAttention:
+    def answer_inputs(self, signed: Signed = False) -> TokenAttention:
         """What the answer owes to each input the whole way down: ``T[k] = x0[k]·∂y/∂x0[k]``, x0 the states that enter.
 
         y are the log-odds of the answer with attention, norm scales and gates held constant, so that this needs
@@ -264,21 +247,16 @@ class Trace(Pass):
 
         signed: as in `answer_rows`.
         """
-        seen = inside(self)
-        place = self.default_query if seen.place is None else seen.place
-        rows = [self.first_query + (place or 0)]
-        return self._answer_parts("answer_inputs", seen.evidence.own.clone(), rows, signed)
+        return answer_inputs(self, signed)
 
-    def _answer_parts(self, method: str, parts: Tensor, rows: list[int], signed: bool) -> TokenAttention:
-        """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
-        seen = inside(self)
-        evidence = seen.evidence
-        parts, said = answer_values(parts, seen.causal, evidence.gap, self.provenance, signed)
-        top, values = [len(self.ends) - 1], to_numpy(parts)[None, None]
-        notes = [{**own, **said} for own in self._row_notes(method, values[-1], top, rows[:1])]
-        result = self._result(method, values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
-        sums = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
-        return replace(result, provenance={**result.provenance, "evidence": sums})
+    def sources(self) -> TokenAttention:
+        """What the answer rests on, by the method that was measured best for its kind: `answer_rows` of the next token of a
+        language model; of a class or a masked token `answer_inputs` with signs, as shares (``signed="shares"``).
+
+        Needs ``trace(..., edges="answer")``. `attnflow.source_methods.trace_method` makes the choice, and docs/findings.md
+        has the figures.
+        """
+        return sources(self)
 
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""
@@ -293,8 +271,8 @@ class Trace(Pass):
         stacked = [to_numpy(step.weights)[None] for step in self.steps[:top]]
         values = single_head([*stacked, to_numpy(self.weights[top])], top, head, method, rows)
         recipe = {"layer": layers, "head": head}
-        notes = self._row_notes(method, values, layers, rows)
-        return self._result(method, values[None], layers, rows, recipe, words=False, notes=notes)
+        notes = notes_of_rows(self, method, values, layers, rows)
+        return result_of(self, method, values[None], layers, rows, recipe, words=False, notes=notes)
 
     def with_edges(self, edges: str, normalize: str | None = None) -> Trace:
         """The same with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.
@@ -411,103 +389,6 @@ class Trace(Pass):
             raise InputError("receptive_field is for models with one stack of equal layers; leave it out here")
         return relative(method, [s.weights for s in steps], mode)
 
-    def _result(
-        self,
-        method: str,
-        values: Floats,
-        layers: list[int],
-        rows: list[int],
-        recipe: dict[str, Any],
-        sinks: str | None = None,
-        words: bool = True,
-        notes: Sequence[Notes] = (),
-    ) -> TokenAttention:
-        """sinks: how they were treated, where the method sees them. notes: of each row of the highest layer."""
-        options = {k: v for k, v in recipe.items() if k != "layer" and v is not None and v is not False}
-        if options.get("start") == 0:
-            del options["start"]
-        queries = tuple(r - self.first_query for r in rows)
-        if sinks is not None:
-            options |= self._sink_report(method, values, layers, rows, sinks)
-        named = self._named(layers)
-        query_tokens = tuple(self.tokens[r] if named else str(r) for r in rows)
-        if sentences := of_rows(notes, query_tokens):
-            options["reliability"] = sentences
-        return TokenAttention(
-            values=values,
-            method=method,
-            layers=tuple(layers),
-            queries=queries,
-            query_tokens=query_tokens,
-            tokens=self.tokens,
-            word_ids=self.word_ids,
-            word_texts=self.word_texts,
-            special=self.special,
-            text=self.text,
-            parts=self.parts,
-            patches=self.patches,
-            provenance={**self.provenance, **options},
-            source=self if words else None,
-            recipe=recipe if sinks in (None, "keep") else {**recipe, "sinks": sinks},
-        )
-
-    def _named(self, layers: Sequence[int]) -> bool:
-        """Whether the positions of these layers are the tokens: merged ones are not."""
-        return bool(self.steps[self.ends[layers[0]]].weights.shape[0] == len(self.tokens))
-
-    def _row_notes(
-        self,
-        method: str,
-        values: Floats,
-        layers: Sequence[int],
-        rows: Sequence[int],
-        sinks: str = "keep",
-        bounds: Sequence[FlowBound] | None = None,
-    ) -> list[Notes]:
-        """What speaks against each row of the highest layer, ``values[query, input]``."""
-        through = [layers[-1]] if method == "raw" else range(layers[-1] + 1)
-        known = (self.sinks(through) or ()) if sinks == "keep" else ()
-        each = list(bounds) if bounds is not None else [None] * len(rows)
-        causal = not self.parts and self.default_query == len(self.tokens) - 1
-        labels = Labels(self.tokens, self.special, known, causal)
-        named = self._named(layers)
-        return [
-            row_notes(row, labels, method, layers[-1], place if named else None, bound)
-            for row, place, bound in zip(values, rows, each, strict=True)
-        ]
-
-    def _witnesses(self, layers: Sequence[int]) -> list[int]:
-        """Rows of other queries, spread over the text, where every query sees the same tokens."""
-        n = len(self.tokens)
-        if self.parts or not self._named(layers) or self.default_query == n - 1 or n <= 2:
-            return []
-        steps = min(n, WITNESSES + 1) - 1
-        return [(n - 1) * i // steps for i in range(steps + 1)]
-
-    def _sink_report(
-        self, method: str, values: Floats, layers: list[int], rows: list[int], sinks: str
-    ) -> dict[str, Any]:
-        """Which positions are sinks, and what went to them: parts of the provenance.
-
-        share: kept, that of the values at the highest layer, mean over the queries; left at home, that of the attention of
-        these queries, mean over the layers.
-        """
-        through = layers if method == "raw" else range(max(layers) + 1)
-        positions = self.sinks(through)
-        if not positions and sinks == "keep":
-            return {}
-        positions = positions or ()
-        if sinks == "keep":
-            row = np.maximum(values[-1], 0).mean(0)
-        else:
-            row = to_numpy(torch.stack([self.steps[self.ends[l]].weights[rows].mean(0) for l in through]).mean(0))
-        report: dict[str, Any] = {
-            "mode": sinks,
-            "positions": list(positions),
-            "share": round(share_of(row, positions), 4),
-        }
-        return {"sinks": report}
-
 
 def _flow_bounds(lowest: Step, highest: Step, residual: Residual, rows: Sequence[int]) -> list[FlowBound]:
     entering, leaving = (to_numpy(step.graph(residual)).astype(np.float64) for step in (lowest, highest))
@@ -527,16 +408,6 @@ def _merged(of_tokens: Step, step: Step, groups: Sequence[Sequence[int]], measur
     mean = torch.stack([own[list(group)].mean() for group in groups])
     rest = 1 - mean
     return replace(step, weights=merged / torch.where(rest == 0, 1, rest)[:, None], own=mean)
-
-
-def _with_mixed(
-    notes: Sequence[Notes], values: Floats, rows: Sequence[int], their: Floats, others: Sequence[int], method: str
-) -> list[Notes]:
-    """The notes of rows, and whether each is the same as ``their[query, input]``, those of other queries."""
-    return [
-        {**note, **mixed_notes(value, their[[other != row for other in others]], method)}
-        for row, note, value in zip(rows, notes, values, strict=True)
-    ]
 
 
 def _pipes(steps: Sequence[Step], weights: Sequence[Tensor], residual: Residual) -> list[Floats]:

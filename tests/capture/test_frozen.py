@@ -381,3 +381,27 @@ def test_answer_edges_are_for_one_stack_of_layers() -> None:
     wrapped = af.wrap(transformers.BartForConditionalGeneration(config))
     with pytest.raises(af.InputError, match="edges='answer' are for models with one stack of layers: leave edges out"):
         wrapped.trace({"input_ids": IDS, "decoder_input_ids": IDS[:, :4]}, edges="answer")
+
+
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2ForSequenceClassification", "LlamaForCausalLM"])
+def test_the_sources_of_an_answer_by_its_kind(name: str) -> None:
+    """Answer rows of a model that writes; of others answer inputs, whose signs stay."""
+    trace = model(name).trace({"input_ids": IDS}, edges="answer")
+    sources, parts = trace.sources(), trace.answer_inputs(signed=True).row()
+    if name == "LlamaForCausalLM":
+        assert sources.method == "answer_rows" and np.array_equal(sources.values, trace.answer_rows().values)
+        return
+    if name == "GPT2ForSequenceClassification":  # looks back only
+        parts = np.concatenate([[0.0], parts[1:]])
+    np.testing.assert_allclose(sources.row(), parts / parts.clip(0).sum(), rtol=1e-6, atol=1e-9)
+    assert sources.method == "answer_inputs" and sources.row().min() < 0
+    np.testing.assert_allclose(sources.row().clip(0), trace.answer_inputs().row(), rtol=1e-6, atol=1e-9)
+    assert sources.provenance["values"] == "signed shares" and sources.provenance["signed"] == "shares"
+    assert trace.answer_inputs(signed=True).provenance["values"] == "log-odds"
+
+
+@pytest.mark.parametrize("memory", ["graph", "linear"])
+def test_signs_that_there_are_not(memory: Any) -> None:
+    trace = model("BertForSequenceClassification").trace({"input_ids": IDS}, edges="answer", memory=memory)
+    with pytest.raises(af.InputError, match="signed='both': expected False for shares of what speaks for the answer"):
+        trace.answer_inputs(signed="both")

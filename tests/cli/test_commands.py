@@ -150,11 +150,11 @@ def test_show_begins_with_answer_edges(attnflow: Command, model: str, tmp_path: 
     loaded = af.load(model)
     text = "the unbelievable key"
     result = json.loads(attnflow("show", text, "-m", model, "--json").out)
-    expected = loaded.trace(text, edges="answer").answer_rows()
-    assert result["method"] == "answer_rows" and np.allclose(result["values"], expected.values, atol=1e-6)
+    expected = loaded.trace(text, edges="answer").answer_inputs(signed="shares")
+    assert result["method"] == "answer_inputs" and np.allclose(result["values"], expected.values, atol=1e-6)
     for answer in ("bad", "good"):
         printed = json.loads(attnflow("show", text, "-m", model, "--answer", answer, "--json").out)
-        own = loaded.trace(text, edges="answer", answer=answer).answer_rows()
+        own = loaded.trace(text, edges="answer", answer=answer).sources()
         assert (
             np.allclose(printed["values"], own.values, atol=1e-6) and printed["provenance"]["answer"]["name"] == answer
         )
@@ -164,7 +164,13 @@ def test_show_begins_with_answer_edges(attnflow: Command, model: str, tmp_path: 
     assert len(pieces) > 1 and np.allclose(words["values"][0][0][2], expected.row()[pieces].sum(), atol=1e-6)
     explained = expected.provenance["answer"]["name"]
     shown = " ".join(attnflow("show", text, "-m", model).out.split())
-    assert f"answer_rows · explains {explained!r} · query [CLS] " in shown
+    assert f"answer_inputs (signed shares) · explains {explained!r} " in shown
+    assert min(result["values"][0][0]) < 0 and f"speak against {explained!r}" in shown
+    read = json.loads(attnflow("show", text, "-m", model, "--method", "answer_rows", "--json").out)
+    rows = loaded.trace(text, edges="answer").answer_rows()
+    assert read["method"] == "answer_rows" and np.allclose(read["values"], rows.values, atol=1e-6)
+    named = json.loads(attnflow("show", text, "-m", model, "--method", "answer_inputs", "--json").out)
+    assert named["values"] == result["values"]
     for option in (["--query", "key"], ["--layer", "L2"], ["--residual", "0.3"], ["--edges", "alti"]):
         assert json.loads(attnflow("show", text, "-m", model, *option, "--json").out)["method"] == "rollout"
     for name in ("r.svg", "r.csv", "r.json"):

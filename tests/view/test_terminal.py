@@ -140,9 +140,33 @@ def test_bars_have_eighths_and_lengths_in_proportion() -> None:
     assert bars == ["█" * 40, "█" * 20, "█", "▎", "█" * 39 + "▌"]
 
 
-def test_negative_values_have_no_bar() -> None:
+def test_negative_values_have_bars_of_their_own() -> None:
     lines = printed(result([-1, 0.5])).splitlines()
-    assert lines[2:] == ["0  t0  -1.000", "1  t1   0.500  " + "█" * 20]
+    assert lines[2:] == ["0  t0  -1.000  " + "░" * 40, "1  t1   0.500  " + "█" * 20]
+
+
+def test_a_token_that_speaks_against_the_answer_is_marked() -> None:
+    """By its sign, another bar, a line below the table, and in colours by an underline; shades begin at 0."""
+    about = {"answer": {"kind": "class", "name": "good"}, "edges": "answer", "values": "signed shares"}
+    signed = replace(result([-0.5, 0.75, 0.25]), method="answer_inputs", provenance=about)
+    lines = printed(signed).splitlines()
+    assert lines[0].endswith("answer_inputs (signed shares) · explains 'good'")
+    assert lines[2:] == [
+        "0  t0  -0.500  " + "░" * 27,
+        "1  t1   0.750  " + "█" * 40,
+        "2  t2   0.250  " + "█" * 13 + "▍",
+        "values below 0 (░) speak against 'good'",
+    ]
+    coloured = printed(signed, colour=True)
+    assert "\x1b[4;31mt0" in coloured and "\x1b[4;31mt1" not in coloured and "0.000 " in coloured
+    one_sided = replace(signed, values=np.array([[[0.0, 0.75, 0.25]]]))
+    assert "speak against" not in printed(one_sided) and "4;31m" not in printed(one_sided, colour=True)
+    state = replace(signed, method="rollout")  # less than uniform attention is not against the answer
+    assert "speak against" not in printed(state)
+    row = np.linspace(-0.1, 1, 80)
+    row[3] = -9.0
+    long = replace(result(row.tolist()), method="answer_inputs", provenance=about)
+    assert " 3  t3   -9.000" in printed(long) and "these are the 20 largest" in printed(long)
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,14 @@ from attnflow.errors import AttentionWarning, InputError
 from attnflow.jobs.progress import Stages
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
+from attnflow.source_methods import INPUTS, METHOD
 
 if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace
 
-ANSWER_ROWS = "answer_rows"
-OF_ANSWERS = (ANSWER_ROWS, "answer_inputs")
+OF_ANSWERS = (METHOD, INPUTS)
 PROPAGATIONS = (*OF_ANSWERS, "raw", "rollout", "flow", "joint_flow", "gather")
 OF_STATES = ("rollout", "flow", "joint_flow")
 STAGES = {"model": "running the model", "answer edges": "splitting the answer over its edges"}
@@ -55,10 +55,12 @@ def show(
     method: Annotated[
         str | None,
         typer.Option(
-            help="answer_rows: what the answer reads from each token (answer edges); answer_inputs: the same the whole way "
-            "down, through all layers; raw, rollout, flow, joint_flow: where a hidden state comes from; gather, with edges "
-            "by gradients; or importance: blank-out, gradient, integrated-gradients, shapley. By default answer_rows; "
-            "rollout with options that are about a hidden state, such as --query, and where a model has no answer edges.",
+            help="answer_inputs: what the answer owes to each token the whole way down through all layers, with a sign "
+            "(answer edges); answer_rows: what the position that answers reads from each token; raw, rollout, flow, "
+            "joint_flow: where a hidden state comes from; gather, with edges by gradients; or importance: blank-out, "
+            "gradient, integrated-gradients, shapley. By default answer_inputs of a classifier or a masked language model, "
+            "answer_rows of a model that writes the next token; rollout with options that are about a hidden state, such "
+            "as --query, and where a model has no answer edges.",
             show_default=False,
         ),
     ] = None,
@@ -127,7 +129,7 @@ def show(
     by_default = method is None
     if method is None:
         about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
-        method = "rollout" if about_state or edges not in (None, "answer") else ANSWER_ROWS
+        method = "rollout" if about_state or edges not in (None, "answer") else METHOD
     _check(method, edges, normalize, answer, of, as_page)
     share = read_share(residual)
     check_sinks(sinks)
@@ -192,7 +194,7 @@ def show(
     reason = ""
     if method in OF_ANSWERS:
         try:
-            result, headline = _of_answer(loaded, text, method, choice, truncate, words)
+            result, headline = _of_answer(loaded, text, None if by_default else method, choice, truncate, words)
         except InputError as e:
             if not by_default or answer is not None or edges is not None:
                 raise
@@ -280,13 +282,19 @@ def _check(
 
 
 def _of_answer(
-    model: Model, text: str, method: str, answer: int | str | None, truncate: bool, words: bool
+    model: Model, text: str, method: str | None, answer: int | str | None, truncate: bool, words: bool
 ) -> tuple[TokenAttention, str | None]:
-    """What the answer takes from each token, and what the model says."""
+    """What the answer takes from each token, and what the model says. method: None for the best one of such a model."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise InputError(f"{model!r} reads a text and writes another, which attnflow answer explains")
     trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
-    result: TokenAttention = getattr(trace, method)()
+    result = (
+        trace.sources()
+        if method is None
+        else trace.answer_inputs(signed="shares")
+        if method == INPUTS
+        else trace.answer_rows()
+    )
     about = result.provenance["answer"]
     headline = (
         f"{about['kind']}: {about['name']!r} {about['probability']:.3f}" if answer is not None else _headline(trace)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from attnflow.graph import with_residual
 from attnflow.receptive import layerwise
 from attnflow.reliability import answer_probability, evidence_notes, for_and_against
 from attnflow.rollout import rollout
+
+Signed = bool | Literal["shares"]
+"""Parts of an answer's log-odds: shares of what speaks for it, the log-odds themselves, or shares of both signs."""
 
 ZERO = 1e-6
 """A singular value so small beside the largest is what single precision leaves of a zero."""
@@ -202,22 +205,49 @@ def answer_rows(trace: Pass, queries: Sequence[int]) -> Tensor:
 
 def answer_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
     """Signed parts [..., key] as shares: cut off at zero, ``left_out`` keys set to zero, divided by the sum."""
-    shares = parts.clamp(min=0)
+    return signed_shares(parts, left_out).clamp(min=0)
+
+
+def signed_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
+    """The same with nothing cut off: positive shares add up to one, negative ones are measured by the same sum.
+
+    >>> signed_shares(torch.tensor([3.0, 1.0, -2.0]))
+    tensor([ 0.7500,  0.2500, -0.5000])
+    """
+    shares = parts.clone()
     shares[..., list(left_out)] = 0
-    return rows(shares)
+    total = shares.clamp(min=0).sum(-1, keepdim=True)
+    return shares / torch.where(total == 0, 1, total)
+
+
+def _check_signed(signed: Signed) -> None:
+    if signed not in (False, True, "shares"):
+        raise InputError(
+            f'signed={signed!r}: expected False for shares of what speaks for the answer, "shares" for these with what '
+            "speaks against it, or True for parts of the log-odds"
+        )
 
 
 def answer_values(
-    parts: Tensor, causal: bool, gap: float, provenance: Mapping[str, Any], signed: bool
+    parts: Tensor, causal: bool, gap: float, provenance: Mapping[str, Any], signed: Signed
 ) -> tuple[Tensor, dict[str, str]]:
-    """Parts [key] of an answer's log-odds as they are shown, signed or as shares, and what speaks against reading them.
+    """Parts [key] of an answer's log-odds as they are shown, and what speaks against reading them.
 
     Of a model that looks back only, the first token is left out of the shares. gap: how far the parts are from their sum.
+    signed: as in `attnflow.Trace.answer_rows`.
     """
+    _check_signed(signed)
     left_out = [0] if causal and len(parts) > 1 else []
     sizes = for_and_against(parts.cpu().numpy(), left_out)
-    notes = evidence_notes(*sizes, gap, answer_probability(provenance), not signed)
+    notes = evidence_notes(*sizes, gap, answer_probability(provenance), not signed or signed == "shares")
+    if signed == "shares":
+        return signed_shares(parts, left_out), notes
     return parts if signed else answer_shares(parts, left_out), notes
+
+
+def values_named(signed: Signed) -> dict[str, str]:
+    """What signed values are, for the provenance."""
+    return {"values": "signed shares" if signed == "shares" else "log-odds"} if signed else {}
 
 
 def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:

@@ -32,6 +32,7 @@ BAR_CELLS = 40
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
+AGAINST = Style(color="red", underline=True)  # tokens that speak against an answer
 
 
 def render(
@@ -39,8 +40,9 @@ def render(
 ) -> Printed:
     """What rich prints for one row ``values[layer, query]``: a header, the shaded tokens or patches, and a table.
 
-    Shades go from the lowest value of the row to the highest, bars from 0 to the largest. Of more than 60 inputs the
-    table has the 20 highest.
+    Shades go from the lowest value of the row to the highest, bars from 0 to the largest, those of negative values in a
+    lighter shade. Of more than 60 inputs the table has the 20 highest. Where tokens can speak against an answer, shades go
+    from 0 to the highest, the tokens that do are underlined, and a line below the table says so.
 
     query, layer: as in `TokenAttention.row`.
     width: the columns to use at most; all that the terminal has, if not given.
@@ -138,15 +140,18 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
     layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
     method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
     yield from heading(result, [method, *_explained(result, query, screen), *layer], screen)
+    against = _against(result, row)
     if result.patches is None:
-        yield _sentence(result.tokens, row, screen)
+        yield _sentence(result.tokens, row, against is not None, screen)
         if screen.coloured:
-            yield _legend(row, screen)
+            yield _legend(row if against is None else np.append(row.clip(0), 0.0), screen)
     else:
         patches = result.on_patches()[at_layer, at_query]
         yield from patch_lines(patches, screen)
         yield _legend(patches, screen)
-    yield from _table(result, row, screen)
+    yield from _table(result, row, against is not None, screen)
+    if against is not None:
+        yield Text(screen.shown(f"values below 0 ({'░' if screen.blocks else '-'}) speak against {against!r}"))
     if at_layer == len(result.layers) - 1:  # the layer that they are about
         yield from (Text(screen.shown(note)) for note in result.reliability)
 
@@ -170,13 +175,22 @@ def _of_no_layer(result: TokenAttention) -> bool:
     return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
+def _against(result: TokenAttention, row: FloatArray) -> str | None:
+    """The answer that some of the inputs speak against; None where none does, or where no answer is explained."""
+    answer = result.provenance.get("answer")
+    if not _of_no_layer(result) or not isinstance(answer, dict) or float(row.min()) >= 0:
+        return None
+    return str(answer.get("name") or "the answer")
+
+
 def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
     """What the numbers explain: a part of an answer; the class or next token, decided at the query; or a state."""
     answer = result.provenance.get("answer")
     if isinstance(answer, dict) and answer.get("kind") == "answer":
         return [f"explains {query}"]
     if isinstance(answer, dict) and answer.get("name") and result.method in ("answer_rows", "answer_inputs"):
-        return [f"explains {screen.shown(repr(answer['name']))}", f"query {query}"]
+        at = [f"query {query}"] if result.method == "answer_rows" else []  # the other is about all positions
+        return [f"explains {screen.shown(repr(answer['name']))}", *at]
     return [f"query {query}"]
 
 
@@ -206,10 +220,13 @@ def character(share: float, screen: Screen) -> str:
     return shades[min(int(share * len(shades)), len(shades) - 1)]
 
 
-def _sentence(tokens: Sequence[str], row: FloatArray, screen: Screen) -> Text:
+def _sentence(tokens: Sequence[str], row: FloatArray, signed: bool, screen: Screen) -> Text:
+    """signed: whether what is below 0 speaks against an answer."""
     line = Text()
-    for number, (token, share) in enumerate(zip(tokens[:SENTENCE], shares(row).tolist(), strict=False)):
-        line.append(" " if number else "").append(screen.shown(token), shade(share) if screen.coloured else None)
+    depths = row.clip(0) / (row.max() if row.max() > 0 else 1) if signed else shares(row)
+    for number, (token, depth, value) in enumerate(zip(tokens[:SENTENCE], depths.tolist(), row.tolist(), strict=False)):
+        style = AGAINST if signed and value < 0 else shade(depth)
+        line.append(" " if number else "").append(screen.shown(token), style if screen.coloured else None)
     if len(tokens) > SENTENCE:
         line.append(f" and {len(tokens) - SENTENCE:,} more")
     return line
@@ -269,8 +286,9 @@ def fronts(
     ]
 
 
-def _table(result: TokenAttention, row: FloatArray, screen: Screen) -> Iterator[Text]:
-    order = np.argsort(-row, kind="stable").tolist()
+def _table(result: TokenAttention, row: FloatArray, signed: bool, screen: Screen) -> Iterator[Text]:
+    """signed: whether what is below 0 speaks against an answer, so that it counts by its size."""
+    order = np.argsort(-np.abs(row) if signed else -row, kind="stable").tolist()
     limit = most_listed(result)
     listed, bold = sorted(order[:limit]), set(order[:BOLD])
     numbers = numbers_of(row[listed])
@@ -280,16 +298,17 @@ def _table(result: TokenAttention, row: FloatArray, screen: Screen) -> Iterator[
         line = f"{front}  {number:>{number_cells}}  "
         cells = min(BAR_CELLS, screen.width - cell_len(line))
         style = "bold" if i in bold else "dim" if result.special[i] else ""
-        line += bar(
-            max(float(row[i]), 0.0) / largest, max(cells, 0), screen
-        )  # a negative value has its sign, and no bar
+        line += bar(float(row[i]) / largest, max(cells, 0), screen)
         yield Text(line.rstrip(), style=style, no_wrap=True, overflow="crop")
     if limit < len(row):
-        yield Text(f"{len(row) - limit:,} of {len(row):,} inputs are left out: these are the {limit} highest")
+        kind = "largest" if signed else "highest"
+        yield Text(f"{len(row) - limit:,} of {len(row):,} inputs are left out: these are the {limit} {kind}")
 
 
 def bar(share: float, cells: int, screen: Screen) -> str:
-    """A bar of up to so many cells."""
+    """A bar of up to so many cells; of a negative share, of other signs."""
+    if share < 0:
+        return ("░" if screen.blocks else "-") * round(-share * cells)
     if not screen.blocks:
         return "#" * round(share * cells)
     whole, eighths = divmod(round(share * cells * 8), 8)

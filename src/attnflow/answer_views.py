@@ -1,0 +1,70 @@
+"""The views of a trace that are about the model's answer: what the answer took from each input, by its edges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from attnflow._arrays import to_numpy
+from attnflow.edges.weights import Signed, answer_values, gathered, inside, values_named
+from attnflow.edges.weights import answer_rows as edge_rows
+from attnflow.graph import check_residual
+from attnflow.result import TokenAttention
+from attnflow.selection import Query
+from attnflow.source_methods import INPUTS, METHOD, trace_method
+from attnflow.trace_results import notes_of_rows, result_of
+
+if TYPE_CHECKING:
+    from attnflow.trace import Trace
+
+
+def gather(trace: Trace, residual: float | None, receptive_field: str | None) -> TokenAttention:
+    """See `attnflow.Trace.gather`."""
+    share = max(0.0, 1 - 2 / len(trace.ends)) if residual is None else residual
+    check_residual(share)
+    share = float(share)
+    values = to_numpy(gathered(trace, share, receptive_field))[None, None]
+    rows, top = [trace.first_query + (trace.default_query or 0)], [len(trace.ends) - 1]
+    notes = notes_of_rows(trace, "gather", values[-1], top, rows)
+    return result_of(trace, "gather", values, top, rows, {"residual": share}, words=False, notes=notes)
+
+
+def answer_rows(trace: Trace, query: Query, signed: Signed) -> TokenAttention:
+    """See `attnflow.Trace.answer_rows`."""
+    seen = inside(trace)
+    rows = [trace.first_query + i for i in trace.query_positions(seen.place if query is None else query)]
+    parts = edge_rows(trace, rows).clone()
+    if seen.causal:
+        # what a position reads from itself stays there: what it holds at the bottom is what ends there
+        parts[rows] = seen.evidence.own[rows]
+    return _shown(trace, METHOD, parts, rows, signed)
+
+
+def answer_inputs(trace: Trace, signed: Signed) -> TokenAttention:
+    """See `attnflow.Trace.answer_inputs`."""
+    seen = inside(trace)
+    place = trace.default_query if seen.place is None else seen.place
+    rows = [trace.first_query + (place or 0)]
+    return _shown(trace, INPUTS, seen.evidence.own.clone(), rows, signed)
+
+
+def sources(trace: Trace) -> TokenAttention:
+    """See `attnflow.Trace.sources`."""
+    about = inside(trace).answer or {}
+    return (
+        answer_inputs(trace, "shares") if trace_method(about.get("kind")) == INPUTS else answer_rows(trace, None, False)
+    )
+
+
+def _shown(trace: Trace, method: str, parts: Tensor, rows: list[int], signed: Signed) -> TokenAttention:
+    """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
+    seen = inside(trace)
+    evidence = seen.evidence
+    parts, said = answer_values(parts, seen.causal, evidence.gap, trace.provenance, signed)
+    top, values = [len(trace.ends) - 1], to_numpy(parts)[None, None]
+    notes = [{**own, **said} for own in notes_of_rows(trace, method, values[-1], top, rows[:1])]
+    result = result_of(trace, method, values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
+    sums = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
+    return replace(result, provenance={**result.provenance, **values_named(signed), "evidence": sums})
