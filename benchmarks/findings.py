@@ -31,6 +31,7 @@ ONE_PASS = (
     "IFR, predicting positions", "AttnLRP", "AT2, untrained",
 )  # fmt: skip
 PLACES = ("position", "recency", "random")
+GRADIENTS = ("captum, integrated gradients", "inseq, input x gradient")
 OWN = (ROWS, BOTH, "input", "hops", "fading")
 PLAIN = ("raw last layer", "raw mean of layers", "rollout", "flow", "gradient x input", *PLACES)
 CITED = tuple(f"ContextCite, {n} ablations" for n in (4, 8, 32, 64))
@@ -153,7 +154,7 @@ def counts(places: Iterable[Place]) -> str:
 def token_table(evidence: Evidence) -> str:
     columns = [evidence.places("tokens", task, "R-precision") for task in TASKS]
     rows = [["R-precision", *(f"{task} ({counts(own)})" for task, own in zip(TASKS, columns, strict=True))]]
-    for name in (*OWN, *ONE_PASS, *PLAIN):
+    for name in (*OWN, *ONE_PASS, *GRADIENTS, *PLAIN):
         rows.append([NAMES.get(name, name), *(" / ".join(x.marked(name) for x in own) for own in columns)])
     return table(rows)
 

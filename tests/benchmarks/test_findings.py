@@ -89,7 +89,7 @@ def test_files_are_small_and_of_enough_cases() -> None:
         if path.stem != "cases":
             for summary in map(of_dict, json.loads(path.read_text(encoding="utf-8"))):
                 shared = [x.cases for own in summary.differences.values() for x in own.values()]
-                assert min(shared) >= 50 and summary.default in next(iter(summary.measures.values()))
+                assert min(shared) >= 30 and summary.default in next(iter(summary.measures.values()))
 
 
 def test_fields_that_ask_for_nothing_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
