@@ -683,3 +683,9 @@ def test_a_prompt_is_read_once_for_both_passes() -> None:
     finally:
         hook.remove()
     assert positions == [len(a.prompt.ids) - 1, len(a.ids), len(a.ids)]
+
+
+def test_signed_is_yes_or_no() -> None:
+    for signed in ("shares", "x", 1):
+        with pytest.raises(af.InputError, match=r"^signed=.*: expected True or False$"):
+            answer().sources(signed=signed)  # type: ignore[arg-type]

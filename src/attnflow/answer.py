@@ -137,6 +137,8 @@ class Answer:
         units = self._units(unit)
         if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
             raise InputError(f"verify={verify!r:.60}: expected an int of at least 0, how many units are left out")
+        if not isinstance(signed, bool):
+            raise InputError(f"signed={signed!r:.60}: expected True or False")
         if method is None:
             method = default_method(unit, signed=signed, fades=self._pass.frozen.fades)
         if not isinstance(method, str) or method not in METHODS:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from attnflow._arrays import to_numpy
-from attnflow.edges.weights import Signed, answer_values, gathered, inside, values_named
+from attnflow.capture.inside import Inside
+from attnflow.edges.weights import Signed, answer_values, evidence_sums, gathered, values_named
 from attnflow.edges.weights import answer_rows as edge_rows
+from attnflow.errors import InputError
 from attnflow.graph import check_residual
 from attnflow.result import TokenAttention
 from attnflow.selection import Query
@@ -31,9 +33,20 @@ def gather(trace: Trace, residual: float | None, receptive_field: str | None) ->
     return result_of(trace, "gather", values, top, rows, {"residual": share}, words=False, notes=notes)
 
 
+def _answered(trace: Trace) -> Inside:
+    """What a trace with answer edges kept."""
+    if trace.inside is None or trace.inside.find_evidence is None:
+        answerless = trace.prediction is None and trace.inside is not None
+        reason = f", and {trace.inside.unanswered}" if answerless and trace.inside is not None else ""
+        raise InputError(
+            f'this trace has no answer edges{reason}: trace the text with edges="answer"; words() comes after them'
+        )
+    return trace.inside
+
+
 def answer_rows(trace: Trace, query: Query, signed: Signed) -> TokenAttention:
     """See `attnflow.Trace.answer_rows`."""
-    seen = inside(trace)
+    seen = _answered(trace)
     rows = [trace.first_query + i for i in trace.query_positions(seen.place if query is None else query)]
     parts = edge_rows(trace, rows).clone()
     if seen.causal:
@@ -44,7 +57,7 @@ def answer_rows(trace: Trace, query: Query, signed: Signed) -> TokenAttention:
 
 def answer_inputs(trace: Trace, signed: Signed) -> TokenAttention:
     """See `attnflow.Trace.answer_inputs`."""
-    seen = inside(trace)
+    seen = _answered(trace)
     place = trace.default_query if seen.place is None else seen.place
     rows = [trace.first_query + (place or 0)]
     return _shown(trace, INPUTS, seen.evidence.own.clone(), rows, signed)
@@ -52,7 +65,7 @@ def answer_inputs(trace: Trace, signed: Signed) -> TokenAttention:
 
 def sources(trace: Trace) -> TokenAttention:
     """See `attnflow.Trace.sources`."""
-    about = inside(trace).answer or {}
+    about = _answered(trace).answer or {}
     return (
         answer_inputs(trace, "shares") if trace_method(about.get("kind")) == INPUTS else answer_rows(trace, None, False)
     )
@@ -60,11 +73,11 @@ def sources(trace: Trace) -> TokenAttention:
 
 def _shown(trace: Trace, method: str, parts: Tensor, rows: list[int], signed: Signed) -> TokenAttention:
     """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
-    seen = inside(trace)
+    seen = _answered(trace)
     evidence = seen.evidence
+    sums = evidence_sums(method, parts, evidence.y, evidence.constants, evidence.gap, seen.causal)
     parts, said = answer_values(parts, seen.causal, evidence.gap, trace.provenance, signed)
     top, values = [len(trace.ends) - 1], to_numpy(parts)[None, None]
     notes = [{**own, **said} for own in notes_of_rows(trace, method, values[-1], top, rows[:1])]
     result = result_of(trace, method, values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
-    sums = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
     return replace(result, provenance={**result.provenance, **values_named(signed), "evidence": sums})

@@ -22,7 +22,7 @@ from attnflow.capture.passes import Prediction, Residual, check_shares, measured
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
-from attnflow.edges.weights import Signed, answer_values, values_named
+from attnflow.edges.weights import Signed, answer_values, evidence_sums, values_named
 from attnflow.errors import InputError, ModelError
 from attnflow.graph import check_residual
 from attnflow.receptive import compared
@@ -187,8 +187,9 @@ class LinearTrace:
         assert self.explained is not None
         evidence = self.explained.descent.conserved
         assert evidence is not None  # a whole descent has checked it
-        parts, said = answer_values(parts, self.explained.causal, evidence.gap, self.provenance, signed)
-        about = {"log_odds": evidence.y, "constants": evidence.constants, "gap": evidence.gap}
+        causal = self.explained.causal
+        about = evidence_sums(method, parts, evidence.y, evidence.constants, evidence.gap, causal)
+        parts, said = answer_values(parts, causal, evidence.gap, self.provenance, signed)
         options = {**self._reliability(method, parts[None], rows[:1], said), **values_named(signed), "evidence": about}
         labels = (rows[0],), (self.tokens[rows[0]],)
         return self._labelled(method, parts[None, None], (self.depth - 1,), *labels, options)

@@ -748,3 +748,22 @@ def test_parts_are_checked_position_by_position() -> None:
         model.model.embed_tokens.weight[some_ids()["input_ids"][0, 0]] *= 1e5
     with pytest.raises(af.InputError, match="is off by"):
         af.wrap(model).trace(some_ids(), edges="alti")
+
+
+def test_what_an_encoder_reads_at_one_place_and_what_is_elsewhere_add_up() -> None:
+    trace = af.load().trace("the key to the cabinets", edges="answer")
+    rows, inputs = trace.answer_rows(signed=True), trace.answer_inputs(signed=True)
+    sums = rows.provenance["evidence"]
+    assert rows.row().sum() + sums["elsewhere"] + sums["constants"] == pytest.approx(sums["log_odds"], abs=1e-6)
+    assert abs(sums["elsewhere"]) > 1e-3, "other positions give something"
+    whole = inputs.provenance["evidence"]
+    assert "elsewhere" not in whole
+    assert inputs.row().sum() + whole["constants"] == pytest.approx(whole["log_odds"], abs=1e-3)
+
+
+@pytest.mark.parametrize("edges", [None, "mean"])
+def test_views_of_the_answer_name_the_edges_that_they_need(edges: str | None) -> None:
+    trace = af.load().trace("the key", edges=edges)
+    for view in (trace.sources, trace.answer_inputs, trace.answer_rows):
+        with pytest.raises(af.InputError, match=r'^this trace has no answer edges: trace the text with edges="answer"'):
+            view()

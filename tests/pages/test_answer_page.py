@@ -75,7 +75,8 @@ def check_table(page: Any, wanted: Any, signed: Any = None) -> None:
 
 
 def check_span(page: Any, answer: Any, unit: str, span: Any = None) -> None:
-    check_table(page, answer.sources(span, unit).row(), answer.sources(span, unit, signed=True).row())
+    rows = answer.sources(span, unit, method="answer_rows")
+    check_table(page, rows.row(), answer.sources(span, unit, signed=True).row())
 
 
 def test_the_first_screen(browser: Any, path: Path, answer: Any) -> None:
@@ -113,10 +114,11 @@ def test_the_page_tells_what_stands_in_no_unit(browser: Any, path: Path, answer:
     with opened(browser, path) as page:
         outside = page.locator(".sources .outside")
         assert (
-            outside.inner_text() == f"in no sentence: a share of {1 - answer.sources(unit='sentence').row().sum():.3f}"
+            outside.inner_text()
+            == f"in no sentence: a share of {1 - answer.sources(unit='sentence', method='answer_rows').row().sum():.3f}"
         )
         before = range(answer.tokens.index("🙂"))  # several tokens are one option there
-        rests = [answer.sources(k, "sentence").provenance["outside"] for k in before]
+        rests = [answer.sources(k, "sentence", method="answer_rows").provenance["outside"] for k in before]
         rest, token = max(rests), int(np.argmax(rests))
         assert rest > 0.1
         option(page, token).click()
@@ -237,7 +239,7 @@ def test_reliability_is_what_the_library_says_of_the_part(browser: Any, path: Pa
 
 
 def test_verified_values(browser: Any, verified: Path, answer: Any) -> None:
-    falls = answer.sources(unit="sentence", verify=2)
+    falls = answer.sources(unit="sentence", verify=2, method="answer_rows")
     order = np.argsort(-falls.row(), kind="stable").tolist()[:SHOWN]
     with opened(browser, verified) as page:
         button = page.get_by_role("button", name="verified (2 left out)")

@@ -71,7 +71,7 @@ def test_in_a_pipe_it_is_plain_text(answer: Any) -> None:
     text = shown(answer)
     assert not ANSI.search(text) and "\x1b" not in text and "‮" not in text
     assert text.startswith(
-        f"{answer.sources().provenance['model']} · answer_rows · explains the whole answer\n\n<|start|>system"
+        f"{answer.sources().provenance['model']} · combined · explains the whole answer\n\n<|start|>system"
     )
     assert "The key is in the cabinet. Nobody's books are there.\n\nThe café in Zürich is naïve" in text
     assert "A rusty </script><b>key\\x1b[31m</b> \\u202egnol." in text

@@ -22,6 +22,7 @@ from attnflow.graph import with_residual
 from attnflow.receptive import layerwise
 from attnflow.reliability import answer_probability, evidence_notes, for_and_against
 from attnflow.rollout import rollout
+from attnflow.source_methods import METHOD
 
 Signed = bool | Literal["shares"]
 """Parts of an answer's log-odds: shares of what speaks for it, the log-odds themselves, or shares of both signs."""
@@ -243,6 +244,20 @@ def answer_values(
     if signed == "shares":
         return signed_shares(parts, left_out), notes
     return parts if signed else answer_shares(parts, left_out), notes
+
+
+def evidence_sums(
+    method: str, parts: Tensor, log_odds: float, constants: float, gap: float, causal: bool
+) -> dict[str, float]:
+    """What signed parts [key] and constants add up to.
+
+    What one position of an encoder reads is not all: "elsewhere" is what other positions give to the answer, and what it
+    holds of its own.
+    """
+    sums = {"log_odds": log_odds, "constants": constants, "gap": gap}
+    if method == METHOD and not causal:
+        sums["elsewhere"] = log_odds - constants - float(parts.double().sum())
+    return sums
 
 
 def values_named(signed: Signed) -> dict[str, str]:

@@ -57,7 +57,9 @@ def document_of(answer: Answer, unit: str, verify: int, span: Span | None) -> di
         "units": {name: entry for name in UNITS if (entry := _unit(answer, name, span)) is not None},
         "unit": unit,
         "span": [chosen[0], chosen[-1]],
-        "verified": _verified(answer.sources(span, unit, verify=verify), unit, verify) if verify else None,
+        "verified": _verified(answer.sources(span, unit, verify=verify, method=METHOD), unit, verify)
+        if verify
+        else None,
         "provenance": {k: v for k, v in opening.provenance.items() if k not in ("answer", "evidence", "reliability")},
     }
 

@@ -74,7 +74,7 @@ class AnswerSheet:
     def _lines(self, screen: Screen) -> Iterator[Text]:
         explained = screen.shown(self.tokens.query_tokens[0])
         name = f"explains {explained}" if len(self.chosen) < len(self.answer.ids) else "explains the whole answer"
-        yield from heading(self.tokens, [screen.shown(self.tokens.method), screen.fitted(name, 60).rstrip()], screen)
+        yield from heading(self.tokens, [self.values.method, screen.fitted(name, 60).rstrip()], screen)
         yield Text()
         yield self._prompt(screen)
         yield Text()
@@ -123,7 +123,7 @@ class AnswerSheet:
 
     def _legend(self, screen: Screen) -> Text:
         low, high = numbers_of(np.array([PLAIN, 1.0]) * self._most)
-        return Text("share of a token: ").append_text(ramp(low, high, screen))
+        return Text(f"share of a token ({self.tokens.method}): ").append_text(ramp(low, high, screen))
 
     def _table(self, screen: Screen) -> Iterator[Text]:
         ranked = self.values if self.falls is None else self.falls

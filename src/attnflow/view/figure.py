@@ -204,9 +204,9 @@ def _draw_maps(
 
 def _heat(at: Axes, values: FloatArray, limits: tuple[float, float], written: bool) -> Any:
     # light to dark, unlike on a screen: paper is white, and print tells pale tints apart better than dark ones
-    shown = at.imshow(
-        values, cmap="Blues", vmin=limits[0], vmax=limits[1], origin="lower", aspect="auto", interpolation="nearest"
-    )
+    low, high = limits
+    scale = "Blues" if low >= 0 else "RdBu"  # red is below zero, and white is zero
+    shown = at.imshow(values, cmap=scale, vmin=low, vmax=high, origin="lower", aspect="auto", interpolation="nearest")
     for side in at.spines.values():
         side.set(visible=True, color="#cccccc", linewidth=0.4)
     # thin lines keep neighbouring cells apart, as print runs them together
@@ -215,9 +215,9 @@ def _heat(at: Axes, values: FloatArray, limits: tuple[float, float], written: bo
     at.grid(which="minor", color="white", linewidth=0.4)
     at.tick_params(which="minor", length=0)
     if written:
-        middle = limits[0] + 0.6 * (limits[1] - limits[0])
+        dark = max(low, 0.0) + 0.6 * (high - max(low, 0.0))
         for (layer, token), value in np.ndenumerate(values):
-            ink = sheet.INK if value < middle else "white"
+            ink = sheet.INK if abs(value) < dark else "white"
             at.text(token, layer, f"{value:.2f}", ha="center", va="center", size=5.5, color=ink)
     return shown
 
@@ -252,6 +252,8 @@ def _row_shares(result: TokenAttention) -> FloatArray:
 
 
 def _range(values: Sequence[FloatArray]) -> tuple[float, float]:
-    """From 0, or from the lowest where some are negative, to the highest."""
+    """From 0 to the highest; where some are negative, as far on both sides of 0 as the largest by size."""
     low, high = min(0.0, *(float(v.min()) for v in values)), max(float(v.max()) for v in values)
+    if low < 0:
+        return -max(-low, high), max(-low, high)
     return low, high if high > low else low + 1.0
