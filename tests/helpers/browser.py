@@ -156,3 +156,16 @@ def downloaded(page: Any, name: str, kind: str) -> bytes:
     assert saved.suggested_filename == f"attnflow-{name}.{kind}"
     content: bytes = Path(saved.path()).read_bytes()
     return content
+
+
+def screenshot(page: Any, tries: int = 3, **options: Any) -> bytes:
+    """A screenshot of a page or a part of it. On a busy machine Chromium now and then says that it cannot take one."""
+    for _ in range(tries - 1):
+        try:
+            taken: bytes = page.screenshot(**options)
+            return taken
+        except Exception as e:
+            if "Unable to capture screenshot" not in str(e):
+                raise
+    last: bytes = page.screenshot(**options)
+    return last

@@ -29,7 +29,7 @@ from attnflow.server.limits import Limits
 from attnflow.server.service import Served, served
 from attnflow.view import document
 from helpers.architectures import IMAGE, VOCABULARY, hf
-from helpers.browser import HURRY
+from helpers.browser import HURRY, screenshot
 from helpers.small_tokenizers import wordpiece
 
 EXAMPLE = "the key to the cabinets"
@@ -161,7 +161,7 @@ def check(page: Any, text: str, place: int = 0) -> None:
 
 def check_picture(page: Any) -> None:
     """What is on the screen is not blank."""
-    pixels = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("L")).ravel()
+    pixels = np.asarray(Image.open(io.BytesIO(screenshot(page))).convert("L")).ravel()
     assert len(np.unique(pixels)) > 50
     assert 0.02 < (np.abs(pixels.astype(int) - pixels[0]) > 20).mean() < 0.98
 

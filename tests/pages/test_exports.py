@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.browser import downloaded, exported, opened, settle
+from helpers.browser import downloaded, exported, opened, screenshot, settle
 from helpers.page_cases import SENTENCE
 from helpers.page_reading import (
     METHODS,
@@ -99,7 +99,7 @@ def test_exports(browser: Any, which: str, request: pytest.FixtureRequest, tmp_p
         (tmp_path / f"{name}.svg").write_bytes(data)
         alone.goto((tmp_path / f"{name}.svg").as_uri())
         assert alone.locator("svg").first.get_attribute("aria-label") and alone.locator("parsererror").count() == 0
-        check_drawn(alone.screenshot(), tmp_path / f"{name}-alone.png", 800)
+        check_drawn(screenshot(alone), tmp_path / f"{name}-alone.png", 800)
         assert said == [] and alone.evaluate("window.pwned") is None
     context.close()
 
@@ -217,9 +217,9 @@ def test_every_view_is_drawn(browser: Any, sentence: Case, tmp_path: Path) -> No
             ]:
                 page.get_by_role("tab", name=name).click()
                 settle(page)
-                shots[scheme, view] = page.screenshot(full_page=True)
+                shots[scheme, view] = screenshot(page, full_page=True)
                 check_drawn(shots[scheme, view], tmp_path / f"{scheme}-{view}.png", 1200, 100)
                 if scheme == "light":
-                    check_drawn(page.locator(".panel").last.screenshot(), tmp_path / f"panel-{view}.png")
+                    check_drawn(screenshot(page.locator(".panel").last), tmp_path / f"panel-{view}.png")
     assert len(set(shots.values())) == 4
     assert picture(shots["dark", "graph"]).mean() < 90 < 200 < picture(shots["light", "graph"]).mean()

@@ -15,7 +15,7 @@ import attnflow as af
 from attnflow.result import TokenAttention
 from attnflow.view import document
 from attnflow.view.page import of_result, of_weights
-from helpers.browser import exported, opened, settle
+from helpers.browser import exported, opened, screenshot, settle
 from helpers.page_cases import HOSTILE, attention
 from helpers.page_reading import (
     METHODS,
@@ -139,7 +139,7 @@ def test_patches_of_an_image(browser: Any, images: tuple[Case, Case], tmp_path: 
         assert selection(page) == {"q": "7", "t": "10"}
         seen = page.locator(".patches").evaluate("p => getComputedStyle(p).backgroundImage")
         assert seen.startswith('url("data:image/png')
-        check_drawn(page.screenshot(full_page=True), tmp_path / "vit.png", 1200, 500)
+        check_drawn(screenshot(page, full_page=True), tmp_path / "vit.png", 1200, 500)
         page.locator(".query").focus()
         page.keyboard.press("ArrowRight")
         settle(page)
@@ -252,7 +252,7 @@ def test_a_hostile_text_is_shown_as_text(browser: Any, hostile: Case, tmp_path: 
             page.keyboard.press("ArrowRight")
         settle(page)
         check_clean(page)
-        check_drawn(page.screenshot(full_page=True), tmp_path / "hostile.png", 1200, 100)
+        check_drawn(screenshot(page, full_page=True), tmp_path / "hostile.png", 1200, 100)
 
 
 def test_three_pages_in_a_notebook(browser: Any, sentence: Case, decoder: Case, hostile: Case, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_weights_left_out(browser: Any, saved: Any, tmp_path: Path) -> None:
                 settle(page)
                 if view in reasons:
                     assert reasons[view] in page.locator(".viewbox").inner_text()
-            check_drawn(page.screenshot(), tmp_path / f"left-out-{query}.png", 1200)
+            check_drawn(screenshot(page), tmp_path / f"left-out-{query}.png", 1200)
             assert "Single heads are held for 0 alone" in page.locator(".viewbox").inner_text() or query == 0
             assert (
                 page.locator(".whole .why").inner_text()
