@@ -270,3 +270,15 @@ def test_mistakes() -> None:
         af.InputError, match="gives no logits: edges by gradients are for classifiers and language models"
     ):
         headless.trace({"input_ids": torch.arange(9)[None]}, memory="linear", edges="attention-gradient")
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("BertForSequenceClassification", "answer_inputs"), ("LlamaForCausalLM", "answer_rows")]
+)
+def test_sources_are_those_of_the_graph(name: str, method: str) -> None:
+    """The same choice of method, and the same values, without matrices."""
+    wrapped = ready(name)
+    linear = wrapped.trace(ids_of(wrapped), memory="linear", edges="answer").sources()
+    whole = wrapped.trace(ids_of(wrapped), edges="answer").sources()
+    assert linear.method == whole.method == method
+    np.testing.assert_allclose(linear.values, whole.values, atol=1e-5)

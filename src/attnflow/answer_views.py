@@ -36,11 +36,7 @@ def gather(trace: Trace, residual: float | None, receptive_field: str | None) ->
 def _answered(trace: Trace) -> Inside:
     """What a trace with answer edges kept."""
     if trace.inside is None or trace.inside.find_evidence is None:
-        answerless = trace.prediction is None and trace.inside is not None
-        reason = f", and {trace.inside.unanswered}" if answerless and trace.inside is not None else ""
-        raise InputError(
-            f'this trace has no answer edges{reason}: trace the text with edges="answer"; words() comes after them'
-        )
+        raise InputError('this trace has no answer edges: trace the text with edges="answer"; words() comes after them')
     return trace.inside
 
 
@@ -66,9 +62,9 @@ def answer_inputs(trace: Trace, signed: Signed) -> TokenAttention:
 def sources(trace: Trace) -> TokenAttention:
     """See `attnflow.Trace.sources`."""
     about = _answered(trace).answer or {}
-    return (
-        answer_inputs(trace, "shares") if trace_method(about.get("kind")) == INPUTS else answer_rows(trace, None, False)
-    )
+    if trace_method(about.get("kind")) == INPUTS:
+        return answer_inputs(trace, "shares")
+    return answer_rows(trace, None, False)
 
 
 def _shown(trace: Trace, method: str, parts: Tensor, rows: list[int], signed: Signed) -> TokenAttention:

@@ -36,6 +36,7 @@ from attnflow.result import TokenAttention
 from attnflow.rollout import roll_down
 from attnflow.selection import Queries, Query, Row, select_layers, select_positions, select_rows
 from attnflow.sinks import SHORT
+from attnflow.source_methods import INPUTS, trace_method
 
 LINEAR = (PLAIN, *VALUED, *BY_LAYERS)
 """The edges that need no matrix."""
@@ -176,6 +177,14 @@ class LinearTrace:
         assert own is not None  # of answer edges
         rows = select_positions(explained.place, self.tokens, self.default_query) or [0]
         return self._answer_parts("answer_inputs", own[0].double().clone(), rows, signed)
+
+    def sources(self) -> TokenAttention:
+        """What the answer rests on, by the method that was measured to be best for such a model.
+
+        `attnflow.Trace.sources` defines it. Needs ``trace(..., memory="linear", edges="answer")``.
+        """
+        inputs = trace_method(self._answer_edges("sources").about.get("kind")) == INPUTS
+        return self.answer_inputs(signed="shares") if inputs else self.answer_rows()
 
     def _answer_edges(self, what: str) -> Explained:
         if self.explained is None or self.edges != "answer":

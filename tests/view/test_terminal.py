@@ -157,6 +157,8 @@ def test_a_token_that_speaks_against_the_answer_is_marked() -> None:
         "2  t2   0.250  " + "█" * 13 + "▍",
         "values below 0 (░) speak against 'good'",
     ]
+    score = replace(signed, provenance={**about, "answer": {"kind": "score", "name": "stars"}})
+    assert printed(score).splitlines()[-1] == "values below 0 (░) lower 'stars'"
     coloured = printed(signed, colour=True)
     assert "\x1b[4;31mt0" in coloured and "\x1b[4;31mt1" not in coloured and "0.000 " in coloured
     one_sided = replace(signed, values=np.array([[[0.0, 0.75, 0.25]]]))

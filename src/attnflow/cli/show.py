@@ -288,13 +288,12 @@ def _of_answer(
     if getattr(model.config, "is_encoder_decoder", False):
         raise InputError(f"{model!r} reads a text and writes another, which attnflow answer explains")
     trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
-    result = (
-        trace.sources()
-        if method is None
-        else trace.answer_inputs(signed="shares")
-        if method == INPUTS
-        else trace.answer_rows()
-    )
+    if method is None:
+        result = trace.sources()
+    elif method == INPUTS:
+        result = trace.answer_inputs(signed="shares")
+    else:
+        result = trace.answer_rows()
     about = result.provenance["answer"]
     headline = (
         f"{about['kind']}: {about['name']!r} {about['probability']:.3f}" if answer is not None else _headline(trace)

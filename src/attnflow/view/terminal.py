@@ -151,7 +151,7 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
         yield _legend(patches, screen)
     yield from _table(result, row, against is not None, screen)
     if against is not None:
-        yield Text(screen.shown(f"values below 0 ({'░' if screen.blocks else '-'}) speak against {against!r}"))
+        yield Text(screen.shown(f"values below 0 ({'░' if screen.blocks else '-'}) {against}"))
     if at_layer == len(result.layers) - 1:  # the layer that they are about
         yield from (Text(screen.shown(note)) for note in result.reliability)
 
@@ -176,11 +176,12 @@ def _of_no_layer(result: TokenAttention) -> bool:
 
 
 def _against(result: TokenAttention, row: FloatArray) -> str | None:
-    """The answer that some of the inputs speak against; None where none does, or where no answer is explained."""
+    """What inputs below zero do to the answer; None where there are none, or where no answer is explained."""
     answer = result.provenance.get("answer")
     if not _of_no_layer(result) or not isinstance(answer, dict) or float(row.min()) >= 0:
         return None
-    return str(answer.get("name") or "the answer")
+    name = str(answer.get("name") or "the answer")
+    return f"lower {name!r}" if answer.get("kind") == "score" else f"speak against {name!r}"
 
 
 def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
