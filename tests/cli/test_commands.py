@@ -185,7 +185,7 @@ def test_show_says_where_there_are_no_answer_edges(attnflow: Command, tmp_path: 
     assert json.loads(printed.out)["method"] == "rollout"
     assert printed.err == (
         "attnflow: this is rollout, because there are no answer edges: answer edges are about an answer, and Model('bare', "
-        "BertModel) has no head, or reads no text, so it answers nothing: expected a classifier or a language model of text\n"
+        "BertModel) has no head, so it answers nothing: expected a classifier or a language model\n"
     )
     refused = attnflow("show", "the key", "-m", folder, "--method", "answer_rows", status=2)
     assert refused.out == "" and refused.err.startswith("attnflow: answer edges are about an answer, and ")

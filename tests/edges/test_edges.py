@@ -670,8 +670,8 @@ def test_a_trace_that_lacks_something() -> None:
         (
             "BERT",
             "gradient",
-            "these edges need the gradient of the answer, and Model('BertModel', BertModel) has no head, or reads no text, so "
-            "it answers nothing: expected a classifier or a language model of text",
+            "these edges need the gradient of the answer, and Model('BertModel', BertModel) has no head, so it answers "
+            "nothing: expected a classifier or a language model",
         ),
         (
             "ViT",

@@ -328,9 +328,8 @@ def run_frozen(
 
 
 def no_answer(model: Runner) -> str:
-    """Why there are no answer edges of a model that gives no logits, or reads no text."""
-    why = f"{model!r} has no head, or reads no text, so it answers nothing"
-    return f"{why}: expected a classifier or a language model of text"
+    """Why there are no answer edges of a model that gives no logits."""
+    return f"{model!r} has no head, so it answers nothing: expected a classifier or a language model"
 
 
 def _keep(collector: Collector, module: Any, call: FrozenCall, value: Tensor) -> None:

@@ -21,7 +21,7 @@ from attnflow.capture.passes import Pass
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.sublayer import FORMS, Sublayer, layer_path, parts_of, sublayer_of, watched
-from attnflow.capture.windows import is_windowed
+from attnflow.capture.windows import has_windows
 from attnflow.errors import InputError, ModelError
 
 COPIES = 4096
@@ -93,11 +93,7 @@ def run_inside(model: Runner, encoded: Encoded, gradient: bool, every_logit: boo
     with _watching(model.model, paths, collector, gradient) as seen:
         batch = model.run_batch([encoded], checked, collector=collector, grad=gradient, every_logit=every_logit)
     calls = main_calls(batch)
-    if is_windowed(model.model, calls[0]):
-        raise ModelError(
-            f"{type(model.model).__name__} attends within windows, and edges are for models that attend to all positions: "
-            "trace it without edges"
-        )
+    check_windows(model, calls[0].path)
     layers = tuple(_layer(model, call, one) for call, one in zip(calls, _in_order(seen, paths), strict=True))
     return batch, Inside(
         layers, None, 'this trace made no backward pass: trace the text with edges="gradient"', causal=checked.causal
@@ -126,6 +122,15 @@ def check_inside(model: Runner, checked: Checked) -> None:
         )
     if checked.stack.cross:
         raise ModelError(f"{name} has two stacks of layers, and edges are for models with one: trace it without edges")
+
+
+def check_windows(model: Runner, path: str) -> None:
+    """That the attention at this path is over all positions."""
+    if has_windows(model.model, path):
+        raise ModelError(
+            f"{type(model.model).__name__} attends within windows, and edges are for models that attend to all positions: "
+            "trace it without edges"
+        )
 
 
 @contextmanager

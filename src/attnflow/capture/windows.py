@@ -14,12 +14,17 @@ from attnflow.errors import ModelError
 
 def is_windowed(model: Any, call: Call) -> bool:
     """Whether the call belongs to a block that says its window and shift."""
-    block = _block(model, call)
+    return has_windows(model, call.path)
+
+
+def has_windows(model: Any, path: str) -> bool:
+    """The same of the attention at this path, before it is called."""
+    block = _block(model, path)
     return hasattr(block, "shift_size") and hasattr(block, "window_size")
 
 
-def _block(model: Any, call: Call) -> Any:
-    parts = call.path.split(".")
+def _block(model: Any, path: str) -> Any:
+    parts = path.split(".")
     last = max((i for i, part in enumerate(parts) if part.isdigit()), default=None)
     try:
         return None if last is None else model.get_submodule(".".join(parts[: last + 1]))
@@ -33,7 +38,7 @@ def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
     What a window gives to the padding at the edge of the image is no patch's, so such rows sum to less than one.
     """
     assert call.mean is not None
-    block = _block(model, call)
+    block = _block(model, call.path)
     size, shift = int(block.window_size), int(block.shift_size)
     rows, columns = patches
     window = round(call.mean.shape[-1] ** 0.5)

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnflow.capture.check import Checked, half
 from attnflow.capture.frozen import Evidence, FrozenPass, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.inside import Inside, main_calls, pass_with, run_inside, wide
+from attnflow.capture.inside import Inside, check_windows, main_calls, pass_with, run_inside, wide
 from attnflow.capture.layer_gradients import Descent, run_layers
 from attnflow.capture.linear import pass_down
 from attnflow.capture.offload import Lane
@@ -131,10 +131,10 @@ def _check_one_stack(model: Runner, encoded: Encoded, name: str) -> None:
 
 def _run_once(model: Runner, encoded: Encoded, every_logit: bool = False) -> tuple[Batch, FrozenPass]:
     """One forward pass for both: the weights of attention, and what an answer owes to its edges."""
-    if "input_ids" not in encoded.tensors:
-        raise InputError(f"answer edges are about an answer, and {no_answer(model)}")
     checked = model.verify(encoded)
-    lengths = [int(encoded.tensors["input_ids"].shape[1])]
+    check_windows(model, checked.paths[checked.stack.main[0]])
+    ids = encoded.tensors.get("input_ids")  # none of an image
+    lengths = [] if ids is None else [int(ids.shape[1])]
     last = model.last_logits([] if every_logit else lengths)
     frozen = run_frozen(model, encoded.tensors, checked, keep=True, **last)
     check_calls(frozen.calls, checked)
@@ -240,7 +240,7 @@ def look_inside(
 def _question(batch: Batch, answer: Any) -> Question | None:
     """What is explained; None where the model answers nothing."""
     logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
-    if not isinstance(logits, Tensor) or "input_ids" not in batch.encoded[0].tensors:
+    if not isinstance(logits, Tensor):
         return None
     return question_of(batch.runner, batch.encoded[0], logits[0].detach(), answer)
 

@@ -125,8 +125,14 @@ def _with_chances(model: Runner, about: list[Question]) -> list[Question]:
 
 
 def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any, several: bool = False) -> Question:
-    """The question behind the logits of one text; of an answer of several tokens, still without its chance."""
-    kind, place = answered(model, row[None], encoded.tensors["input_ids"][0])
+    """The question behind the logits of one text or image; of an answer of several tokens, still without its chance."""
+    ids = encoded.tensors.get("input_ids")
+    if ids is None and row.dim() != 1:
+        raise InputError(
+            f"{model!r} reads no text and gives an answer of shape {tuple(row.shape)}: expected the classes of an image or "
+            "a sound"
+        )
+    kind, place = answered(model, row[None], torch.empty(0) if ids is None else ids[0])
     logits = logits_at(row, place)
     rest: list[int] = []
     if several and kind == "next token" and isinstance(label, str):
