@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 METHOD, INPUTS = "answer_rows", "answer_inputs"
+ANSWER_WAYS = (METHOD, INPUTS)
+"""What the answer takes from each token, by answer edges: the ways to add them up."""
+
 FADING, COMBINED = "fading", "combined"
 METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow", "gather", "columns")
 

@@ -41,7 +41,7 @@ def sentence(folder: Path) -> Case:
     model = af.load()
     trace = model.trace(SENTENCE, keep_heads=True)
     worth = [model.gradient(SENTENCE), model.blank_out(SENTENCE)]
-    edges = model.trace(SENTENCE, edges="answer").answer_rows()
+    edges = model.trace(SENTENCE, edges="answer").sources()
     return save(folder, "sentence", model.explain(SENTENCE), trace, worth, edges)
 
 
@@ -52,7 +52,7 @@ def pieces(folder: Path) -> Case:
     model = af.wrap(hf("BertForSequenceClassification", **shape)(), tokenizer)
     text = "the unbelievable cabinets"
     trace = model.trace(text, keep_heads=True)
-    edges = model.trace(text, edges="answer").answer_rows()
+    edges = model.trace(text, edges="answer").sources()
     return save(folder, "pieces", model.explain(text), trace, [model.gradient(text), model.blank_out(text)], edges)
 
 

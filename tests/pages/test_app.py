@@ -151,7 +151,7 @@ def check(page: Any, text: str, place: int = 0) -> None:
     model, trace = library(), library().trace(text)
     assert tokens(page, place) == list(trace.tokens)
     found = table(page, place)
-    wanted = {"answer edges": model.trace(text, edges="answer").answer_rows()}
+    wanted = {"answer edges": model.trace(text, edges="answer").sources()}
     wanted |= {"raw attention": trace.raw(), "rollout": trace.rollout(), "flow": trace.flow()}
     wanted |= {"gradient": model.gradient(text), "blank-out": model.blank_out(text)}
     assert list(found) == list(wanted)

@@ -42,7 +42,7 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
         for query, layer in ((0, 6), (3, 4), (3, 1)):
             choose(page, q=query, l=layer)
             rows = as_json(page, "compare")
-            wanted = {"answer_rows": sentence.edges.row()}
+            wanted = {"answer_inputs": sentence.edges.row()}
             wanted |= {m: view_of(trace, m, query)[layer - 1] for m in METHODS}
             wanted |= {result.method: result.row() for result in sentence.worth}
             assert list(rows[0])[5:] == list(wanted)
@@ -54,9 +54,9 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
             check_numbers([row[2:] for row in table[1:]], np.stack(list(wanted.values()), 1))
             shown = rows_of(page)
             assert list(shown) == list(wanted)
-            for method in ("answer_rows", *METHODS):
+            for method in ("answer_inputs", *METHODS):
                 found = [float(title.split(": ")[1]) for title, _ in shown[method]["rho"]]
-                rho = [spearman(wanted[method], wanted[w.method]) for w in sentence.worth]
+                rho = [spearman(np.abs(wanted[method]), wanted[w.method]) for w in sentence.worth]
                 np.testing.assert_allclose(found, rho, rtol=1e-12)
                 check_numbers([text for _, text in shown[method]["rho"]], rho, digits=2)
             pairs = page.locator(".matrix td[title]").evaluate_all("cells => cells.map(cell => cell.title)")
@@ -64,7 +64,7 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
             below = [(names[i], names[j]) for i in range(1, len(names)) for j in range(i)]
             found = [float(title.split(": ")[1]) for title in pairs]
             np.testing.assert_allclose(
-                found, [spearman(wanted[a], wanted[b]) for a, b in below], rtol=1e-12, atol=1e-15
+                found, [spearman(np.abs(wanted[a]), np.abs(wanted[b])) for a, b in below], rtol=1e-12, atol=1e-15
             )
         assert tokens == len(shown["flow"]["tokens"])
 
@@ -85,11 +85,20 @@ def test_shades_follow_the_values(browser: Any, sentence: Case) -> None:
                 share = (values[3] - low) / (high - low)
                 found = [lightness(token["back"]) for token in shown[method]["tokens"]]
                 np.testing.assert_allclose(found, 0.985 + (0.36 - 0.985) * share, atol=0.012)
-        assert "from 0 to the highest value of each method over all layers" in page.locator(".legend").inner_text()
+            shares = sentence.edges.row() / np.abs(sentence.edges.row()).max()
+            assert shares.min() < 0  # what speaks against the answer has a hue of its own
+            for share, token in zip(shares, shown["answer_inputs"]["tokens"], strict=True):
+                red, _, blue = (int(part) for part in re.findall(r"\d+", token["back"])[:3])
+                assert abs(share) < 0.05 or (red > blue) == (share < 0)
+                deepest = 0.42 if share < 0 else 0.36
+                assert lightness(token["back"]) == pytest.approx(0.985 + (deepest - 0.985) * abs(share), abs=0.012)
+        legend = page.locator(".legend").inner_text()
+        assert "from 0 to the highest value of each method over all layers" in legend
+        assert legend.endswith("Brown: below 0, against the answer.")
 
 
 def test_sorting(browser: Any, sentence: Case) -> None:
-    trace, names = sentence.trace, ["answer_rows", *METHODS, "gradient", "blank-out"]
+    trace, names = sentence.trace, ["answer_inputs", *METHODS, "gradient", "blank-out"]
     values = [sentence.edges.row(), *(view_of(trace, m)[-1] for m in METHODS), *(w.row() for w in sentence.worth)]
 
     def order() -> list[int]:
@@ -104,7 +113,7 @@ def test_sorting(browser: Any, sentence: Case) -> None:
     with opened(browser, sentence.path) as page:
         assert sorted_by() == {"token": "ascending"}
         for name, row in zip(names, values, strict=True):
-            title = {"raw": "raw attention", "answer_rows": "answer edges"}.get(name, name)
+            title = {"raw": "raw attention", "answer_inputs": "answer edges"}.get(name, name)
             head = page.get_by_role("columnheader", name=title).get_by_role("button")
             head.click()
             assert order() == sorted(range(len(row)), key=lambda i: (-row[i], i))
@@ -121,7 +130,7 @@ def test_sorting(browser: Any, sentence: Case) -> None:
 
 
 def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) -> None:
-    trace, names = sentence.trace, ["answer_rows", *METHODS, "gradient", "blank-out"]
+    trace, names = sentence.trace, ["answer_inputs", *METHODS, "gradient", "blank-out"]
     values = [sentence.edges.row(), *(view_of(trace, m)[-1] for m in METHODS), *(w.row() for w in sentence.worth)]
     with opened(browser, sentence.path) as page:
         page.locator('.row[data-method="flow"] .tok[data-i="3"]').hover()
@@ -129,7 +138,7 @@ def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) 
         lines = tip.locator("div").all_inner_texts()
         assert lines[0] == "key · position 3"
         for name, row, line in zip(names, values, lines[1:], strict=True):
-            own = {"raw": "raw attention", "answer_rows": "answer edges"}.get(name, name)
+            own = {"raw": "raw attention", "answer_inputs": "answer edges"}.get(name, name)
             mark, number, rank = re.fullmatch(rf"(▸ )?{own} (\S+) · rank (\d+) of {len(row)}", line).groups()
             assert (mark is not None) == (name == "flow")
             assert float(number) == pytest.approx(row[3], rel=1e-12)
@@ -362,7 +371,7 @@ def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
             kept = [i for i, flag in enumerate(words.special) if special or not flag]
             assert [row["token"] for row in rows] == [words.tokens[i] for i in kept]
             wanted = {m: view_of(words, m, 2)[-1, kept] for m in METHODS}
-            sums = {"answer_rows": pieces.edges.row(), **worth}
+            sums = {"answer_inputs": pieces.edges.row(), **worth}
             wanted |= {name: np.array([row[groups[i]].sum() for i in kept]) for name, row in sums.items()}
             for name, values in wanted.items():
                 np.testing.assert_allclose(column(rows, name), values, rtol=1e-12, atol=1e-15)
@@ -432,7 +441,8 @@ def test_what_a_reader_must_know_stands_with_the_numbers(
             expected = [note for result in (*sentence.worth, *results) for note in result.reliability]
             notes = page.locator(".notes li").all_inner_texts()
             assert notes[0] == (
-                f"answer edges: what the answer ({answer}) takes from each token, as a share of all that speaks for it."
+                f"answer edges: what the answer ({answer}) takes from each token, as a share of all that speaks for it; below 0 "
+                "is what speaks against it."
             )
             assert notes[1] == (
                 f"gradient and blank-out: how much the answer ({answer}) moves with a token, up or down; gradient is the length "

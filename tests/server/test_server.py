@@ -255,11 +255,11 @@ def test_explain_gives_the_document_of_the_page(server: Server, embedded: Served
     assert found.status == 200 and found.headers["content-type"] == "application/json"
     assert found.json == plain(explain(embedded.model, TEXT, query=2).document)
     less = ask(server, "POST", "/api/explain", {"model": "verb-number", "text": TEXT, "importance": ["gradient"]})
-    assert [each["name"] for each in less.json["importance"]] == ["answer_rows", "gradient"]
+    assert [each["name"] for each in less.json["importance"]] == ["answer_inputs", "gradient"]
     none = ask(server, "POST", "/api/explain", {"model": "verb-number", "text": TEXT, "importance": []})
     assert none.status == 200
     assert none.json == plain(explain(embedded.model, TEXT, importance=()).document)
-    assert [each["name"] for each in none.json["importance"]] == ["answer_rows"]
+    assert [each["name"] for each in none.json["importance"]] == ["answer_inputs"]
 
 
 def test_a_text_with_its_target(server: Server, translator: Served) -> None:

@@ -35,7 +35,8 @@ from helpers.small_tokenizers import byte_level, sentencepiece, wordpiece  # noq
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TEXT = "the key to the cabinets"
 VIEWS = ("raw", "rollout", "flow")
-METHODS = ("answer_rows", *VIEWS, "gradient", "blank-out")
+METHODS = ("answer_inputs", *VIEWS, "gradient", "blank-out")
+OF_DECODERS = ("answer_rows", *METHODS[1:])
 ODD = ["[CLS]", "$x", "a$b$", "_^{", "日本", "🙂", "a\nb", "\ud800", "internationalisation-of-things", "\\frac", "<b>&", "",
        "%", "שלום", "مرحبا", "[bold]", "\x1b[31m"]  # fmt: skip
 SHOWN = {"a\nb": "a\\nb", "\ud800": "\\ud800", "internationalisation-of-things": "internationalisatio…", "": "''",
@@ -96,7 +97,7 @@ def test_the_rows_are_those_of_the_methods(model: Any, found: Comparison) -> Non
     assert found.methods == METHODS and found.tokens == trace.tokens and found.missing == {}
     assert (found.query, found.query_token, found.place, found.layer) == (0, "[CLS]", 0, 5)
     assert found.prediction == trace.prediction
-    np.testing.assert_array_equal(found.row("answer_rows"), model.trace(TEXT, edges="answer").answer_rows().row())
+    np.testing.assert_array_equal(found.row("answer_inputs"), model.trace(TEXT, edges="answer").sources().row())
     for name in VIEWS:
         np.testing.assert_array_equal(found.row(name), getattr(trace, name)(0, layer=-1).row())
     for name in ("gradient", "blank_out"):
@@ -106,7 +107,7 @@ def test_the_rows_are_those_of_the_methods(model: Any, found: Comparison) -> Non
     np.testing.assert_array_equal(other.row("raw"), trace.raw("key", 1).row())
     np.testing.assert_array_equal(other.row("rollout"), trace.rollout("key", 1, residual=0.3).row())
     np.testing.assert_array_equal(other.row("flow"), trace.flow("key", 1, residual=0.3).row())
-    for name in ("answer_rows", "blank-out"):  # of the answer, whatever the query
+    for name in ("answer_inputs", "blank-out"):  # of the answer, whatever the query
         np.testing.assert_array_equal(other.row(name), found.row(name))
     assert not np.array_equal(other.row("rollout"), trace.rollout("key", 1).row())
 
@@ -115,7 +116,7 @@ def test_correlations_are_spearmans(found: Comparison) -> None:
     stats = pytest.importorskip("scipy.stats", reason="scipy is what they are compared with")
     for a in METHODS:
         for b in METHODS:
-            expected = stats.spearmanr(found.row(a), found.row(b)).statistic
+            expected = stats.spearmanr(np.abs(found.row(a)), np.abs(found.row(b))).statistic  # importance has no signs
             assert found.correlation(a, b) == pytest.approx(expected, abs=1e-12), (a, b)
 
 
@@ -138,10 +139,10 @@ def test_of_words_importance_is_the_sum_over_subwords() -> None:
     n = len(pieces.tokens) - len(whole.tokens)
     assert n > 0 and whole.tokens == ("[CLS]", "unbelievable", "[MASK]", "is", "the", "book", "[SEP]")
     assert pieces.query_token == whole.query_token == "[MASK]" and whole.place == whole.query == 2
-    edges = model.trace(text, edges="answer").answer_rows()
+    edges = model.trace(text, edges="answer").sources()
     assert edges.query_tokens == ("[MASK]",)  # which answers, and not the class token
-    np.testing.assert_array_equal(pieces.row("answer_rows"), edges.row())
-    for name in ("answer_rows", "gradient", "blank-out"):
+    np.testing.assert_array_equal(pieces.row("answer_inputs"), edges.row())
+    for name in ("answer_inputs", "gradient", "blank-out"):
         inside = pieces.row(name)[1 : n + 2]
         np.testing.assert_allclose(whole.row(name)[1], inside.sum(), rtol=1e-12)
         np.testing.assert_allclose(whole.row(name)[2:], pieces.row(name)[n + 2 :], rtol=1e-12)
@@ -160,21 +161,21 @@ def test_a_decoder_is_asked_at_its_last_token() -> None:
     tokenizer = byte_level()
     model = af.wrap(hf("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer))(), tokenizer)
     held = compare(model, TEXT)
-    assert held.place == len(held.tokens) - 1 and held.methods == METHODS
+    assert held.place == len(held.tokens) - 1 and held.methods == OF_DECODERS and held.against is None
 
 
 def test_a_long_text_of_a_decoder_is_blanked_out_where_somebody_says_so() -> None:
     tokenizer = byte_level()
     model = af.wrap(hf("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer))(), tokenizer)
     short, long = compare(model, "a" * 64), compare(model, "a" * 65)
-    assert len(short.tokens) == 64 and short.methods == METHODS and short.missing == {}
-    assert long.methods == METHODS[:-1] and long.measure == "gradient" and long.leading == "answer_rows"
+    assert len(short.tokens) == 64 and short.methods == OF_DECODERS and short.missing == {}
+    assert long.methods == OF_DECODERS[:-1] and long.measure == "gradient" and long.leading == "answer_rows"
     assert long.missing == {
         "blank-out": "it runs the model once for each of the 65 tokens, so a text of more than 64 has it only where it is "
         "named among the importances"
     }
     named = compare(model, "a" * 65, importance=("gradient", "blank-out"))
-    assert named.methods == METHODS and named.missing == {}
+    assert named.methods == OF_DECODERS and named.missing == {}
     np.testing.assert_array_equal(named.values[:-1], long.values)
 
 
@@ -191,13 +192,13 @@ def test_a_model_that_answers_nothing_has_three_views() -> None:
     held = compare(model, "the key")
     assert held.methods == ("raw", "rollout", "flow") and held.measure is None and held.correlations.shape == (3, 3)
     assert held.notes == (
-        "no answer_rows and no gradient and no blank-out: Model('BertModel', BertModel) has no head, so it answers "
+        "no answer edges and no gradient and no blank-out: Model('BertModel', BertModel) has no head, so it answers "
         "nothing: expected a classifier or a language model, for example one loaded from a folder whose configuration names such a class",
     )
     assert "no gradient and no blank-out" in printed(held)
     assert held.plot().axes
     masked = compare(af.wrap(hf("BertForMaskedLM", **POSITIONS)(), wordpiece()), "the key")
-    assert list(masked.missing) == ["answer_rows", "gradient", "blank-out"] and masked.query == 0
+    assert list(masked.missing) == ["answer edges", "gradient", "blank-out"] and masked.query == 0
     assert masked.missing["gradient"].startswith("the text has no [MASK], so the masked language model answers nothing")
 
 
@@ -211,7 +212,7 @@ def test_an_encoder_decoder_has_source_and_target() -> None:
     assert held.query_token == held.tokens[held.place or 0] == "is"
     assert held.sections == (("source", range(3)), ("target", range(3, 8)))
     assert held.notes == (
-        "no answer_rows and no gradient and no blank-out: Model('bart', BartForConditionalGeneration) reads a text and writes "
+        "no answer edges and no gradient and no blank-out: Model('bart', BartForConditionalGeneration) reads a text and writes "
         "another, and importance is about models that read one text",
     )
     lines = printed(held).splitlines()
@@ -305,16 +306,19 @@ def test_a_figure_has_the_shades_and_the_correlations(found: Comparison) -> None
     matplotlib = pytest.importorskip("matplotlib", reason="needs matplotlib")
     at = found.plot().axes[0]
     boxes = at.patches[: found.values.size]
-    blues = matplotlib.colormaps["Blues"]
+    blues, oranges = matplotlib.colormaps["Blues"], matplotlib.colormaps["Oranges"]
     for row, start in zip(found.values, range(0, found.values.size, 7), strict=True):
-        share = (row - row.min()) / (row.max() - row.min())
+        share = (row - row.min()) / (row.max() - row.min()) if row.min() >= 0 else row / np.abs(row).max()
         colours = [box.get_facecolor() for box in boxes[start : start + 7]]
-        np.testing.assert_allclose(colours, [blues(0.9 * s) for s in share], atol=1e-9)
+        expected = [(oranges if s < 0 else blues)(0.9 * abs(s)) for s in share]
+        np.testing.assert_allclose(colours, expected, atol=1e-9)
+        assert (share.min() < 0) == (start == 0)
         assert [box.get_linewidth() > 0 for box in boxes[start : start + 7]] == [True] + [False] * 6
     words = [text.get_text() for text in at.texts]
     for name in METHODS[:-1]:
         assert f"{found.correlation(name, 'blank-out'):.2f}".replace("-", "−") in words
     assert words[0] == "query [CLS], L6 · class 'singular' 0.96"
+    assert "Orange values are below 0: they speak against 'singular'." in " ".join(words)
     assert "ρ: rank correlation with blank-out." in " ".join(words)
     assert found.plot(width=2).get_size_inches()[0] < found.plot().get_size_inches()[0]
 
@@ -322,26 +326,27 @@ def test_a_figure_has_the_shades_and_the_correlations(found: Comparison) -> None
 PLAIN = """\
 class: 'singular' 0.959, 'plural' 0.041
 verb-number · comparison · query [CLS] · L6
-             [CLS] the key to the cabinets [EOS]
-answer_rows            ███
-raw          ▒▒▒▒▒ ░░░ ███        ▒▒▒▒▒▒▒▒ █████
-rollout      ▒▒▒▒▒     ▓▓▓ ▒▒     ████████ ░░░░░
-flow         █████     ▒▒▒ ██ ░░░ ████████ ▓▓▓▓▓
-gradient     ░░░░░     ███ ░░     ▓▓▓▓▓▓▓▓
-blank-out              ███ ██
+               [CLS] the key to the cabinets [EOS]
+answer_inputs  ░░░░░ ▓▓▓ ▒▒▒ ██     ↓↓↓↓↓↓↓↓
+raw            ▒▒▒▒▒ ░░░ ███        ▒▒▒▒▒▒▒▒ █████
+rollout        ▒▒▒▒▒     ▓▓▓ ▒▒     ████████ ░░░░░
+flow           █████     ▒▒▒ ██ ░░░ ████████ ▓▓▓▓▓
+gradient       ░░░░░     ███ ░░     ▓▓▓▓▓▓▓▓
+blank-out                ███ ██
 lowest   ░░▒▒▓▓██ highest of each method
+values below 0 (↓) speak against 'singular'
 
-   token     answer_rows    raw  rollout   flow  gradient  blank-out
-0  [CLS]           0.033  0.153    0.144  1.000     0.051      0.001
-1  the             0.063  0.112    0.098  0.720     0.046      0.011
-2  key             0.758  0.244    0.185  0.864     0.139      0.201
-3  to              0.035  0.031    0.145  0.950     0.062      0.189
-4  the             0.036  0.030    0.083  0.799     0.023      0.014
-5  cabinets        0.072  0.147    0.221  1.000     0.103      0.031
-6  [EOS]           0.002  0.284    0.124  0.925     0.035      0.008
+   token     answer_inputs    raw  rollout   flow  gradient  blank-out
+0  [CLS]             0.076  0.153    0.144  1.000     0.051      0.001
+1  the               0.272  0.112    0.098  0.720     0.046      0.011
+2  key               0.206  0.244    0.185  0.864     0.139      0.201
+3  to                0.375  0.031    0.145  0.950     0.062      0.189
+4  the               0.071  0.030    0.083  0.799     0.023      0.014
+5  cabinets         -0.163  0.147    0.221  1.000     0.103      0.031
+6  [EOS]            -0.008  0.284    0.124  0.925     0.035      0.008
 
 rank correlation    raw  rollout   flow  gradient  blank-out
-answer_rows       -0.14     0.43  -0.25      0.61       0.71
+answer_inputs     -0.36     0.36  -0.09      0.57       0.57
 raw                         0.36   0.27      0.29      -0.21
 rollout                            0.67      0.93       0.54
 flow                                         0.43      -0.11
@@ -357,8 +362,11 @@ def test_in_a_pipe_shades_are_blocks(found: Comparison) -> None:
     coloured = printed(found, colour=True)
     assert "\x1b[38;2;0;0;0;48;2;255;234;70mkey\x1b[0m" in coloured
     lines = ANSI.sub("", coloured).splitlines()
-    assert lines[2:8] == [f"{name:<13}[CLS] the key to the cabinets [EOS]" for name in METHODS]
-    assert lines[9:] == PLAIN.splitlines()[10:]
+    assert lines[2:8] == [f"{name:<15}[CLS] the key to the cabinets [EOS]" for name in METHODS]
+    assert lines[9] == "values below 0 (underlined) speak against 'singular'"
+    against = coloured.split("answer_inputs", 1)[1].splitlines()[0]
+    assert "\x1b[4;31mcabinets\x1b[0m" in against and "[4;31mto" not in against
+    assert lines[10:] == PLAIN.splitlines()[11:]
     bare = printed(found, colour=True, NO_COLOR="1")
     assert "38;2" not in bare and "48;2" not in bare and ANSI.sub("", bare) == PLAIN
 
@@ -367,12 +375,13 @@ def test_it_is_ascii_where_it_must_be(found: Comparison) -> None:
     lines = printed(found, encoding="ascii").splitlines()
     assert lines[1] == "verb-number | comparison | query [CLS] | L6"
     assert lines[2:6] == [
-        "             [CLS] the key to the cabinets [EOS]",
-        "answer_rows            @@@",
-        "raw          ===== --- %%%        ======== @@@@@",
-        "rollout      ===== ... ### ==     @@@@@@@@ :::::",
+        "               [CLS] the key to the cabinets [EOS]",
+        "answer_inputs  ::::: ### +++ @@ ... vvvvvvvv",
+        "raw            ===== --- %%%        ======== @@@@@",
+        "rollout        ===== ... ### ==     @@@@@@@@ :::::",
     ]
-    assert lines[10:] == PLAIN.splitlines()[10:]
+    assert lines[10] == "values below 0 (v) speak against 'singular'"
+    assert lines[11:] == PLAIN.splitlines()[11:]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -393,10 +402,10 @@ def test_the_table_is_sorted_and_cut(found: Comparison) -> None:
 
     assert numbers(printed(render(found, sort="flow"))) == np.argsort(-found.row("flow"), kind="stable").tolist()
     long = made([f"t{i}" for i in range(300)])
-    highest = np.argsort(-long.row("answer_rows")).tolist()[:20]
+    highest = np.argsort(-long.row("answer_inputs")).tolist()[:20]
     text = printed(long)
     assert numbers(text) == sorted(highest) and "and 100 more" in text.splitlines()
-    assert "280 of 300 inputs are left out: these are the 20 highest by answer_rows" in text
+    assert "280 of 300 inputs are left out: these are the 20 highest by answer_inputs" in text
     text = printed(render(long, sort="raw"))
     assert numbers(text) == np.argsort(-long.row("raw")).tolist()[:20] and "the 20 highest by raw" in text
     assert len(numbers(printed(made([f"t{i}" for i in range(60)])))) == 60
@@ -413,8 +422,8 @@ def test_unknown_words_are_told(model: Any) -> None:
         (lambda m: compare(m, TEXT, query=[1, 2]), "query=[1, 2]: a comparison is of one query; expected its position or token"),
         (lambda m: compare(m, TEXT, layer=None), "layer=None: a comparison is of one layer; expected one int, such as -1 for the last one"),
         (lambda m: compare(m, TEXT, importance=("beauty",)), "importance 'beauty': expected some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
-        (lambda m: compare(m, TEXT).row("shapley"), "'shapley' is not in this comparison: expected one of answer_rows, raw, rollout, flow, gradient, blank-out"),
-        (lambda m: compare(m, TEXT).show("size"), "sort 'size': expected one of answer_rows, raw, rollout, flow, gradient, blank-out"),
+        (lambda m: compare(m, TEXT).row("shapley"), "'shapley' is not in this comparison: expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
+        (lambda m: compare(m, TEXT).show("size"), "sort 'size': expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
         (lambda m: compare(m, TEXT).save("x.doc"), "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
         (lambda m: compare(m, TEXT).plot(width=1), "width=1: expected inches from 2 to 27.6, or None"),
         (lambda m: made(["a"] * 1001).plot(), "plot() of 1,001 tokens: expected at most 1,000; save() to .csv or .json takes any number"),
@@ -450,7 +459,10 @@ def test_the_command_prints_writes_and_reads(tmp_path: Path, model: Any) -> None
         (["--layer", "L9"], "layer 'L9': expected L1 to L6, or last"),
         (["--layer", "all"], "layer 'all': expected L1 to L6, or last"),
         (["--query", "all"], "query 'all': a comparison is of one query; expected its position or token"),
-        (["--sort", "size"], "sort 'size': expected one of answer_rows, raw, rollout, flow, gradient, blank-out"),
+        (
+            ["--sort", "size"],
+            "sort 'size': expected one of answer_inputs, answer_rows, raw, rollout, flow, gradient, blank-out",
+        ),
         (["-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
         (["--target", "the"], "target is for encoder-decoder models, and this is none: leave it out"),
     ],

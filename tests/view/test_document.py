@@ -114,8 +114,9 @@ def test_the_document_holds_what_the_library_computes(model: Any, trace: Any) ->
     assert np.array_equal(unpacked(flows["values"]), trace.flow(query="all").values)
     heads = unpacked(found["heads"]["weights"]).reshape(6, 8, 7, 7)
     assert np.array_equal(heads, np.stack([trace.weights[l].numpy() for l in range(6)]))
-    assert [one["name"] for one in found["importance"]] == ["answer_rows", "gradient", "blank-out"]
-    assert found["importance"][0]["values"] == model.trace(TEXT, edges="answer").answer_rows().row().tolist()
+    assert [one["name"] for one in found["importance"]] == ["answer_inputs", "gradient", "blank-out"]
+    assert found["importance"][0]["values"] == model.trace(TEXT, edges="answer").sources().row().tolist()
+    assert min(found["importance"][0]["values"]) < 0 and found["importance"][0]["settings"]["values"] == "signed shares"
     assert found["importance"][0]["answer"]["name"] == "singular"
     assert found["importance"][2]["values"] == model.blank_out(TEXT).row().tolist()
     assert found["prediction"]["top"][0] == ["singular", pytest.approx(0.9588, abs=1e-3)]

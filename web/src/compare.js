@@ -13,7 +13,7 @@ import {
   tokenNodes,
 } from "./draw.js";
 import { shadeStyle, shares, extent, cellCanvas } from "./colour.js";
-import { ANSWER_ROWS } from "./data.js";
+import { isAnswerEdges } from "./data.js";
 import { spearman } from "./maths.js";
 import { exportMenu, compareFigure } from "./keep.js";
 import { touched } from "./state.js";
@@ -22,8 +22,11 @@ import { readerNotes, reliabilityOf } from "./notes.js";
 
 /** @import { Cells, Changed, Method, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
 
+/** Importance has sizes alone, so that signed values are compared by theirs. @param {number[]} values */
+const sizes = (values) => values.map(Math.abs);
+
 /** What the others are compared with. @param {Method} method */
-const isMeasure = ({ name, importance }) => importance && name !== ANSWER_ROWS;
+const isMeasure = ({ name, importance }) => importance && !isAnswerEdges(name);
 
 const LONG = 96;
 const TABLE = 100;
@@ -95,7 +98,10 @@ export function comparePanel(page) {
     const worth = valued().filter(isMeasure);
     for (const method of valued()) {
       if (!isMeasure(method))
-        method.correlations = worth.map((w) => ({ name: w.name, value: spearman(method.values, w.values) }));
+        method.correlations = worth.map((w) => ({
+          name: w.name,
+          value: spearman(sizes(method.values), sizes(w.values)),
+        }));
     }
   }
 
@@ -176,9 +182,12 @@ export function comparePanel(page) {
         ? `what ${at.queryName} at ${at.layerName} comes from${at.field ? `; rollout and flow: ${page.fields[at.field]}` : ""}`
         : "";
     for (const method of table) paintRow(method, at, colours);
-    legend.textContent = state.get().cs
-      ? "The stronger the colour, the higher: from the lowest to the highest value of each row."
-      : "The stronger the colour, the higher: from 0 to the highest value of each method over all layers.";
+    const against = valued().some(({ importance, values }) => importance && values.some((v) => v < 0));
+    legend.textContent = `${
+      state.get().cs
+        ? "The stronger the colour, the higher: from the lowest to the highest value of each row."
+        : "The stronger the colour, the higher: from 0 to the highest value of each method over all layers."
+    }${against ? " Brown: below 0, against the answer." : ""}`;
     notes.replaceChildren(
       ...readerNotes(page).map((line) => el("li", {}, line)),
       ...reliabilityOf(page, table).map((line) => el("li", { class: "reliability" }, line)),
@@ -298,7 +307,7 @@ export function comparePanel(page) {
       n = there[0].values.length;
     /** @param {ValuedRow} a @param {ValuedRow} b */
     const cell = (a, b) => {
-      const rho = spearman(a.values, b.values),
+      const rho = spearman(sizes(a.values), sizes(b.values)),
         known = Number.isFinite(rho);
       const title = known ? `${a.title} and ${b.title}: ${rho}` : "one of them is the same for all tokens";
       return el("td", { title, style: shadeStyle(colours, known ? rho * 0.9 : 0) }, correlation(rho));

@@ -4,7 +4,7 @@ import { augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, p
 /** @typedef {Table<Floats>} Unpacked */
 
 /** What the answer takes from each token, by answer edges: among the importances of a document, and shown before all. */
-export const ANSWER_ROWS = "answer_rows";
+export const isAnswerEdges = (/** @type {string} */ name) => name === "answer_rows" || name === "answer_inputs";
 
 /** A document as the page uses it: labels as they are, arrays unpacked, and rows that are computed when first asked for.
  *

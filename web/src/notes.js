@@ -1,4 +1,4 @@
-import { ANSWER_ROWS } from "./data.js";
+import { isAnswerEdges } from "./data.js";
 import { plainToken } from "./draw.js";
 import { mixedNotes, rowNotes, witnesses } from "./reliability.js";
 
@@ -19,12 +19,12 @@ export function readerNotes(page) {
   const { data } = page,
     at = page.now();
   const lines = [],
-    edges = data.importance.find(({ name }) => name === ANSWER_ROWS),
+    edges = data.importance.find(({ name }) => isAnswerEdges(name)),
     worth = data.importance.filter((one) => one !== edges),
     [first] = worth;
   if (edges?.answer)
     lines.push(
-      `answer edges: what the answer (${plainToken(edges.answer.name, 30)}) takes from each token, as a share of all that speaks for it${data.causal ? "; the first token, where attention goes that has nowhere to go, is left out" : ""}.`,
+      `answer edges: what the answer (${plainToken(edges.answer.name, 30)}) takes from each token, as a share of all that speaks for it${edges.values.some((v) => v < 0) ? "; below 0 is what speaks against it" : ""}${data.causal ? "; the first token, where attention goes that has nowhere to go, is left out" : ""}.`,
     );
   if (first?.answer) {
     const by = worth

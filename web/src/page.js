@@ -2,7 +2,7 @@ import { el, between, button, messageOf, number, plainToken, makeTip, choice, pr
 import { shortName, topOf } from "./frame.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
-import { ANSWER_ROWS, queryNames } from "./data.js";
+import { isAnswerEdges, queryNames } from "./data.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
 import { imageCanvas } from "./patches.js";
@@ -16,10 +16,15 @@ import { headsPanel } from "./heads.js";
 
 /** @type {Record<string, { title: string, short: string, what: string }>} */
 const WHAT = {
-  [ANSWER_ROWS]: {
+  answer_rows: {
     title: "answer edges",
     short: "answer edges",
-    what: "what the answer takes from each token through all layers: its log-odds, split over the edges of attention",
+    what: "what the position that answers reads from each token at all layers: its log-odds, split over the edges of attention",
+  },
+  answer_inputs: {
+    title: "answer edges",
+    short: "answer edges",
+    what: "what the answer owes to each token the whole way down through all layers; what is below 0 speaks against it",
   },
   raw: { title: "raw attention", short: "raw", what: "the weights of this layer alone, heads averaged" },
   rollout: { title: "rollout", short: "rollout", what: "weights multiplied along all paths down to the input" },
@@ -77,9 +82,9 @@ export function mount(root, data, prefix = "", server = null) {
   const order = ["raw", "rollout", "flow"],
     importances = data.importance.map(({ name }) => name);
   const methods = [
-    ...importances.filter((name) => name === ANSWER_ROWS).map(described(true)),
+    ...importances.filter(isAnswerEdges).map(described(true)),
     ...[...methodNames].sort((a, b) => order.indexOf(a) - order.indexOf(b)).map(described(false)),
-    ...importances.filter((name) => name !== ANSWER_ROWS).map(described(true)),
+    ...importances.filter((name) => !isAnswerEdges(name)).map(described(true)),
   ];
   const ended = new AbortController(),
     { signal } = ended;

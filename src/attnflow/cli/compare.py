@@ -35,7 +35,7 @@ from attnflow.errors import InputError
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
 
-METHODS = ("answer_rows", "raw", "rollout", "flow", "gradient", "blank-out")
+METHODS = ("answer_inputs", "answer_rows", "raw", "rollout", "flow", "gradient", "blank-out")
 
 
 def compare(
@@ -68,7 +68,8 @@ def compare(
     sort: Annotated[
         str | None,
         typer.Option(
-            help="answer_rows, raw, rollout, flow, gradient or blank-out: its highest at the top of the table."
+            help="answer_inputs or answer_rows, whichever there is, raw, rollout, flow, gradient or blank-out: its highest "
+            "at the top of the table."
         ),
     ] = None,
     output: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,22 @@ USUAL = ("gradient", "blank-out")
 BLANKED = 64
 """Blank-out runs a decoder once a token: texts of more tokens have it only where somebody names it."""
 
-ANSWER_ROWS = "answer_rows"
+ANSWER_EDGES = "answer edges"
+"""What stands among the missing where a text has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Worth:
+    """What each token of a text is worth to the answer.
+
+    importances: by their names, first what the answer rests on by answer edges (`Trace.sources`).
+    missing: why others are not there.
+    answered: the trace with answer edges, for more views of the answer without another pass; None where there is none.
+    """
+
+    importances: dict[str, TokenAttention]
+    missing: dict[str, str]
+    answered: Trace | None = None
 
 
 def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> Options:
@@ -90,8 +106,8 @@ def worth_of(
     of: str | None = None,
     truncate: bool = False,
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None,
-) -> tuple[dict[str, TokenAttention], dict[str, str]]:
-    """What each token of a traced text is worth to the answer: answer_rows, then importances; and why some are missing.
+) -> Worth:
+    """What each token of a traced text is worth to the answer: `Trace.sources` by answer edges, then importances.
 
     options: from `options_of`; None for the usual importances. of: what they are of, where their options do not say it.
     """
@@ -101,26 +117,28 @@ def worth_of(
         options = options_of(names)
     measured = {} if of is None else {"of": of}
     progress("answer edges", 0, 1)
-    rows = _answer_rows(model, text, trace, truncate)
+    answered = _answered(model, text, trace, truncate)
     own = {name: {**measured, **more} for name, more in options.items()}
     worth, absent = importances_of(model, text, trace, own, truncate, progress)
     missing |= absent
-    if not isinstance(rows, str):
-        return {ANSWER_ROWS: rows, **worth}, missing
+    if not isinstance(answered, str):
+        leading = answered.sources()
+        return Worth({leading.method: leading, **worth}, missing, answered)
     if absent and not worth and len(set(absent.values())) == 1:  # one reason for all of them
-        rows = next(iter(absent.values()))
-    return worth, {ANSWER_ROWS: rows, **missing}
+        answered = next(iter(absent.values()))
+    return Worth(worth, {ANSWER_EDGES: answered, **missing})
 
 
-def _answer_rows(model: Model, text: Any, trace: Trace, truncate: bool) -> TokenAttention | str:
-    """What the position that answers reads from each token, by answer edges; or why there are none."""
+def _answered(model: Model, text: Any, trace: Trace, truncate: bool) -> Trace | str:
+    """The text traced with answer edges, or why there are none."""
     if trace.parts:
         return _two_texts(model)
     try:
         answered: Trace = model.trace(text, edges="answer", truncate=truncate)
-        return answered.answer_rows()
+        answered.sources()
     except InputError as e:
         return str(e)
+    return answered
 
 
 def _two_texts(model: Model) -> str:

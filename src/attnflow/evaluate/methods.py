@@ -19,6 +19,7 @@ from attnflow.evaluate.statistics import Floats
 from attnflow.importance import blank_out, integrated_gradients
 from attnflow.importance.gradients import REDUCE, forward_and_backward
 from attnflow.importance.question import Question, questions
+from attnflow.source_methods import ANSWER_WAYS
 from attnflow.trace import Trace
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ Result = TypeVar("Result")
 PROPAGATIONS = ("raw", "rollout", "flow")
 GATHERS: dict[str, float | None] = {"gather": None, "columns": 1.0}
 """Two ways of `Trace.gather`, by the residual connection that it takes: its own, and every position for its own token."""
-ANSWER_WAYS = ("answer_rows", "answer_inputs")
-"""Of answer edges, what the position that answers reads, and what the answer owes to inputs the whole way down."""
 FIELDS = ("ratio", "difference", "layer")
 IMPORTANCES = ("blank-out", "gradient", "gradient-input", "integrated-gradients")
 BASELINES = ("random", "first", "last")

@@ -31,6 +31,18 @@ def shares(x: FloatArray) -> FloatArray:
     return scaled
 
 
+def signed_shares(x: FloatArray) -> FloatArray:
+    """Scale values by the largest size, with their signs, where some are below 0; otherwise as `shares` does.
+
+    >>> signed_shares(np.array([-2.0, 1.0, 4.0])).tolist()
+    [-0.5, 0.25, 1.0]
+    """
+    if float(x.min()) >= 0:
+        return shares(x)
+    scaled: FloatArray = x.astype(np.float64) / float(np.abs(x).max())
+    return scaled
+
+
 def colours(x: FloatArray) -> FloatArray:
     """Colour numbers from 0 to 1: RGB from 0 to 255 on a last axis, along a ramp that colour-blind people read as well.
 

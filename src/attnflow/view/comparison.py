@@ -18,9 +18,10 @@ from rich.console import Console, RenderableType
 
 from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
-from attnflow.evaluate.importances import ANSWER_ROWS, Importance, answering_position, options_of, worth_of
+from attnflow.evaluate.importances import Importance, answering_position, options_of, worth_of
 from attnflow.evaluate.statistics import rank_correlations
 from attnflow.files import PICTURES, of_extension, table_text, write_whole
+from attnflow.source_methods import ANSWER_WAYS
 from attnflow.view.comparison_figure import shaded_lines
 from attnflow.view.comparison_text import render
 from attnflow.view.explain import by_reason
@@ -36,22 +37,23 @@ if TYPE_CHECKING:
     from attnflow.trace import Trace
 
 FORMAT = "attnflow.Comparison"
-VERSION = 3  # 1 called patches grid; 2 had no answer_rows
+VERSION = 4  # 1 called patches grid; 2 had no answer edges; 3 had answer_rows of every model, and signs of nothing
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """What each input is to one query at one layer, and to the model's answer: ``values[method, input]``.
 
-    methods: answer_rows (what the answer takes from each input, by answer edges), raw, rollout and flow, then the
-        importances there are. Importance counts by its size. Over words it and answer_rows are the sum over their
+    methods: what the answer rests on by answer edges (`Trace.sources`: answer_inputs of a class or a masked token, where
+        what is below zero speaks against the answer, or answer_rows of the next token); raw, rollout and flow; then the
+        importances there are, which count by their size. Over words, answer edges and importance are the sum over their
         subwords; both are about the model's answer, whatever query and layer are.
-    correlations: Spearman's, ``[method, method]``; NaN where a row ranks nothing.
+    correlations: Spearman's of the sizes, ``[method, method]``; NaN where a row ranks nothing.
     layer: counted from 0; query: the position among the queries; place: where it stands among the inputs, None where it
         does not.
     tokens, special, parts, patches, text: the inputs, as in `TokenAttention`; words where provenance says so.
     prediction: what the model said; None where it answers nothing.
-    missing: for answer_rows and each importance, if there is none, why.
+    missing: for answer edges and each importance, if there is none, why.
     """
 
     methods: tuple[str, ...]
@@ -88,7 +90,7 @@ class Comparison:
 
     @property
     def importances(self) -> tuple[str, ...]:
-        return tuple(method for method in self.methods if method not in (ANSWER_ROWS, *VIEWS))
+        return tuple(method for method in self.methods if method not in (*ANSWER_WAYS, *VIEWS))
 
     @property
     def measure(self) -> str | None:
@@ -97,8 +99,17 @@ class Comparison:
 
     @property
     def leading(self) -> str:
-        """The method whose highest inputs are listed where not all can be: answer_rows, or the measure."""
-        return ANSWER_ROWS if ANSWER_ROWS in self.methods else self.measure or self.methods[-1]
+        """The method whose highest inputs are listed where not all can be: answer edges, or the measure."""
+        return self.methods[0] if self.methods[0] in ANSWER_WAYS else self.measure or self.methods[-1]
+
+    @property
+    def against(self) -> str | None:
+        """What inputs below zero do to the answer; None where there are none."""
+        if float(self.values.min()) >= 0:
+            return None
+        about: Mapping[str, Any] = self.provenance.get("importance", {}).get(self.methods[0], {}).get("answer") or {}
+        name = repr(about["name"]) if about.get("name") else "the answer"
+        return f"lower {name}" if about.get("kind") == "score" else f"speak against {name}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -211,7 +222,7 @@ def compare(
     >>> import attnflow as af
     >>> by_all = compare(af.load(), "the key to the cabinets", special=False)
     >>> by_all
-    Comparison(answer_rows, raw, rollout, flow, gradient, blank-out; query '[CLS]', L6; 'the key to the cabinets')
+    Comparison(answer_inputs, raw, rollout, flow, gradient, blank-out; query '[CLS]', L6; 'the key to the cabinets')
     >>> by_all.tokens[by_all.row("blank-out").argmax()]
     'key'
     """
@@ -219,9 +230,13 @@ def compare(
     _check_one(query, layer)
     if trace is None:
         trace = model.trace(text, target=target, truncate=truncate)
-    worth, missing = worth_of(model, text, trace, options, of, truncate)
+    worth = worth_of(model, text, trace, options, of, truncate)
     groups: Sequence[Sequence[int]] = [(i,) for i in range(len(trace.tokens))]
-    position = answering_position(trace, next(iter(worth.values()))) if worth else trace.default_query or 0
+    position = (
+        answering_position(trace, next(iter(worth.importances.values())))
+        if worth.importances
+        else trace.default_query or 0
+    )
     if words:
         whole, trace = trace, trace.words()
         groups = trace.word_groups or groups
@@ -234,8 +249,10 @@ def compare(
         "flow": trace.flow(query, layer, residual, sinks=sinks),
     }
     rows = {name: result.values[0, 0] for name, result in results.items()}
-    rows |= {name: np.array([np.abs(r.row())[list(group)].sum() for group in groups]) for name, r in worth.items()}
-    methods = sorted(rows, key=lambda name: name != ANSWER_ROWS)
+    for name, result in worth.importances.items():
+        tokens = result.row() if name in ANSWER_WAYS else np.abs(result.row())
+        rows[name] = np.array([tokens[list(group)].sum() for group in groups])
+    methods = sorted(rows, key=lambda name: name not in ANSWER_WAYS)
     first = results["rollout"]
     keep = [i for i in range(len(first.tokens)) if special or not first.special[i]]
     if not keep:
@@ -244,12 +261,12 @@ def compare(
     values.flags.writeable = False
     stands = first.queries[0] + trace.first_query
     own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token of its own
-    notes = [note for result in (*worth.values(), *results.values()) for note in result.reliability]
-    importances = {"importance": {name: _origin(result) for name, result in worth.items()}} if worth else {}
+    notes = [note for result in (*worth.importances.values(), *results.values()) for note in result.reliability]
+    origins = {name: _origin(result) for name, result in worth.importances.items()}
     return Comparison(
         methods=tuple(methods),
         values=values,
-        correlations=rank_correlations(values, values),
+        correlations=rank_correlations(np.abs(values), np.abs(values)),
         layer=first.layers[0],
         query=first.queries[0],
         query_token=first.query_tokens[0],
@@ -260,10 +277,10 @@ def compare(
         parts=tuple(first.parts[i] for i in keep) if first.parts else (),
         patches=first.patches,
         prediction=trace.prediction,
-        missing=missing,
+        missing=worth.missing,
         provenance={
             **first.provenance,
-            **importances,
+            **({"importance": origins} if origins else {}),
             "reliability": notes,
             **({} if special else {"steps": ["without_special"]}),
         },

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnflow.errors import InputError
 from attnflow.view import sheet
-from attnflow.view.colour import ink, shares
+from attnflow.view.colour import ink, signed_shares
 from attnflow.view.terminal import numbers_of, wrapped
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ QUIET = "#6b6b6b"  # the faint grey of other figures is for single marks: senten
 
 def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figure:
     """One line of tokens for each method, shaded from its lowest value to its highest, in blocks where the text is long.
+    Where a method has values below 0, its shades go by size, and those below are orange.
 
     Beside each line stands its rank correlation with blank-out; the query's token is framed.
 
@@ -84,6 +85,7 @@ def _draw(
     from matplotlib import colormaps
 
     blues: Any = colormaps["Blues"]
+    oranges: Any = colormaps["Oranges"]
     taken = max(sum(wide[i] + BETWEEN for i in block) for block in blocks)
     edge = left + min(taken, room) + right  # a short sentence has its correlations beside it
     foot = _foot(comparison, max(edge, sheet.COLUMN - 2 * MARGIN))
@@ -99,7 +101,7 @@ def _draw(
     _words(at, left, top + 0.05, sheet.line(_heading(comparison), edge - left - right, sheet.SMALL), color=QUIET)
     if comparison.measure is not None:
         _words(at, edge, top + 0.05, "ρ", ha="right", color=QUIET, style="italic")
-    shade = [shares(row) for row in comparison.values]
+    shade = [signed_shares(row) for row in comparison.values]
     y = top
     for number, block in enumerate(blocks):
         if block[0] in begins:
@@ -116,8 +118,10 @@ def _draw(
                 at.text(edge, base, shown, ha="right", va="baseline")
             x = left
             for i in block:
-                _box(at, x, y, wide[i], blues(0.9 * shade[method][i]), framed=i == comparison.place)
-                back = [255 * c for c in blues(0.9 * shade[method][i])[:3]]
+                depth = float(shade[method][i])
+                fill = (oranges if depth < 0 else blues)(0.9 * abs(depth))
+                _box(at, x, y, wide[i], fill, framed=i == comparison.place)
+                back = [255 * c for c in fill[:3]]
                 colour = "white" if ink(back) == "#ffffff" else sheet.INK
                 at.text(
                     x + wide[i] / 2, base, words[i], ha="center", va="baseline", color=colour,
@@ -156,6 +160,8 @@ def _foot(comparison: Comparison, width: float) -> list[str]:
     for number, (name, row) in enumerate(zip(comparison.methods, comparison.values, strict=True)):
         low, high = numbers_of(np.array([row.min(), row.max()]))
         pieces.append(f"{name} {low} to {high}{'.' if number == len(comparison.values) - 1 else ','}")
+    if comparison.against is not None:
+        pieces += f"Orange values are below 0: they {comparison.against}.".split(" ")
     if comparison.measure is not None:
         pieces.append(f"ρ: rank correlation with {comparison.measure}.")
     if comparison.summed is not None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnflow.errors import InputError
 from attnflow.view import terminal
-from attnflow.view.colour import shares
+from attnflow.view.colour import signed_shares
 
 if TYPE_CHECKING:
     from attnflow.view.comparison import Comparison
@@ -20,7 +20,8 @@ SENTENCE = terminal.SENTENCE // 2  # tokens: they are printed once for every met
 
 
 def render(comparison: Comparison, sort: str | None = None, width: int | None = None) -> terminal.Printed:
-    """Lay a comparison out for rich. Shades go from the lowest value of a method to its highest.
+    """Lay a comparison out for rich. Shades go from the lowest value of a method to its highest; where a method has values
+    below 0, from 0 to the largest size, and what is below is underlined, or of other signs where there are no colours.
 
     Of more than 60 inputs the table has the 20 highest.
 
@@ -42,6 +43,9 @@ def _lines(comparison: Comparison, sort: str | None, screen: terminal.Screen) ->
     yield from terminal.heading(comparison, names, screen)
     yield from _sentences(comparison, screen) if comparison.patches is None else _maps(comparison, screen)
     yield terminal.ramp("lowest", "highest of each method", screen)
+    if comparison.against is not None:
+        sign = "underlined" if screen.coloured else _below(screen)
+        yield Text(screen.shown(f"values below 0 ({sign}) {comparison.against}"))
     yield Text()
     yield from _table(comparison, sort, screen)
     yield Text()
@@ -56,7 +60,7 @@ def _sentences(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text
     room = max(screen.width - front, 1)
     tokens = [screen.shown(token) for token in comparison.tokens[:SENTENCE]]
     tokens = [screen.fitted(t, min(cell_len(t), terminal.TOKEN_CELLS, room)) for t in tokens]
-    shade = [shares(row).tolist() for row in comparison.values]
+    shade = [signed_shares(row).tolist() for row in comparison.values]
     for name, section in comparison.sections:
         if name and section[0] < len(tokens):
             yield Text(screen.shown(name))
@@ -85,11 +89,20 @@ def _block(
         for i in which:
             line.append("" if i == which[0] else " ")
             if screen.coloured:
-                line.append(tokens[i], terminal.shade(of[i]))
+                line.append(tokens[i], terminal.AGAINST if of[i] < 0 else terminal.shade(of[i]))
             else:
-                line.append(terminal.character(of[i], screen) * cell_len(tokens[i]))
+                line.append(_sign(of[i], screen) * cell_len(tokens[i]))
         line.rstrip()
         yield _cropped(line)
+
+
+def _sign(share: float, screen: terminal.Screen) -> str:
+    depth = terminal.character(abs(share), screen)
+    return depth if share >= 0 or depth == " " else _below(screen)
+
+
+def _below(screen: terminal.Screen) -> str:
+    return "↓" if screen.blocks else "v"
 
 
 def _maps(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
@@ -103,13 +116,13 @@ def _maps(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
 def _table(comparison: Comparison, sort: str | None, screen: terminal.Screen) -> Iterator[Text]:
     n, limit = len(comparison.tokens), terminal.most_listed(comparison)
     by = sort or comparison.leading
-    listed = np.argsort(-comparison.row(by), kind="stable").tolist()[:limit]
+    listed = np.argsort(-np.abs(comparison.row(by)), kind="stable").tolist()[:limit]
     if sort is None:
         listed.sort()
     columns = [terminal.numbers_of(row[listed]) for row in comparison.values]
     head, *fronts = terminal.fronts(comparison, listed, screen, 3, "token")
     wide = _column_cells(comparison.methods, [max(map(len, c)) for c in columns], screen.width - cell_len(head))
-    bold = [set(np.argsort(-row, kind="stable").tolist()[: terminal.BOLD]) for row in comparison.values]
+    bold = [set(np.argsort(-np.abs(row), kind="stable").tolist()[: terminal.BOLD]) for row in comparison.values]
     yield _head(head, comparison.methods, wide, screen)
     for at, i in enumerate(listed):
         faint = "dim" if comparison.special[i] else ""

@@ -121,7 +121,9 @@ def of_trace(
                 "name": result.method,
                 "values": result.row().tolist(),
                 "answer": result.provenance.get("answer"),
-                "settings": {k: result.provenance[k] for k in ("by", "reduce", "of") if k in result.provenance},
+                "settings": {
+                    k: result.provenance[k] for k in ("by", "reduce", "of", "values") if k in result.provenance
+                },
                 "reliability": list(result.reliability),
             }
             for result in importance

@@ -49,18 +49,16 @@ def explain(
     say("model", 0, 1)
     if trace is None:
         trace = traced(model, text, target, truncate)
-    worth, missing = worth_of(model, text, trace, options, None, truncate, say)
-    if query is None and worth:
-        query = answering_position(trace, next(iter(worth.values())))
+    worth = worth_of(model, text, trace, options, None, truncate, say)
+    if query is None and worth.importances:
+        query = answering_position(trace, next(iter(worth.importances.values())))
     return Page(
         document.of_trace(
             trace,
             query=query,
             residual=residual,
-            importance=list(worth.values()),
-            missing=" ".join(f"No {names}: {why}." for names, why in by_reason(missing)).replace(
-                "answer_rows", "answer edges"
-            ),
+            importance=list(worth.importances.values()),
+            missing=" ".join(f"No {names}: {why}." for names, why in by_reason(worth.missing)),
             image=None if trace.patches is None else seen(model, text),
             state=state,
             progress=say,

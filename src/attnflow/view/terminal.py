@@ -17,6 +17,7 @@ from rich.text import Text
 from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention
+from attnflow.source_methods import ANSWER_WAYS, METHOD
 from attnflow.view.colour import colours, ink, shares
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
 
 def _of_no_layer(result: TokenAttention) -> bool:
     """Whether a result is about the model's answer and no layer: importance, gather() and answer rows."""
-    whole = result.method in ("gather", "answer_rows", "answer_inputs")
+    whole = result.method in ("gather", *ANSWER_WAYS)
     return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
@@ -189,8 +190,8 @@ def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
     answer = result.provenance.get("answer")
     if isinstance(answer, dict) and answer.get("kind") == "answer":
         return [f"explains {query}"]
-    if isinstance(answer, dict) and answer.get("name") and result.method in ("answer_rows", "answer_inputs"):
-        at = [f"query {query}"] if result.method == "answer_rows" else []  # the other is about all positions
+    if isinstance(answer, dict) and answer.get("name") and result.method in ANSWER_WAYS:
+        at = [f"query {query}"] if result.method == METHOD else []  # the other is about all positions
         return [f"explains {screen.shown(repr(answer['name']))}", *at]
     return [f"query {query}"]
 
