@@ -1,5 +1,4 @@
 // The page of an answer: the answer, its prompt shaded by what a part of it came from, and the units that gave most.
-import { boot } from "./boot.js";
 import { readAnswer } from "./answer-data.js";
 import { answerLine, spanFrom, spanText } from "./answer-line.js";
 import { promptText } from "./answer-prompt.js";
@@ -8,7 +7,7 @@ import { button, el } from "./draw.js";
 import { evidenceNotes } from "./reliability.js";
 import { panelsTop, showPanels, switched } from "./frame.js";
 
-/** @import { AnswerData, AnswerDocument, AnswerPage, Span } from "./types" */
+/** @import { AnswerData, AnswerDocument, AnswerPage, AnswerServer, ShownAnswer, Span } from "./types" */
 
 const VERIFY = 4; // units that the line to copy leaves out
 
@@ -154,15 +153,40 @@ function howToRead({ matrix }) {
   );
 }
 
-/** @param {HTMLElement} root @param {AnswerDocument} doc */
-async function showAnswer(root, doc) {
-  const data = await readAnswer(doc);
+/** Puts the page of an answer into an element.
+ *
+ * @param {HTMLElement} root
+ * @param {AnswerDocument} doc
+ * @param {string} [prefix] of the names in the address
+ * @param {AnswerServer | null} [server] what can leave a source out, where there is one
+ * @returns {Promise<ShownAnswer>}
+ */
+export async function mountAnswer(root, doc, prefix = "", server = null) {
+  let shown = show(root, await readAnswer(doc), prefix, server);
+  return {
+    get state() {
+      return shown.page.state;
+    },
+    async update(longer) {
+      const data = await readAnswer(longer),
+        choices = shown.page.state.get();
+      shown.close();
+      shown = show(root, data, prefix, server);
+      shown.page.state.set(choices);
+    },
+    close: () => shown.close(),
+  };
+}
+
+/** @param {HTMLElement} root @param {AnswerData} data @param {string} prefix @param {AnswerServer | null} server */
+function show(root, data, prefix, server) {
   const count = data.answer.tokens.length;
   const isSpan = (/** @type {string} */ text) =>
     !text || (/^\d+(-\d+)?$/.test(text) && spanFrom(text, data).to < count);
-  showPanels(root, {
+  const shown = showPanels(root, {
+    prefix,
     kind: "answer",
-    subject: { data },
+    subject: { data, server },
     defaults: {
       s: spanText({ from: data.span[0], to: data.span[1] }, data),
       u: data.unit,
@@ -189,6 +213,5 @@ async function showAnswer(root, doc) {
     },
   });
   root.querySelector("footer")?.replaceChildren(howToRead(data));
+  return shown;
 }
-
-boot(showAnswer);

@@ -123,11 +123,13 @@ export function checks(page, name, key, entries) {
  * @param {(theme: HTMLElement) => Child} parts.head the nodes above, of the button of themes
  * @param {(page: PanelsPage & Subject) => { above?: HTMLElement[], sections: Section[], foot: string }} parts.fill
  *   nodes before the panels, the panels, with the names in the state that each needs, and the last line
+ * @param {string} [parts.prefix] of the names in the address
  */
-export function showPanels(root, { kind, subject, defaults, allowed, head, fill }) {
-  const { signal } = new AbortController();
+export function showPanels(root, { kind, subject, defaults, allowed, head, fill, prefix = "" }) {
+  const ended = new AbortController(),
+    { signal } = ended;
   const themes = ["", "light", "dark"];
-  const state = makeState({ ...defaults, theme: "" }, { ...allowed, theme: themes }, "", signal);
+  const state = makeState({ ...defaults, theme: "" }, { ...allowed, theme: themes }, prefix, signal);
   const theme = makeTheme(root, state, signal, () => update());
   const node = el("article", { class: `attnflow ${kind}` }, head(theme.node));
   root.replaceChildren(node);
@@ -157,11 +159,19 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill 
     target instanceof Element && target.classList.contains("scroll") && markEdges(target);
   node.addEventListener("scroll", onscroll, { capture: true, passive: true }); // does not bubble
   let width = node.clientWidth;
-  new ResizeObserver(() => {
+  const resized = new ResizeObserver(() => {
     if (Math.abs(node.clientWidth - width) < 8) return;
     width = node.clientWidth;
     update();
-  }).observe(node);
+  });
+  resized.observe(node);
   root.removeAttribute("aria-busy");
   update();
+
+  function close() {
+    ended.abort();
+    resized.disconnect();
+    root.replaceChildren();
+  }
+  return { page, update, close };
 }

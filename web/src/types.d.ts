@@ -411,6 +411,18 @@ export interface Sources {
   logOdds: number;
 }
 export type AnswerData = Awaited<ReturnType<typeof readAnswer>>;
+/** What the page of an answer asks of `attnflow serve`. */
+export interface AnswerServer {
+  /** Really leaves one unit of the prompt out: by how much log p of the span, its first and last token, then falls. */
+  leaveOut(question: { span: [number, number]; unit: string; number: number }): Promise<{ fall: number }>;
+}
 export interface AnswerPage extends PanelsPage {
   data: AnswerData;
+  server: AnswerServer | null;
+}
+/** A page of an answer on a screen. update: the same answer, which has grown; what was chosen stays chosen. */
+export interface ShownAnswer {
+  readonly state: State<Choices>;
+  update(doc: AnswerDocument): Promise<void>;
+  close(): void;
 }
