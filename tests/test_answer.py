@@ -6,6 +6,7 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from transformers.cache_utils import DynamicCache, StaticCache
 
 import attnflow as af
 from attnflow.answer_rows import by_units, passed_on, shares
+from attnflow.capture.answer_pass import run_answer
 from attnflow.errors import InputError, ModelError
 from helpers.small_models import bert, gpt2
 from helpers.small_tokenizers import byte_level, unigram, wordpiece
@@ -689,3 +691,75 @@ def test_signed_is_yes_or_no() -> None:
     for signed in ("shares", "x", 1):
         with pytest.raises(af.InputError, match=r"^signed=.*: expected True or False$"):
             answer().sources(signed=signed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("build", [llama, lambda: llama(window=6), t5, bart], ids=["llama", "window", "t5", "bart"])
+def test_an_answer_that_grows_is_explained_as_it_is_when_it_is_whole(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the pass over the whole answer; of a decoder, each step runs the tokens that are new alone."""
+    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # no call is put off
+    passes: list[int] = []
+
+    def counted(model: Any, prompt: Any, written: Any, *args: Any, run: Any = run_answer, **options: Any) -> Any:
+        passes.append(len(written.ids))
+        return run(model, prompt, written, *args, **options)
+
+    monkeypatch.setattr("attnflow.answer.run_answer", counted)
+    seen: list[Any] = []
+
+    def look(grown: Any) -> None:
+        shares = grown.sources(unit="sentence", method="answer_rows").row()
+        seen.append((grown, grown.matrix(signed=True).values[0], grown.log_probabilities, shares))
+
+    written = build().answer(PROMPT, max_new_tokens=6, watch=look)
+    two_stacks = build() in (t5(), bart())
+    assert passes == ([1, 2, 3, 4, 5, 6] if two_stacks else [1] * 6)
+    rows, n = written.matrix(signed=True).values[0], len(written.prompt.ids)
+    close = {"atol": 1e-4, "rtol": 1e-4} if build().dtype == torch.float32 else {"atol": 1e-6}
+    for count, (grown, matrix, logs, sentences) in enumerate(seen, 1):
+        assert grown.ids == written.ids[:count] and grown.written
+        np.testing.assert_allclose(matrix, rows[:count, : n + count], **close)
+        np.testing.assert_allclose(logs, written.log_probabilities[:count], **close)
+        whole = written.sources((0, count), unit="sentence", method="answer_rows").row()
+        np.testing.assert_allclose(sentences, whole, **close)
+    last, steps = seen[-1][0], written.paths(3)
+    np.testing.assert_allclose([step.value for step in last.paths(3)], [step.value for step in steps], **close)
+    fading = [one.sources(unit="sentence", method="fading").row() for one in (last, written)]
+    np.testing.assert_allclose(*fading, **close)
+
+
+def test_watching_takes_no_longer_than_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(float(i) for i in range(1000))  # every look at the clock takes a second
+    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    seen: list[int] = []
+
+    def slow(grown: Any) -> None:
+        seen.append(len(grown.ids))
+        for _ in range(2):
+            next(clock)
+
+    llama().answer(PROMPT, max_new_tokens=12, watch=slow)
+    assert seen == [1, 2, 5, 8, 11]
+
+
+def test_what_cannot_be_watched_says_so() -> None:
+    with pytest.raises(
+        InputError, match=r"^watch goes with an answer that the model writes, and this one is given: lea"
+    ):
+        llama().answer(PROMPT, answer=ANSWER, watch=print)
+    with pytest.raises(InputError, match=r"^watch goes with one prompt: give one at a time$"):
+        llama().answer([PROMPT, PROMPT], watch=print)
+
+
+def test_one_unit_is_left_out_by_itself() -> None:
+    a = answer()
+    every = a.leave_out("sentence")
+    for number in range(len(every.tokens)):
+        alone = a.leave_out("sentence", only=number)
+        assert alone.tokens == (every.tokens[number],) and alone.parts == ("verified",)
+        assert alone.row()[0] == pytest.approx(every.row()[number], abs=1e-6)
+    by_text = a.leave_out("sentence", (1, 3), only="who has")
+    assert by_text.row()[0] == pytest.approx(a.leave_out("sentence", (1, 3)).row()[1], abs=1e-6)
+    with pytest.raises(InputError, match=r"^there are 2 units, and none has the number 2: expected 0 to 1$"):
+        a.leave_out("sentence", only=2)

@@ -46,6 +46,7 @@ class Answer:
 
     model: what answered. prompt: what it read. ids: the answer's tokens; labels: how they are shown. written: whether the
     model wrote it; otherwise somebody gave it. writing: what generation left. progress: is told how far leave-one-out is.
+    earlier: the same answer when it was shorter, of a decoder: what is known of its tokens is not computed again.
     """
 
     model: Runner
@@ -55,6 +56,7 @@ class Answer:
     written: bool
     writing: Written = field(repr=False)
     progress: Progress | None = field(default=None, repr=False)
+    earlier: Answer | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -70,11 +72,13 @@ class Answer:
 
     @cached_property
     def _pass(self) -> AnswerPass:
-        return run_answer(self.model, self.prompt.ids, self.writing)
+        """Over the tokens that the earlier answer has not."""
+        known = () if self.earlier is None else self.earlier.ids
+        return run_answer(self.model, (*self.prompt.ids, *known), replace(self.writing, ids=self.ids[len(known) :]))
 
     @cached_property
     def _fading_pass(self) -> AnswerPass:
-        return run_answer(self.model, self.prompt.ids, self._pass.written, freeze=False)
+        return run_answer(self.model, self.prompt.ids, replace(self._pass.written, ids=self.ids), freeze=False)
 
     @cached_property
     def _graph(self) -> AnswerGraph:
@@ -83,7 +87,8 @@ class Answer:
     @cached_property
     def log_probabilities(self) -> Floats:
         """Of each answer token, given the prompt and the tokens before it."""
-        return self._pass.log_probabilities
+        known = () if self.earlier is None else self.earlier.log_probabilities
+        return np.concatenate([known, self._pass.log_probabilities])
 
     @property
     def probability(self) -> float:
@@ -93,7 +98,8 @@ class Answer:
     @cached_property
     def _rows(self) -> Parts:
         """A row for each answer token: what the position that decides it reads."""
-        return self._pass.parts()
+        parts = self._pass.parts()
+        return parts if self.earlier is None else self.earlier._rows.followed_by(parts)
 
     def sources(
         self,
@@ -214,7 +220,8 @@ class Answer:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit={limit!r}: expected an int of at least 1")
         tokens = self._span(span)
-        layers = self._pass.parts(every=True).layers
+        whole = self if self.earlier is None else replace(self, earlier=None)
+        layers = whole._pass.parts(every=True).layers
         assert layers is not None
         values = layers[:, tokens]  # [layer, row, token of the prompt or the answer]
         strongest = np.argsort(-np.abs(values), axis=None, kind="stable")[:limit]
@@ -234,17 +241,22 @@ class Answer:
         unit: str = "sentence",
         span: Span | None = None,
         *,
+        only: int | str | None = None,
         how: str = "remove",
         replacement: str | int | None = None,
     ) -> TokenAttention:
         """How much the log-probability of the answer falls without each unit: exact, one pass a unit.
 
+        only: leave out this unit alone, by its number or a part of its text that no other has.
         how: "remove" writes the prompt without it, "mask" hides it from attention, "replace" puts another token
             (replacement) for each of its tokens. A negative value: the answer is likelier without.
         """
         if replacement is not None and how != "replace":
             raise InputError(f"replacement={replacement!r:.60} goes with how='replace', and how is {how!r:.60}")
         tokens, units = self._span(span), self._units(unit)
+        if only is not None:
+            number = units.number(only)
+            units = Units((units.texts[number],), (units.groups[number],))
         measured = self._left(units.groups, how, replacement)
         falls = (measured.whole[None] - measured.without)[:, tokens].sum(1)
         about = {"how": how, "log_probability": float(measured.whole[tokens].sum()), "values": FALLS}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from attnflow.answer import Answer
 from attnflow.capture.encode import decoder_limit
-from attnflow.capture.generate import Progress, Written, check_count, check_writer, write
+from attnflow.capture.generate import Growth, Progress, Written, check_count, check_writer, write
 from attnflow.capture.kv_cache import snapshot
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.runner import Runner
@@ -36,6 +37,8 @@ CHECKED = 32
 
 Messages = Sequence[Mapping[str, str]]
 PromptLike = str | Messages | Sequence[int] | Tensor
+Watch = Callable[[Answer], None]
+"""Is called with the answer so far, while it is written."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def answer_one(
     reading: Reading,
     cache: Any,
     progress: Progress | None,
+    watch: Watch | None = None,
 ) -> Answer:
     """The answer to one prompt."""
     check_writer(model)
@@ -71,7 +75,9 @@ def answer_one(
     if answer is None:
         if cache is not None:
             raise InputError("cache goes with answer=, the tokens that were written with it: give both")
-        return _written(model, [read], max_new_tokens, progress)[0]
+        return _written(model, [read], max_new_tokens, progress, watch)[0]
+    if watch is not None:
+        raise InputError("watch goes with an answer that the model writes, and this one is given: leave either out")
     return _given(model, read, answer, cache, progress)
 
 
@@ -127,8 +133,16 @@ def _numbers(ids: Any) -> list[int]:
     return [int(i) for i in ids]
 
 
-def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, progress: Progress | None) -> list[Answer]:
+def _written(
+    model: Runner,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    progress: Progress | None,
+    watch: Watch | None = None,
+) -> list[Answer]:
+    """watch: of one prompt."""
     check_count(max_new_tokens)
+    growth = None if watch is None else _growth(model, prompts[0], watch)
     limit = model.limit()
     two_stacks = getattr(model.config, "is_encoder_decoder", False)
     rooms = []
@@ -142,7 +156,7 @@ def _written(model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, prog
     answers: dict[int, Answer] = {}
     for room in dict.fromkeys(rooms):  # a long prompt must not cut the answers to others short
         numbers = [number for number, other in enumerate(rooms) if other == room]
-        texts = write(model, [prompts[number].ids for number in numbers], room, progress)
+        texts = write(model, [prompts[number].ids for number in numbers], room, progress, growth)
         for number, written in zip(numbers, texts, strict=True):
             answers[number] = _answer(model, prompts[number], written, progress)
     return [answers[number] for number in range(len(prompts))]
@@ -153,10 +167,42 @@ def _answer(model: Runner, prompt: Prompt, written: Written, progress: Progress 
         raise InputError(
             "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain"
         )
-    some = prompt.ids[:CHECKED]
-    if written.cache is not None and not is_same(model, written.cache, some, written.item, written.start):
+    if not _is_usable(model, prompt, written):
         written = replace(written, cache=None)
     return Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written, progress)
+
+
+def _is_usable(model: Runner, prompt: Prompt, written: Written) -> bool:
+    """Whether the cache that writing left holds what the model computes without one."""
+    some = prompt.ids[:CHECKED]
+    return written.cache is not None and is_same(model, written.cache, some, written.item, written.start)
+
+
+def _growth(model: Runner, prompt: Prompt, watch: Watch) -> Growth:
+    """Calls ``watch`` with the answer at its first token, and then whenever writing has taken as long as the last call.
+
+    So explaining an answer while it grows takes as long as writing it, at most. Each call goes on from the one before.
+    """
+    two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
+    earlier: Answer | None = None
+    usable: bool | None = None
+    ended, took = 0.0, 0.0
+
+    def growth(written: Written) -> None:
+        nonlocal earlier, usable, ended, took
+        begun = time.monotonic()
+        if earlier is not None and begun - ended < took:
+            return
+        usable = _is_usable(model, prompt, written) if usable is None else usable
+        writing = written if usable else replace(written, cache=None)
+        labels = _labels(model, prompt, written.ids)
+        answer = Answer(model, prompt, written.ids, labels, True, writing, earlier=None if two_stacks else earlier)
+        watch(answer)
+        ended = time.monotonic()
+        took = 0.0 if earlier is None else ended - begun  # the first time, the model is checked too
+        earlier = answer
+
+    return growth
 
 
 def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Progress | None) -> Answer:

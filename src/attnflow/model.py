@@ -10,7 +10,7 @@ import torch
 
 from attnflow._arrays import indices, positions
 from attnflow.answer import Answer
-from attnflow.answering import TOKENS, Messages, Reading, answer_many, answer_one, is_several
+from attnflow.answering import TOKENS, Messages, Reading, Watch, answer_many, answer_one, is_several
 from attnflow.capture import hub
 from attnflow.capture.generate import Progress
 from attnflow.capture.inputs import Encoded
@@ -124,6 +124,7 @@ class AnswerOptions(TypedDict, total=False):
     cache: Any
     interpret_special: bool
     progress: Progress | None
+    watch: Watch | None
 
 
 class Model(Runner):
@@ -293,6 +294,7 @@ class Model(Runner):
         cache: Any = None,
         interpret_special: bool = False,
         progress: Progress | None = None,
+        watch: Watch | None = None,
     ) -> Answer | list[Answer]:
         """What a language model answers to a prompt, ready to be explained: which parts of the prompt it came from.
 
@@ -306,13 +308,16 @@ class Model(Runner):
             One of transformers, the keys and values of each layer, or an `attnflow.PagedCache`.
         interpret_special: whether special tokens written out in a text ("<|im_start|>") act as such.
         progress: called with a stage, how much of it is done and how much there is.
+        watch: called with the answer so far while the model writes it, at its first token and then as often as takes no
+            longer than writing does. What it has explained is not computed again: each call costs a pass over new tokens.
         """
         reading = Reading(documents, system, interpret_special)
         if is_several(prompt):
-            if cache is not None:
-                raise InputError("cache goes with one prompt: give one at a time")
+            for name, value in (("cache", cache), ("watch", watch)):
+                if value is not None:
+                    raise InputError(f"{name} goes with one prompt: give one at a time")
             return answer_many(self, prompt, answer, max_new_tokens, reading, progress)
-        return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress)
+        return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress, watch)
 
     # What a token is worth to the answer: functions of the room importance, whose first argument is this model.
     blank_out = blank_out

@@ -60,6 +60,18 @@ class Parts:
     gap: float
     layers: Floats | None = None
 
+    def followed_by(self, later: Parts) -> Parts:
+        """These rows, and those of the tokens that came after, whose prompt was prompt and answer up to there."""
+        count, length = self.prompt.shape
+        read = np.concatenate([later.prompt[:, length:], later.answer], 1)
+        return Parts(
+            np.concatenate([self.log_odds, later.log_odds]),
+            np.concatenate([self.prompt, later.prompt[:, :length]]),
+            np.concatenate([np.pad(self.answer, ((0, 0), (0, read.shape[1] - count))), read]),
+            self.rest + later.rest,
+            max(self.gap, later.gap),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class AnswerPass:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 Progress = Callable[[str, int, int], None]
+Growth = Callable[["Written"], None]
+"""Is called with what is written so far, at every token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +41,16 @@ def is_writer(model: Runner) -> bool:
 
 
 def write(
-    model: Runner, prompts: Sequence[Sequence[int]], max_new_tokens: int, progress: Progress | None = None
+    model: Runner,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    progress: Progress | None = None,
+    growth: Growth | None = None,
 ) -> list[Written]:
-    """The model's greedy answers to prompts of one batch, each at most ``max_new_tokens`` long."""
+    """The model's greedy answers to prompts of one batch, each at most ``max_new_tokens`` long.
+
+    growth: is called with the first answer so far, whenever it has a token more.
+    """
     check_writer(model)
     two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
     longest = max(map(len, prompts))
@@ -57,8 +66,13 @@ def write(
     model.check_evaluating()
     with running(), torch.no_grad():
         source = model.model.get_encoder()(**tensors) if two_stacks else None
-        out = model.model.generate(**tensors, **_options(model, max_new_tokens, source, longest, progress))
-    begins = 1 if two_stacks else longest
+        options = _options(model, max_new_tokens, source)
+        begins = 1 if two_stacks else longest
+        options["stopping_criteria"] = _criteria(
+            None if progress is None else _tick(progress, max_new_tokens, begins),
+            None if growth is None else _growing(model, growth, options.get("past_key_values"), begins, starts[0]),
+        )
+        out = model.model.generate(**tensors, **options)
     return [
         Written(
             _until_end(model, out.sequences[number, begins:].tolist()),
@@ -96,8 +110,7 @@ def check_writer(model: Runner) -> None:
         )
 
 
-def _options(model: Runner, max_new_tokens: int, source: Any, length: int, progress: Progress | None) -> dict[str, Any]:
-    from transformers import StoppingCriteriaList
+def _options(model: Runner, max_new_tokens: int, source: Any) -> dict[str, Any]:
     from transformers.cache_utils import DynamicCache
 
     options: dict[str, Any] = {
@@ -114,19 +127,33 @@ def _options(model: Runner, max_new_tokens: int, source: Any, length: int, progr
     else:
         # every key stays, also those that sliding windows no longer see: what was read once is explained
         options["past_key_values"] = DynamicCache()
-    if progress is not None:
-        options["stopping_criteria"] = StoppingCriteriaList([_tick(progress, max_new_tokens, length)])
     return options
 
 
-def _tick(progress: Progress, total: int, length: int) -> Callable[..., Tensor]:
-    """Stops nothing: tells how many tokens there are."""
+def _criteria(*watchers: Callable[[Tensor], None] | None) -> Any:
+    """Watchers of the tokens as criteria that stop nothing."""
+    from transformers import StoppingCriteriaList
 
-    def criterion(ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        progress("writing", int(ids.shape[1]) - length if ids.shape[1] > length else int(ids.shape[1]), total)
-        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    def criterion(watcher: Callable[[Tensor], None]) -> Callable[..., Tensor]:
+        def watched(ids: Tensor, scores: Any, **_: Any) -> Tensor:
+            watcher(ids)
+            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
-    return criterion
+        return watched
+
+    return StoppingCriteriaList([criterion(watcher) for watcher in watchers if watcher is not None])
+
+
+def _tick(progress: Progress, total: int, begins: int) -> Callable[[Tensor], None]:
+    return lambda ids: progress("writing", int(ids.shape[1]) - begins, total)
+
+
+def _growing(model: Runner, growth: Growth, cache: Any, begins: int, start: int) -> Callable[[Tensor], None]:
+    def watched(ids: Tensor) -> None:
+        if written := _until_end(model, ids[0, begins:].tolist()):
+            growth(Written(written, cache, 0, start))
+
+    return watched
 
 
 def _until_end(model: Runner, ids: Sequence[int]) -> tuple[int, ...]:
