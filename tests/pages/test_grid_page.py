@@ -16,7 +16,8 @@ from attnflow.edges import EDGES
 from attnflow.evaluate import Evaluation, deletion
 from attnflow.evaluate.methods import IMPORTANCES, all_methods
 from attnflow.view.grid_page import html_of
-from helpers.browser import opened, settle
+from helpers.browser import opened as shown
+from helpers.browser import settle
 from helpers.measurements import summary_of
 
 KINDS = {"raw": "paper", "rollout": "paper", "flow": "paper", "blank-out": "importance", "gradient": "importance",
@@ -81,6 +82,11 @@ def measured(n: int = 60) -> Evaluation:
     )
 
 
+def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
+    """With its details."""
+    return shown(browser, path, f"{fragment or '#'}&open=1", **options)
+
+
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
     return summary_of(measured(), 500)
@@ -134,6 +140,25 @@ def overlap(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return wide > 0 and high > 3
 
 
+def visible_words(page: Any) -> list[str]:
+    """What the page itself says before anybody asks for more: words, not numbers or signs."""
+    text = page.evaluate(
+        """() => {
+            const style = document.head.appendChild(document.createElement("style"));
+            style.textContent = ".sr { display: none }";
+            const text = document.querySelector("article").innerText;
+            style.remove();
+            return text;
+        }"""
+    )
+    return [word for word in text.split() if re.search(r"[^\W\d]", word)]
+
+
+def listed_cells(page: Any) -> list[str]:
+    lines: list[str] = panel(page, "verdict").locator("ul.sr li").all_text_contents()
+    return lines
+
+
 def number(text: str) -> float:
     return float(text.replace("−", "-"))
 
@@ -142,9 +167,10 @@ def test_the_table_is_the_summary(browser: Any, path: Path, summary: dict[str, A
     with opened(browser, path) as page:
         assert page.title() == "small <model> · attnflow"
         head = page.locator("article").inner_text()
-        assert "small <model> · 0123456789ab · float32" in head
+        assert "small <model>" in head
         told = (
-            "texts.tsv: 60 texts, 12 methods, 8 metrics. What is explained is its own answer. 2 texts left out: empty."
+            "texts.tsv: 60 texts, 12 methods, 8 metrics. What is explained is its own answer. 2 texts left out: empty. "
+            "Model: revision 0123456789ab, float32."
         )
         assert page.locator(".prediction").inner_text() == told
         ahead = [f"{one['method']} ({one['cost']:.2g}×)" for one in summary["ahead_of_all"]]
@@ -179,6 +205,100 @@ def test_the_table_is_the_summary(browser: Any, path: Path, summary: dict[str, A
         assert first.locator(".sr").text_content() == f" from {cell['low']:.3f} to {cell['high']:.3f}, the best"
 
 
+def test_the_first_screen_is_a_recommendation(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    with shown(browser, path) as page:
+        chosen = summary["recommended"]
+        assert summary["verdict"]["headline"] == f"Use {chosen}."
+        assert page.locator(".headline").inner_text() == summary["verdict"]["headline"]
+        assert page.locator(".headline strong").inner_text() == chosen
+        assert page.locator(".reason").inner_text() == summary["verdict"]["reason"]
+        assert page.locator(".panel").count() == 6 and not page.locator(".panel").first.is_visible()
+        assert len(visible_words(page)) <= 60
+        what = page.locator(".what")
+        assert not what.locator("p").is_visible()
+        what.locator("summary").focus()
+        page.keyboard.press("Enter")
+        meaning = what.locator("p").inner_text()
+        assert f"in a layer: {EDGES['attention-gradient'].about}." in meaning and "width of a pipe." in meaning
+
+
+def test_methods_are_ranked_beside_it(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    metric = summary["verdict"]["metric"]
+    assert metric == "comprehensiveness (mask)"
+    cells = {cell["method"]: cell for cell in summary["cells"] if cell["metric"] == metric}
+    order = sorted(cells, key=lambda name: -cells[name]["mean"])
+    compared = [*summary["verdict"]["methods"], *(name for name in order if name not in summary["verdict"]["methods"])]
+    wanted = [name for name in order if name in compared[:7]]
+    with shown(browser, path) as page:
+        assert listed_cells(page) == [
+            f"{name}, {metric} {cells[name]['mean']:.3f} [{cells[name]['low']:.3f}, {cells[name]['high']:.3f}], 60 texts"
+            for name in wanted
+        ]
+        spoken = {"random": "chance", "last": "latest first", "blank-out": "leaving each token out"}
+        rows = panel(page, "verdict").locator(".ranked")
+        assert rows.locator(".who").all_text_contents() == [spoken.get(name, name) for name in wanted]
+        assert [float(text) for text in rows.locator(".mean").all_text_contents()] == pytest.approx(
+            [cells[name]["mean"] for name in wanted], abs=0.0051
+        )
+        assert panel(page, "verdict").locator(".chosen .who").text_content() == summary["recommended"]
+        x = [float(dot.get_attribute("cx")) for dot in rows.locator("circle").all()]
+        means_of = [cells[name]["mean"] for name in wanted]
+        pixels, start = np.polyfit(means_of, x, 1)
+        np.testing.assert_allclose(x, start + pixels * np.array(means_of), atol=0.01)
+        ends = [re.findall(r"[MH]([\d.]+)", span.get_attribute("d")) for span in rows.locator(".span").all()]
+        for (low, high), name in zip(ends, wanted, strict=True):
+            assert [float(low), float(high)] == pytest.approx(
+                [start + pixels * cells[name][side] for side in ("low", "high")], abs=0.01
+            )
+        panel(page, "verdict").locator("svg.chart").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        assert tip(page)[0] == wanted[1]
+        page.mouse.move(0, 0)
+        rows.nth(3).locator(".who").hover()
+        assert tip(page)[0] == wanted[3]
+
+
+def test_too_few_texts_are_said_first(browser: Any, tmp_path: Path) -> None:
+    few = summary_of(replace(measured(14), sanity={}), 50)
+    assert few["recommended"] is None
+    with shown(browser, saved(tmp_path / "few.html", few)) as page:
+        headline = page.locator(".headline").inner_text()
+        assert headline == few["verdict"]["headline"] and headline.startswith("14 texts are too few to decide between ")
+        assert page.locator(".reason").inner_text() == few["verdict"]["reason"]
+        assert page.locator(".headline strong, .what, .chosen").count() == 0
+        assert len(visible_words(page)) <= 60
+    bare = {**few, "verdict": None, "recommendation": None}
+    with shown(browser, saved(tmp_path / "bare.html", bare)) as page:
+        assert page.locator(".headline").inner_text() == (
+            "This grid recommends no method: it has nothing to compare them with."
+        )
+        assert panel(page, "verdict").locator("svg.chart").get_attribute("aria-label").endswith("ranked by blank-out")
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_details_open_by_click_key_and_address(browser: Any, path: Path, width: int) -> None:
+    touch = {"has_touch": True, "is_mobile": True} if width == 390 else {}
+    with shown(browser, path, viewport={"width": width, "height": 900}, **touch) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        summary_of_details = page.locator(".everything > summary")
+        if touch:
+            for control in page.locator("summary:visible, button:visible").all():
+                assert control.bounding_box()["height"] >= 44
+            summary_of_details.tap()
+        else:
+            summary_of_details.focus()
+            page.keyboard.press("Space")
+        page.wait_for_function("() => location.hash.includes('open=1')")
+        assert page.locator(".panel").first.is_visible()
+        assert panel(page, "curves").locator("svg.chart").bounding_box()["width"] > 200  # drawn when it is seen
+        summary_of_details.click()
+        page.wait_for_function("() => !location.hash.includes('open=1')")
+        assert not page.locator(".panel").first.is_visible()
+        for text in panel(page, "verdict").locator("svg text").evaluate_all(BOXES):
+            assert text["left"] >= 0 and text["right"] <= width
+
+
 def test_sorting_filtering_and_the_address(browser: Any, path: Path, summary: dict[str, Any]) -> None:
     with opened(browser, path) as page:
         wanted = means(summary, "sufficiency (mask)")
@@ -210,7 +330,8 @@ def test_sorting_filtering_and_the_address(browser: Any, path: Path, summary: di
         page.wait_for_function("() => location.hash.includes('theme=dark')")
         address = page.evaluate("[...new URLSearchParams(location.hash.slice(1))]")
         assert dict(address) == {
-            "o": "cost.up", "k": "edges,importance", "d": "remove", "c": "kept", "r": "log-odds (mask)", "theme": "dark"
+            "o": "cost.up", "k": "edges,importance", "d": "remove", "c": "kept", "r": "log-odds (mask)", "theme": "dark",
+            "open": "1",
         }  # fmt: skip
         before = page.locator("article").inner_text()
         page.reload()
@@ -312,7 +433,7 @@ def test_an_address_from_elsewhere(browser: Any, path: Path) -> None:
         before = page.locator("article").inner_text()
     with opened(browser, path, "#o=evil.up&d=none&c=x&m=99,toString&r=nothing&theme=pink&k=") as page:
         assert rows(page) == []
-        page.evaluate("location.hash = 'm=length'")
+        page.evaluate("location.hash = 'm=length&open=1'")
         page.wait_for_function("() => document.querySelectorAll('.wide tbody tr').length === 12")
         assert page.locator("article").inner_text() == before
 
@@ -571,6 +692,7 @@ def test_nothing_to_show(browser: Any, tmp_path: Path) -> None:
     )  # fmt: skip
     with opened(browser, saved(tmp_path / "empty.html", summary_of(empty, 50))) as page:
         assert page.locator(".empty").all_inner_texts() == [
+            "No method has a value by this metric.",
             "No text has a value of every method by this metric.",
             "No method has both a cost and a value by this metric.",
         ]

@@ -1,4 +1,4 @@
-import { el, makeTip, choice, press } from "./draw.js";
+import { el, flattened, makeTip, choice, press } from "./draw.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 
@@ -111,6 +111,17 @@ export function checks(page, name, key, entries) {
   return group;
 }
 
+/** All that is not on the first screen, closed until somebody asks for it; the address says whether it is open.
+ *
+ * @param {PanelsPage} page
+ */
+function everythingElse(page) {
+  const node = el("details", { class: "everything" }, el("summary", {}, "Details"));
+  node.addEventListener("toggle", () => page.state.set({ open: node.open ? "1" : "" }));
+  page.follow(() => (node.open = page.state.get().open === "1"));
+  return node;
+}
+
 /** Puts a page of panels into an element, which draws those again that depend on what has changed.
  *
  * @template Subject
@@ -121,8 +132,10 @@ export function checks(page, name, key, entries) {
  * @param {Choices} parts.defaults the state, but for the theme
  * @param {Record<string, { includes(text: string): boolean }>} parts.allowed what the address may say
  * @param {(theme: HTMLElement) => Child} parts.head the nodes above, of the button of themes
- * @param {(page: PanelsPage & Subject) => { above?: HTMLElement[], sections: Section[], foot: string }} parts.fill
- *   nodes before the panels, the panels, with the names in the state that each needs, and the last line
+ * @param {(page: PanelsPage & Subject) => { lead?: Section[], above?: Child[], sections: Section[], foot: string }}
+ *   parts.fill nodes before the panels, the panels, with the names in the state that each needs, and the last line. Where there
+ *   is a `lead`, these panels are the first screen and all others stand under Details; the state then needs
+ *   `open`, and what is closed is not drawn
  * @param {string} [parts.prefix] of the names in the address
  */
 export function showPanels(root, { kind, subject, defaults, allowed, head, fill, prefix = "" }) {
@@ -142,15 +155,23 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
     colours: theme.colours,
     follow: (/** @type {() => void} */ follower) => void followers.push(follower),
   };
-  const { above = [], sections, foot } = fill(page);
-  node.append(...above, ...sections.map((section) => section.node), el("footer", {}, foot));
+  const { lead, above = [], sections, foot } = fill(page);
+  const rest = flattened([above, sections.map((section) => section.node), el("footer", {}, foot)]);
+  if (lead) {
+    const closed = everythingElse(page);
+    closed.append(...rest);
+    node.append(...lead.map((section) => section.node), closed);
+  } else node.append(...rest);
 
   /** @param {Set<string>} [changed] */
   function update(changed) {
     theme.paint();
     page.tip.hide();
     followers.forEach((follower) => follower());
-    for (const { needs, draw } of sections) if (!changed || needs.some((name) => changed.has(name))) draw();
+    const isTouched = (/** @type {Section} */ { needs }) => !changed || needs.some((name) => changed.has(name));
+    for (const section of lead ?? []) if (isTouched(section)) section.draw();
+    if (!lead || page.state.get().open)
+      for (const section of sections) if (isTouched(section) || (lead && changed?.has("open"))) section.draw();
     node.querySelectorAll(".scroll").forEach(markEdges);
     node.dataset.settled = node.dataset.updated = String(Number(node.dataset.updated ?? 0) + 1);
   }

@@ -7,6 +7,7 @@ import { apart, chart, decimals, interval, lineLook, linesChart, marked, path, t
 
 /** @type {Record<string, string>} */
 export const KINDS = { paper: "the paper's", edges: "other edges", importance: "importance", baseline: "baselines" };
+const RANKED = 7; // methods on the first screen, or as many as the verdict is about
 const BEST = 20; // methods in the diagram of ranks, unless all are asked for
 const AFFORDABLE = 3; // forward and backward passes
 const HUES = 6; // --hue-0, … of the style
@@ -36,6 +37,101 @@ function legendOf(entries, x, y) {
     x += 30 + textWidth(name, 12);
     return [svg("path", { d: SHAPES[shape % SHAPES.length](at + 6, y), ...look }), label(at + 14, y, name)];
   });
+}
+
+/** What a metric measures, for somebody who meets it first. @type {Record<string, string>} */
+const MEASURES = {
+  comprehensiveness: "fall of the answer without a method's first tokens",
+  "blank-out": "agreement of a method's order with leaving each token out",
+};
+
+/** Methods as what they do, for somebody who meets them first. @type {Record<string, string>} */
+const PLAINLY = {
+  random: "chance",
+  first: "earliest first",
+  last: "latest first",
+  "blank-out": "leaving each token out",
+};
+
+/** The methods that the verdict is about, and the best others where there is room, best first.
+ *
+ * @param {Grid} grid
+ * @param {string} metric
+ */
+export function rankedMethods(grid, metric) {
+  const sign = grid.way(metric) === "lower" ? 1 : -1;
+  const there = grid.names.flatMap((_, i) => (grid.cell(metric, i).mean === null ? [] : [i]));
+  const mean = (/** @type {number} */ i) => grid.cell(metric, i).mean ?? 0;
+  const sorted = there.sort((a, b) => sign * (mean(a) - mean(b)));
+  const asked = new Set(grid.verdict?.methods ?? []);
+  const first = sorted.filter((i) => asked.has(grid.names[i])),
+    others = sorted.filter((i) => !asked.has(grid.names[i]));
+  const kept = new Set([...first, ...others].slice(0, Math.max(first.length, RANKED)));
+  return sorted.filter((i) => kept.has(i));
+}
+
+/** The methods ranked by the metric that decides, with 95 % intervals; the one that is recommended stands out.
+ *
+ * @param {GridPage} page
+ * @param {number} width
+ */
+export function verdictChart(page, width) {
+  const { grid } = page,
+    metric = grid.verdict?.metric ?? grid.metrics[0],
+    order = rankedMethods(grid, metric);
+  if (!order.length) return empty("No method has a value by this metric.");
+  const names = order.map((i) => PLAINLY[grid.names[i]] ?? grid.names[i]),
+    size = width > 640 ? 15 : 13,
+    wide = Math.max(...names.map((name) => textWidth(name, size, "650"))),
+    beside = wide < 0.45 * width, // else above
+    left = beside ? wide + 18 : 16,
+    [room, high] = beside ? [0, 2 * size + 4] : [18, 44],
+    right = width - 58,
+    top = 34;
+  const cells = order.map((i) => grid.cell(metric, i)),
+    lows = cells.map(({ mean, low }) => low ?? mean ?? 0),
+    highs = cells.map(({ mean, high: end }) => end ?? mean ?? 0);
+  const [from, to] = [Math.min(0, ...lows), Math.max(...highs)];
+  const x = (/** @type {number} */ v) => left + ((v - from) / (to - from || 1)) * (right - left),
+    bottom = top + high * order.length;
+  const about = MEASURES[metric.replace(/ \(.+\)$/, "")] ?? `${metric}: ${grid.way(metric)} is better`;
+  const axis = [
+    ticks(from, to, width < 560 ? 3 : 5).map((v) => [
+      path(`M${x(v)} ${top}V${bottom}`, { stroke: Math.abs(v) < 1e-9 ? "var(--faint)" : "var(--line)" }),
+      tick(x(v), bottom + 12, decimals(v, 2)),
+    ]),
+  ];
+  const marks = order.map((i, row) => {
+    const cell = cells[row],
+      y = top + high * row + room + (high - room) / 2,
+      isChosen = grid.names[i] === grid.recommended,
+      look = isChosen ? "ranked chosen" : grid.methods[i].kind === "baseline" ? "ranked plain" : "ranked";
+    const name = beside
+      ? label(left - 12, y, names[row], { "text-anchor": "end", class: "who" })
+      : label(left + 6, y - room + 4, names[row], { class: "who" });
+    return [
+      marked(
+        [grid.names[i], `${metric} ${interval(cell)}`, many(cell.n, "text")],
+        look,
+        svg("rect", { x: 0, y: y - high / 2 - (beside ? 0 : room / 2), width, height: high, fill: "transparent" }),
+        name,
+        path(`M${x(lows[row])} ${y}H${x(highs[row])}`, { class: "span" }),
+        svg("circle", { cx: x(cell.mean ?? 0), cy: y, r: isChosen ? 5.5 : 4 }),
+        label(width - 4, y, decimals(cell.mean, 2), { "text-anchor": "end", class: "mean" }),
+      ),
+    ];
+  });
+  const title = `${order.length < grid.names.length ? "Some methods" : "Methods"} ranked by ${metric}`;
+  return [
+    el("p", { class: "measure" }, `${about[0].toUpperCase()}${about.slice(1)}, 95 % intervals`),
+    ...sized(chart(page, [width, bottom + 24], title, axis, marks), size),
+  ];
+}
+
+/** @param {(HTMLElement | SVGElement)[]} picture and its list @param {number} size of letters */
+function sized(picture, size) {
+  picture[0].style.fontSize = `${size}px`;
+  return picture;
 }
 
 /** How a line looks: the paper's in ink and known by their dashes, baselines faint, others in hues.

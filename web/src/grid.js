@@ -1,8 +1,29 @@
 import { boot } from "./boot.js";
 import { decimals, interval } from "./charts.js";
 import { el, button } from "./draw.js";
-import { many, listed, panelsTop, panel, sideways, wideTable, pick, switched, checks, showPanels } from "./frame.js";
-import { KINDS, passes, curvesChart, ranksChart, agreementChart, sanityChart, costChart } from "./grid-charts.js";
+import {
+  many,
+  listed,
+  topOf,
+  shortName,
+  panel,
+  sideways,
+  wideTable,
+  pick,
+  switched,
+  checks,
+  showPanels,
+} from "./frame.js";
+import {
+  KINDS,
+  passes,
+  curvesChart,
+  ranksChart,
+  agreementChart,
+  sanityChart,
+  costChart,
+  verdictChart,
+} from "./grid-charts.js";
 
 /** @import { Child, Grid, GridCell, GridPage, GridSummary } from "./types" */
 
@@ -267,29 +288,84 @@ function aheadOf(grid) {
   return el("p", { class: "ahead" }, claim, el("strong", {}, ahead || "none"), ".");
 }
 
-/** What was measured, and what came out in a sentence.
+/** What was measured, who is ahead by which test, and what the names mean.
  *
  * @param {Grid} grid
- * @param {HTMLElement} theme
  */
-function headOf(grid, theme) {
-  const { data, explained, excluded = {} } = grid.provenance;
+function measured(grid) {
+  const { data, explained, revision, dtype, excluded = {} } = grid.provenance;
   const size = [many(grid.samples, "text"), many(grid.names.length, "method"), many(grid.metrics.length, "metric")];
   const out = Object.entries(/** @type {Record<string, number>} */ (excluded)).map(
     ([why, n]) => `${many(n, "text")} left out: ${why}.`,
   );
+  const made = [revision && `revision ${String(revision).slice(0, 12)}`, dtype].filter(Boolean).join(", ");
   return [
-    panelsTop(grid.provenance, theme),
     el(
       "p",
       { class: "prediction" },
       `${data ? `${data}: ` : ""}${size.join(", ")}. ${explained ? `What is explained is ${explained}. ` : ""}`,
       out.join(" "),
+      made && ` Model: ${made}.`,
     ),
     grid.recommendation ? el("p", { class: "recommendation" }, grid.recommendation) : "",
     aheadOf(grid),
     namesSection(grid),
   ];
+}
+
+/** A headline with the method that it recommends in bold.
+ *
+ * @param {string} headline
+ * @param {string | null} method
+ */
+function emphasised(headline, method) {
+  const at = method ? headline.indexOf(method) : -1;
+  if (!method || at < 0) return headline;
+  return [headline.slice(0, at), el("strong", {}, method), headline.slice(at + method.length)];
+}
+
+/** What a method is made of, for somebody who meets its name first on this page.
+ *
+ * @param {Grid} grid
+ * @param {string} name
+ */
+function whatItIs(grid, name) {
+  const method = grid.methods[grid.names.indexOf(name)] ?? {},
+    edges = grid.edges[method.edges],
+    way = MEANINGS.propagation[method.propagation];
+  const parts = [
+    edges && `It weighs how much one position takes from another in a layer: ${edges}.`,
+    way && `Then all layers become one score a token: ${way}.`,
+  ].filter(Boolean);
+  return parts.length
+    ? el("details", { class: "what" }, el("summary", {}, `What is ${name}?`), el("p", {}, parts.join(" ")))
+    : "";
+}
+
+/** The first screen: what to do in a sentence, how sure that is, and the methods ranked beside it.
+ *
+ * @param {GridPage} page
+ */
+function verdictSection(page) {
+  const { grid } = page,
+    verdict = grid.verdict,
+    name = grid.recommended ?? null;
+  const headline = verdict?.headline ?? "This grid recommends no method: it has nothing to compare them with.",
+    reason = verdict?.reason ?? "A recommendation needs baselines, and deletion or blank-out as a measure.";
+  const box = el("div", { class: "picture scroll" });
+  const node = el(
+    "section",
+    { class: "verdict", "data-panel": "verdict", "aria-label": "recommendation" },
+    el(
+      "div",
+      { class: "say" },
+      el("h2", { class: "headline" }, emphasised(headline, name)),
+      el("p", { class: "reason" }, reason),
+      name ? whatItIs(grid, name) : "",
+    ),
+    box,
+  );
+  return { node, needs: [], draw: () => box.replaceChildren(...verdictChart(page, Math.max(280, box.clientWidth))) };
 }
 
 /** @param {GridPage} page */
@@ -305,6 +381,11 @@ function sectionsOf(page) {
     Object.keys(grid.sanity).length ? sanitySection(page) : null,
     picture(page, "cost", "Cost against quality", [metric()], ["r"], costChart),
   ].filter((section) => section !== null);
+}
+
+/** The whole of a model's name, where it is shortened. @param {Grid} grid */
+function fullName({ provenance: { model } }) {
+  return model && model !== shortName(model) ? model : null;
 }
 
 /** Puts the page of a grid into an element.
@@ -323,11 +404,19 @@ function showGrid(root, summary) {
     m: firstLines(grid).join(),
     r: grid.metrics[0],
     a: "",
+    open: "",
   };
   const orders = ["method", ...grid.columns, "cost"].flatMap((name) => [`${name}.up`, `${name}.down`]);
   const isDrawable = (/** @type {string} */ i) => String(Number(i)) === i && Boolean(grid.names[Number(i)]);
   const drawable = { includes: (/** @type {string} */ text) => listed(text).every(isDrawable) };
-  const allowed = { o: orders, d: grid.deletions, c: ["deleted", "kept"], m: drawable, r: grid.metrics };
+  const allowed = {
+    o: orders,
+    d: grid.deletions,
+    c: ["deleted", "kept"],
+    m: drawable,
+    r: grid.metrics,
+    open: ["", "1"],
+  };
   const foot = grid.ofKind("edges").length
     ? "Every test and every single value is in grid.json, grid.parquet and curves.parquet beside this page."
     : "";
@@ -336,8 +425,13 @@ function showGrid(root, summary) {
     subject: { grid },
     defaults,
     allowed,
-    head: (theme) => headOf(grid, theme),
-    fill: (page) => ({ sections: sectionsOf(page), foot }),
+    head: (theme) => topOf([shortName(grid.provenance.model)], fullName(grid), theme),
+    fill: (page) => ({
+      lead: [verdictSection(page)],
+      above: measured(grid),
+      sections: sectionsOf(page),
+      foot,
+    }),
   });
 }
 

@@ -255,6 +255,9 @@ export interface Provenance {
 export interface GridSummary {
   samples: number;
   recommendation: string | null;
+  recommended?: string | null;
+  /** The recommendation for a reader who knows no metric by name. */
+  verdict?: { headline: string; reason: string; metric: string; methods: string[] } | null;
   methods: { name: string; kind: string; cost: number | null; [field: string]: any }[];
   metrics: { name: string; better: string }[];
   cells: GridCell[];

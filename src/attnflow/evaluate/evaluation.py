@@ -283,7 +283,8 @@ class Evaluation:
         }
         plain: dict[str, Any] = _rounded({
             "samples": self.samples, "recommendation": self.recommendation,
-            "recommended": self._recommendation and self._recommendation.method, "methods": methods,
+            "recommended": self._recommendation and self._recommendation.method,
+            "verdict": self._recommendation and _brief(self._recommendation), "methods": methods,
             "metrics": [{"name": name, "better": way} for name, way in self.metrics.items()],
             "cells": cells, "tests": tests, "ahead": ahead, "needed": ranking.needed(self.methods),
             "ahead_of_all": ranking.ahead_of_all(ahead, methods),
@@ -373,6 +374,10 @@ def correlated(scores: Sequence[Floats], ties: str = "mean") -> tuple[Floats, Fl
 def needs_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
         raise InputError("an evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'")
+
+
+def _brief(recommendation: Recommendation) -> dict[str, Any]:
+    return {name: getattr(recommendation, name) for name in ("headline", "reason", "metric", "methods")}
 
 
 def _at(name: str, layer: int | None) -> str:
