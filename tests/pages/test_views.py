@@ -13,6 +13,7 @@ import torch
 
 import attnflow as af
 from attnflow.evaluate.statistics import spearman
+from attnflow.view.page import of_weights
 from helpers.browser import opened, settle
 from helpers.page_reading import (
     METHODS,
@@ -292,8 +293,10 @@ def test_flow_paths(browser: Any, sentence: Case) -> None:
     trace = sentence.trace
     levels = [f"L{i}" for i in range(1, 7)]
     with opened(browser, sentence.path, "#v=paths") as page:
-        rollout = view_of(trace, "rollout")[-1]
-        first = max(range(1, len(rollout)), key=lambda i: rollout[i])
+        document = sentence.page.document
+        sinks = {i for layer in document["units"]["subwords"]["sinks"] for i in layer}
+        values = document["importance"][0]["values"]
+        first = max({i for i, mark in enumerate(trace.special) if not mark and i} - sinks, key=lambda i: values[i])
         assert page.get_by_label("input token").input_value() == str(first)
         check_paths(page, trace.graph(), 0, first, 6, trace.tokens, levels)
         for query, layer, token in ((0, 6, 2), (4, 6, 2), (4, 3, 5), (6, 1, 5), (2, 2, 7)):
@@ -306,6 +309,64 @@ def test_flow_paths(browser: Any, sentence: Case) -> None:
             beside = page.locator(".beside")
             sent = af.rollout(graph, queries=query, layers=-1)[0, 0, token]
             assert float(beside.get_attribute("data-rollout")) == pytest.approx(sent, rel=1e-6)
+
+
+def test_a_sentence_names_the_bottleneck_first(browser: Any, sentence: Case) -> None:
+    trace, seen = sentence.trace, set()
+    words = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    with opened(browser, sentence.path, "#v=paths") as page:
+        for query, layer, token in ((4, 1, 2), (0, 2, 1), (0, 3, 5), (6, 2, 2), (4, 4, 3), (0, 6, 2)):
+            choose(page, v="paths", q=query, l=layer, t=token)
+            if page.locator(".bottleneck.blind").count():
+                continue
+            cut = af.max_flow(trace.graph()[:layer], query, token).cut
+            says, name = page.locator(".bottleneck").inner_text(), trace.tokens
+            count = words[len(cut)] if len(cut) < len(words) else str(len(cut))
+            if len(cut) > 1 and all((edge.layer, edge.query) == (layer - 1, query) for edge in cut):
+                kind = "query"
+                assert says == (
+                    f"The bottleneck is {name[query]} itself: its {count} edges at L{layer} are full, and all of it "
+                    f"could come from {name[token]}."
+                )
+            elif len(cut) > 1 and all((edge.layer, edge.key) == (0, token) for edge in cut):
+                kind = "token"
+                assert says.startswith(f"The bottleneck is {name[token]} itself: the first layer takes no more from it")
+            else:
+                kind = "between"
+                start = "This one edge is" if len(cut) == 1 else f"These {count} edges are"
+                assert says.startswith(f"{start} the bottleneck: ")
+                widest = max(cut, key=lambda edge: edge.capacity)
+                below = f" at L{widest.layer}" if widest.layer else ""
+                assert f"{name[widest.query]} at L{widest.layer + 1} → {name[widest.key]}{below}" in says
+            seen.add(kind)
+    assert "between" in seen and len(seen) > 1
+
+
+def test_where_flow_tells_no_token_from_another_a_sentence_says_so(browser: Any, saved: Any) -> None:
+    even = saved("even", of_weights(np.full((5, 2, 6, 6), 1 / 6), list("abcdef")))
+    assert np.allclose(af.flow(af.attention_graph(np.full((5, 2, 6, 6), 1 / 6)), 2, layers=4), 1)
+    with opened(browser, even.path, "#v=paths&q=2&l=5") as page:
+        says = page.locator(".bottleneck")
+        assert says.inner_text().startswith("Flow cannot tell tokens apart here: 6 of 6 get the same. ")
+        assert not page.locator('[data-view="paths"] .scroll').is_visible() and not page.locator(".paths").is_visible()
+        page.get_by_role("button", name="show the paths").click()
+        assert page.locator(".paths tbody tr").count() == 5
+        assert page.locator('[data-view="paths"] path[data-edge]').count() > 4
+        choose(page, v="paths", q=2, l=1)
+        assert page.locator(".bottleneck.blind").count() == 0
+
+
+def test_flow_paths_open_at_a_word(browser: Any, pieces: Case, decoder: Case) -> None:
+    for case in (pieces, decoder):
+        with opened(browser, case.path, "#v=paths") as page:
+            trace = case.trace
+            chosen = int(page.get_by_label("input token").input_value())
+            query = trace.default_query
+            assert not trace.special[chosen] and chosen != query
+            if case is decoder:
+                row = view_of(trace, "rollout")[-1]
+                sinks = {i for layer in case.page.document["units"]["subwords"]["sinks"] for i in layer}
+                assert chosen == max(set(range(1, query)) - sinks, key=lambda i: row[i])
 
 
 def test_heads(browser: Any, sentence: Case) -> None:

@@ -101,7 +101,7 @@ export function reliabilityOf(page, table) {
  * @param {Data} data
  * @param {Now} at
  */
-function flowBound(data, at) {
+export function flowBound(data, at) {
   const graph = data.graph(at.unit),
     { rows, cols, values } = graph[0],
     end = graph[data.ends[data.layers[at.layer]]];

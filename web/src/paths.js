@@ -1,15 +1,17 @@
-import { el, svg, messageOf, number, plainToken, tableOf } from "./draw.js";
+import { button, el, svg, messageOf, number, plainToken, tableOf } from "./draw.js";
 import { maxFlow, flowPaths, alongPaths } from "./maths.js";
 import { exportMenu } from "./keep.js";
 import { touched } from "./state.js";
 import { layered, curve } from "./graph.js";
+import { bottleneck, cannotTell, strongestWord } from "./flow-words.js";
 
 /** @import { Cells, Changed, Edge, Flow, Now, Page, Palette } from "./types" */
 /** @typedef {Flow & { exact: boolean, end: number, at: Now }} Solved */
 
-const DRAWN = 40;
+const DRAWN = 40; // once all are wanted
 const SOUGHT = 400;
-const LISTED = 12;
+const LISTED = 5; // paths, at first
+const CUT = 12; // edges of the cut
 
 /** The maximum flow between a state and an input as paths, with the edges that limit it, and rollout along the same paths.
  *
@@ -18,6 +20,7 @@ const LISTED = 12;
 export function pathsPanel(page) {
   const { data, state } = page;
   const holder = el("div", { class: "scroll" }),
+    limit = el("p", { class: "bottleneck" }),
     say = el("p", { class: "summary", "aria-live": "polite" }),
     lists = el("div", { class: "columns" });
   const tokenPick = el("select", {
@@ -35,13 +38,16 @@ export function pathsPanel(page) {
       el("label", {}, "and the input ", tokenPick),
       exportMenu(page, "flow", (colours) => solved && draw(colours, solved), csvRows),
     ),
+    limit,
     say,
     holder,
     lists,
   );
+  let all = false, // paths, not only the widest
+    anyway = false; // although flow tells no token from another
   /** @type {Map<string, Solved>} */
   const flows = new Map();
-  let current = "";
+  let asked = "";
   /** @type {Solved | null} */
   let solved = null;
 
@@ -65,7 +71,7 @@ export function pathsPanel(page) {
       const graph = data.graph(at.unit, at.field === "layer" ? "layer" : "");
       const pause = async () => {
         await new Promise((resolve) => setTimeout(resolve));
-        if (current !== key) throw new Error("superseded");
+        if (asked !== key) throw new Error("superseded");
       };
       const flow = await maxFlow(graph, end, at.query, at.token, pause);
       solution = {
@@ -91,21 +97,16 @@ export function pathsPanel(page) {
     return `${page.stateName(step + 1, query, 14)} at ${data.levels[step]} → ${page.stateName(step, key, 14)}${step ? ` at ${data.levels[step - 1]}` : ""}`;
   }
 
-  /** @param {Solved} solution */
-  function limits(solution) {
-    const { cut, end, at } = solution;
-    if (!cut.length) return solution.value === 0 ? "Nothing can: no path leads there." : "Nothing limits it.";
-    if (cut.every((edge) => edge.step === end && edge.query === at.query))
-      return `What limits it is the query's own edges (${cut.length}): all that leaves it could come from this token.`;
-    if (cut.every((edge) => edge.step === 0 && edge.key === at.token))
-      return `What limits it is the edges at the token (${cut.length}): no more of it is looked at in the first layer, whatever the query.`;
-    return `${cut.length === 1 ? "This one edge limits" : `These ${cut.length} edges limit`} it to ${number(solution.value)}.`;
+  /** The selection; until a token is chosen, at the strongest word. @returns {Now} */
+  function current() {
+    const at = page.now();
+    return state.get().t >= 0 ? at : { ...at, token: strongestWord(page, at) };
   }
 
   /** @param {Palette} colours @param {Solved} solution */
   function draw(colours, solution) {
     const { at, end, cut, value } = solution;
-    const shown = solution.paths.slice(0, DRAWN);
+    const shown = solution.paths.slice(0, all ? DRAWN : LISTED);
     /** @type {Map<string, Edge & { amount: number }>} */
     const amounts = new Map();
     /** @param {number} step @param {number} query @param {number} key @param {number} amount */
@@ -240,23 +241,33 @@ export function pathsPanel(page) {
         .join(" → ");
     };
     const { paths, cut } = solution,
-      some = paths.length === SOUGHT ? `${SOUGHT} or more` : paths.length,
-      total = paths.slice(0, LISTED).reduce((sum, path) => sum + path.amount, 0),
+      listed = all ? paths : paths.slice(0, LISTED),
+      hidden = paths.length - listed.length,
+      total = listed.reduce((sum, path) => sum + path.amount, 0),
       percent = ((100 * total) / (solution.value || 1)).toFixed(0);
     const widest = table(
       "paths",
-      `The widest paths: ${Math.min(LISTED, paths.length)} of ${some}, ${percent} % of the flow`,
+      `The widest paths carry ${percent} % of it`,
       ["path", "flow", "rollout"],
-      paths
-        .slice(0, LISTED)
-        .map(({ positions, amount, rollout }) =>
-          row({ title: way(positions).join(" → ") }, short(positions), amount, rollout),
-        ),
+      listed.map(({ positions, amount, rollout }) =>
+        row({ title: way(positions).join(" → ") }, short(positions), amount, rollout),
+      ),
     );
+    if (hidden > 0 || all)
+      widest.append(
+        button(
+          all ? "the widest alone" : `and ${hidden}${paths.length === SOUGHT ? " or more" : ""} more`,
+          () => {
+            all = !all;
+            paint();
+          },
+          { class: "more" },
+        ),
+      );
     lists.replaceChildren(widest);
     if (!cut.length) return;
-    const limiting = cut.slice(0, LISTED).map((edge) => row({}, edgeName(edge), edge.capacity)),
-      rest = cut.slice(LISTED);
+    const limiting = cut.slice(0, CUT).map((edge) => row({}, edgeName(edge), edge.capacity)),
+      rest = cut.slice(CUT);
     limiting.forEach((edge) => edge.classList.add("cut"));
     if (rest.length)
       limiting.push(
@@ -277,7 +288,7 @@ export function pathsPanel(page) {
   }
 
   async function paint() {
-    const at = page.now();
+    const at = current();
     if (tokenPick.dataset.unit !== at.unit) {
       tokenPick.dataset.unit = at.unit;
       tokenPick.replaceChildren(
@@ -287,25 +298,23 @@ export function pathsPanel(page) {
     tokenPick.value = String(at.token);
     sentence.textContent = `between ${at.queryName} at ${at.layerName}`;
     const key = keyOf(at);
-    current = key;
+    asked = key;
     node.setAttribute("aria-busy", "true");
     if (!flows.has(key)) say.textContent = "Solving …";
     let solution;
     try {
       solution = await solve(at);
     } catch (error) {
-      if (current !== key) return;
+      if (asked !== key) return;
       say.textContent = `The flow could not be computed: ${messageOf(error)}`;
       node.removeAttribute("aria-busy");
       return;
     }
-    if (current !== key) return;
+    if (asked !== key) return;
     node.removeAttribute("aria-busy");
     solved = solution;
     if (!solution) {
-      say.textContent = "Flow paths need the weights, which this page does not hold.";
-      holder.replaceChildren();
-      lists.replaceChildren();
+      showRow(at);
       return;
     }
     const exact = page.values("flow"),
@@ -321,7 +330,7 @@ export function pathsPanel(page) {
         },
         `${solution.exact ? "" : "≈ "}${number(value)}`,
       ),
-      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. ${limits(solution)} Every token is asked by itself, out of 1: these values are no shares. `,
+      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. Every token is asked by itself, out of 1: these values are no shares. `,
       sent === undefined
         ? ""
         : el(
@@ -332,17 +341,78 @@ export function pathsPanel(page) {
               : `Rollout sends ${number(sent)} from it, ${number(solution.paths.reduce((sum, path) => sum + path.rollout, 0))} of that along the paths found here.`,
           ),
     );
+    const blind = cannotTell(page, at);
+    limit.replaceChildren(
+      blind || bottleneck(solution, edgeName),
+      blind
+        ? button(anyway ? "hide the paths" : "show the paths", () => {
+            anyway = !anyway;
+            paint();
+          })
+        : "",
+    );
+    limit.classList.toggle("blind", Boolean(blind));
+    holder.hidden = lists.hidden = Boolean(blind) && !anyway;
+    if (holder.hidden) return;
     const colours = page.colours();
-    const left = solution.paths.length - DRAWN;
+    const left = solution.paths.length - (all ? DRAWN : LISTED);
     holder.replaceChildren(
       draw(colours, solution),
       el(
         "p",
         { class: "hint" },
-        `Ribbons are as wide as what they carry; the minimum cut is in the accent colour.${left > 0 ? ` The ${DRAWN} widest of ${solution.paths.length} paths are drawn.` : ""}`,
+        `Ribbons are as wide as what they carry; the minimum cut is in the accent colour.${left > 0 ? ` The ${all ? DRAWN : LISTED} widest of ${solution.paths.length} paths are drawn.` : ""}`,
       ),
     );
     fillLists(solution);
+  }
+
+  /** Without the weights there are no paths: what is held of the row then, the strongest first.
+   *
+   * @param {Now} at
+   */
+  function showRow(at) {
+    holder.hidden = lists.hidden = false;
+    limit.replaceChildren();
+    const columns = ["flow", "rollout"].flatMap((name) => {
+      const row = page.values(name)?.row;
+      return row ? [{ name, row }] : [];
+    });
+    const [first] = columns;
+    say.textContent = `Flow paths need the weights, which this page does not hold.${first ? ` What ${at.queryName} at ${at.layerName} takes from each token, by ${columns.map(({ name }) => name).join(" and ")}:` : ""}`;
+    holder.replaceChildren();
+    if (!first) {
+      lists.replaceChildren();
+      return;
+    }
+    const order = [...at.inputs].sort((a, b) => first.row[b] - first.row[a]),
+      shown = all ? order : order.slice(0, LISTED),
+      left = order.length - shown.length;
+    const rows = shown.map((i) =>
+      el(
+        "tr",
+        {},
+        el("td", { class: "way" }, plainToken(at.tokens[i])),
+        columns.map(({ row }) => el("td", {}, number(row[i], 4))),
+      ),
+    );
+    lists.replaceChildren(
+      el(
+        "div",
+        { class: "paths" },
+        tableOf({}, [el("th", { scope: "col", class: "way" }, "token"), ...columns.map(({ name }) => name)], rows),
+        left > 0 || all
+          ? button(
+              all ? "the strongest alone" : `and ${left} more`,
+              () => {
+                all = !all;
+                paint();
+              },
+              { class: "more" },
+            )
+          : "",
+      ),
+    );
   }
 
   /** @returns {Cells[]} */

@@ -45,24 +45,43 @@ export function rowNotes(row, labels) {
   return row.some((x) => x < 0) ? notes : [...notes, ...sinkNotes(row, labels)];
 }
 
+/** How many of the values that are not 0 tie at the top; null where that is not nearly all of them.
+ *
+ * @param {number[]} values
+ */
+export function tiesOf(values) {
+  const reached = values.filter((x) => x),
+    most = Math.max(...reached),
+    count = most > 0 ? reached.filter((x) => x >= most * (1 - EQUAL)).length : 0;
+  return count < 2 || count < NEARLY_ALL * reached.length ? null : { count, reached: reached.length };
+}
+
+/** How many of the values above 0 are at their bound; null where that is not nearly all of them.
+ *
+ * @param {number[]} values
+ * @param {number[]} bounds
+ */
+export function boundOf(values, bounds) {
+  const reached = values.filter((x) => x > 0).length,
+    count = values.filter((x, i) => x > 0 && x >= bounds[i] * (1 - EQUAL)).length;
+  return count < 2 || count < NEARLY_ALL * reached ? null : { count, reached };
+}
+
 /** @param {number[]} values @param {RowLabels} labels */
 function tieNotes(values, { method, layer }) {
   if (values.length > 1 && values.every((x) => !x)) return [`Every token has 0 by ${method}: nothing is ranked.`];
-  const reached = values.filter((x) => x),
-    most = Math.max(...reached),
-    tied = most > 0 ? reached.filter((x) => x >= most * (1 - EQUAL)).length : 0;
-  if (tied < 2 || tied < NEARLY_ALL * reached.length) return [];
+  const ties = tiesOf(values);
+  if (!ties) return [];
   const name = method[0].toUpperCase() + method.slice(1);
-  return [`${name} cannot tell these tokens apart at ${layer}: ${tied} of ${reached.length} tie.`];
+  return [`${name} cannot tell these tokens apart at ${layer}: ${ties.count} of ${ties.reached} tie.`];
 }
 
 /** @param {number[]} values @param {number[]} bounds @param {RowLabels} labels */
 function boundNotes(values, bounds, { layer }) {
-  const reached = values.filter((x) => x > 0).length,
-    count = values.filter((x, i) => x > 0 && x >= bounds[i] * (1 - EQUAL)).length;
-  if (count < 2 || count < NEARLY_ALL * reached) return [];
+  const full = boundOf(values, bounds);
+  if (!full) return [];
   return [
-    `Flow at ${layer} is at its bound for ${count} of ${reached} tokens (all that leaves the query, or all that the first layer takes from the token), whatever is between; lower layers tell more.`,
+    `Flow at ${layer} is at its bound for ${full.count} of ${full.reached} tokens (all that leaves the query, or all that the first layer takes from the token), whatever is between; lower layers tell more.`,
   ];
 }
 

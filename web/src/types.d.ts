@@ -94,6 +94,8 @@ export interface TextDocument {
   firstQuery: number;
   causal: boolean;
   patches: [number, number] | null;
+  /** The positions of an image's patches within a text; null where they are the last ones. */
+  patchPlaces?: number[] | null;
   image: Packed | null;
   residual: number;
   layers: number[];
