@@ -133,6 +133,16 @@ def tie_notes(values: Floats, method: str, layer: int | None = None) -> dict[str
     return {"ties": f"{_capital(method)} cannot tell these tokens apart{where}: {tied} of {len(reached)} tie."}
 
 
+def computed_note(method: str, count: int, of: int, seconds: float, first: str | None) -> str:
+    """That some values are missing because there was no time for them.
+
+    >>> computed_note("blank-out", 24, 383, 20, "answer_rows")
+    'Blank-out of the 24 highest of 383 by answer_rows, for which 20 seconds sufficed: the others were not computed.'
+    """
+    which = f"the first {count} of {of}" if first is None else f"the {count} highest of {of} by {first}"
+    return f"{_capital(method)} of {which}, for which {seconds:g} seconds sufficed: the others were not computed."
+
+
 def _at_bound(values: Floats, bound: Floats, layer: int) -> dict[str, str]:
     reached = values > 0
     count = int((values[reached] >= bound[reached] * (1 - EQUAL)).sum())

@@ -14,7 +14,7 @@ import numpy as np
 from attnflow._arrays import FloatArray, as_array, is_tensor, positions
 from attnflow.errors import InputError
 from attnflow.files import PICTURES, of_extension, write_whole
-from attnflow.result_files import WRITERS, damaged, frame, labels, read
+from attnflow.result_files import WRITERS, damaged, frame, labels, plain_numbers, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,8 @@ class Score(NamedTuple):
 class TokenAttention:
     """How much of each hidden state comes from each input: ``values[layer, query, input]`` with the names of its axes.
 
-    values: float32 or float64, finite; read-only from here on.
+    values: float32 or float64, finite; read-only from here on. NaN stands for what was not computed, and only where
+        ``provenance["computed"]`` says how much was.
     method: "raw", "rollout", "flow" or what else the numbers are.
     layers: the model's layer numbers of axis 0, counted from 0; people see them as L1, L2, ...
     queries, query_tokens: the positions of axis 1 in the sequence of queries, and their tokens.
@@ -79,7 +80,8 @@ class TokenAttention:
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        values = _checked_values(self.values)
+        partial = isinstance(self.provenance, Mapping) and "computed" in self.provenance
+        values = _checked_values(self.values, partial)
         n_layers, n_queries, n_inputs = values.shape
         checked: dict[str, Any] = {
             "values": values,
@@ -148,7 +150,7 @@ class TokenAttention:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise InputError(f"k={k!r}: expected an int of at least 1, the number of inputs wanted")
         row = self.row(query, layer)
-        order = np.argsort(-row, kind="stable")[:k]
+        order = np.argsort(-row, kind="stable")[: min(k, int(np.isfinite(row).sum()))]  # NaN comes last
         return [Score(self.tokens[i], i, float(row[i])) for i in order.tolist()]
 
     def words(self) -> TokenAttention:
@@ -198,7 +200,7 @@ class TokenAttention:
                 f"normalized() of {self.method}, which has negative values: expected values of at least 0, "
                 "because shares of a sum with both signs mean nothing"
             )
-        total = self.values.sum(axis=-1, keepdims=True)
+        total = np.nansum(self.values, axis=-1, keepdims=True)
         return replace(
             self,
             values=self.values / np.where(total == 0, 1, total),
@@ -225,8 +227,8 @@ class TokenAttention:
         return self._view().overlay(image, query, layer, float(alpha))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but source and recipe, as a .json file stores it."""
-        return {**labels(self), "values": self.values.tolist()}
+        """Everything but source and recipe, as a .json file stores it; what was not computed is None."""
+        return {**labels(self), "values": plain_numbers(self.values)}
 
     def to_pandas(self) -> DataFrame:
         """One row a value, the table of .csv and .parquet. Needs pandas.
@@ -372,14 +374,15 @@ def _merged(result: TokenAttention) -> TokenAttention:
     )
 
 
-def _checked_values(argument: Any) -> FloatArray:
+def _checked_values(argument: Any, partial: bool) -> FloatArray:
     values = as_array(argument, "values")
     if is_tensor(values):
         values = values.detach().cpu().numpy()
     if values.ndim != 3 or 0 in values.shape:
         raise InputError(f"values have shape {values.shape}: expected [layer, query, input], each at least 1")
-    if not np.isfinite(values).all():
-        at = np.argwhere(~np.isfinite(values))[0]
+    wrong = ~np.isfinite(values) & ~(np.isnan(values) & partial)
+    if wrong.any():
+        at = np.argwhere(wrong)[0]
         raise InputError(f"values are {values[tuple(at)]} at {at.tolist()}: expected finite numbers")
     if values.flags.writeable or values.base is not None:
         values = values.copy()  # the caller may still write to the array it passed

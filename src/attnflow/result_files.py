@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
@@ -59,6 +60,15 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
     if document["dtype"] not in ("float32", "float64"):
         raise ValueError("another dtype")
     return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
+
+
+def plain_numbers(values: FloatArray) -> Any:
+    """Nested lists, as JSON has them: None for NaN."""
+    if not np.isnan(values).any():
+        return values.tolist()
+    objects: NDArray[np.object_] = values.astype(object)
+    objects[np.isnan(values)] = None
+    return objects.tolist()
 
 
 def _write_json(result: TokenAttention, path: Path) -> None:
@@ -136,7 +146,8 @@ def _write_csv(result: TokenAttention, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow((*columns, "value", "meta"))
-        writer.writerows(zip(*cells, result.values.ravel().tolist(), meta, strict=False))  # meta never ends
+        numbers = ["" if math.isnan(value) else value for value in result.values.ravel().tolist()]
+        writer.writerows(zip(*cells, numbers, meta, strict=False))  # meta never ends
 
 
 def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
@@ -148,7 +159,7 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
     fields, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
     if rows[-1]["meta"] is None:
         raise ValueError("the last row is cut")
-    cells = [(int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"])) for row in rows]
+    cells = [(int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"] or "nan")) for row in rows]
     return fields, _placed(fields, dtype, cells)
 
 

@@ -84,7 +84,12 @@ def integrated_gradients(
                 internal_batch_size=BATCH, return_convergence_delta=True,
             )  # fmt: skip
         summed = values[0].detach().double().sum(-1).cpu().numpy()
-        options = {"of": of, "by": _named(model, token), "integral_steps": steps, "delta": float(delta[0])}
+        options: dict[str, Any] = {
+            "of": of,
+            "by": _named(model, token),
+            "integral_steps": steps,
+            "delta": float(delta[0]),
+        }
         results.append(result(model, q, summed, "integrated gradients", **options))
     return results if isinstance(text, list) else results[0]
 
@@ -132,7 +137,7 @@ def shapley(
                 model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, token),
                 feature_mask=_features(model, q), n_samples=samples, perturbations_per_eval=BATCH,
             )  # fmt: skip
-        options = {"of": of, "by": _named(model, token), "samples": samples, "seed": seed}
+        options: dict[str, Any] = {"of": of, "by": _named(model, token), "samples": samples, "seed": seed}
         numbers = values[0].double().cpu().numpy()
         numbers[list(q.encoded.special)] = 0
         results.append(result(model, q, numbers, "shapley", **options))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
-import torch
 
-from attnflow.errors import InputError
+from attnflow._arrays import FloatArray
+from attnflow.errors import InputError, ModelError
+from attnflow.importance.blank_units import BlankUnits, check_unit, units_of
+from attnflow.importance.blanked import Blank, cost, parts, prefix_of, scores
 from attnflow.importance.question import (
     SATURATED,
-    Tensors,
-    answer_scores,
+    Question,
     check_difference,
     check_of,
     is_saturated,
     many,
-    outputs,
     questions,
     result,
     warn_saturated,
@@ -36,6 +37,9 @@ class BlankOptions(TypedDict, total=False):
     by: str | int | None
     of: str
     signed: bool
+    unit: str
+    seconds: float | None
+    first: TokenAttention | None
     truncate: bool
     progress: Callable[[int, int], None] | None
 
@@ -54,6 +58,9 @@ def blank_out(
     by: str | int | None = None,
     of: str = "probability",
     signed: bool = False,
+    unit: str = "token",
+    seconds: float | None = None,
+    first: TokenAttention | None = None,
     truncate: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TokenAttention | list[TokenAttention]:
@@ -68,59 +75,127 @@ def blank_out(
     of: what is measured: the "probability", "logit", "log-odds" or "difference" of the answer, as in `gradient`. Where a
         sure model stays sure whatever is blanked, a warning says that the probability ranks next to nothing.
     signed: keep the sign: positive where the token speaks for the answer.
+    unit: what is blanked at once: "token"; "word", all tokens of it together; or "sentence". The result is over these.
+    seconds: how long it may take, of one text; by default as long as it takes. What there was no time for is NaN, which is
+        not 0, and ``provenance["computed"]`` says how much there is. The first eight are run in any case.
+    first: another result of the same text, whose largest values are blanked first, such as `Trace.sources`; by default
+        the order is that of the text.
     truncate: cut texts that are longer than the model takes.
-    progress: called after every batch with how many texts with a blank are done and how many there are; what it raises
+    progress: called after every batch with how many texts with a blank are done and how many there will be; what it raises
         stops the work.
+
+    A model that writes the next token reads a long text with a blank on the key-value cache of what stands before the
+    blank, which the blank does not change, where the cache gives what a pass from the beginning gives.
 
     All tokens are blanked in turn, special ones too. Only the mask, or the one position that the class is read at, cannot
     be removed; it gets 0. For a model that answers with one number, the number takes the place of the probability.
     """
     check_of(of)
+    check_unit(unit)
+    _check_time(text, seconds, first)
+    begun = time.monotonic()
     texts, labels = many(text, answer)
     token = blank_id(model, by)
     about = questions(model, texts, labels, truncate, several=True)
     check_difference(about, of)
-    rows: list[Tensors] = []
-    sources: list[tuple[int, int]] = []  # question and blanked position of each row; -1 for the text as it is
-    for number, question in enumerate(about):
-        if of != "probability":
-            rows.append(question.forced)
-            sources.append((number, -1))
-        for i in range(question.length):
-            answers = i == question.place and question.kind != "next token"
-            if token is None and (question.length == 1 or answers):
-                continue
-            rows.append(_without(question.forced, i, token))
-            sources.append((number, i))
-    whole = [question.chance for question in about]
-    left: list[dict[int, float]] = [{} for _ in about]  # what is left of the score without each position
-    if progress is not None:
-        progress(0, len(rows))
-    count = 0
-    for at, logits in outputs(model, rows, keep=[len(about[number].answer) for number, _ in sources]):
-        count += len(at)
-        if progress is not None:
-            progress(count, len(rows))
-        pairs = [sources[r] for r in at]
-        places = [_place(about[n].place, i, token) for n, i in pairs]
-        scores = answer_scores(model, [about[n] for n, _ in pairs], logits.cpu(), of, places).tolist()
-        for (number, i), y in zip(pairs, scores, strict=True):
-            if i < 0:
-                whole[number] = y
-            else:
-                left[number][i] = y
-    values = [
-        np.array([w - y[i] if i in y else 0.0 for i in range(question.length)])
-        for question, w, y in zip(about, whole, left, strict=True)
+    over = [units_of(question.encoded, unit) for question in about]
+    orders = [_order(units, first) for units in over]
+    blanks = [
+        Blank(number, group, over[number].groups[group])
+        for number, question in enumerate(about)
+        for group in orders[number]
+        if token is not None or _can_go(question, over[number].groups[group])
     ]
-    still = [q for q, v in zip(about, values, strict=True) if is_saturated(q, of) and np.abs(v).max() < SATURATED]
+    if of != "probability":
+        blanks = [*(Blank(number, -1) for number in range(len(about))), *blanks]
+    left = _left(model, about, blanks, token, of, seconds, begun, progress)
+    whole = [left.get((number, -1), question.chance) for number, question in enumerate(about)]
+    wanted = {(blank.text, blank.group) for blank in blanks}
+    values = [
+        np.array(
+            [
+                whole[number] - left[number, g] if (number, g) in left else np.nan if (number, g) in wanted else 0.0
+                for g in range(len(units.groups))
+            ]
+        )
+        for number, units in enumerate(over)
+    ]
+    still = [q for q, v in zip(about, values, strict=True) if is_saturated(q, of) and _largest(v) < SATURATED]
     warn_saturated(still)
     options = {"by": by if by is not None else _default(model), "signed": signed, "of": of}
-    results = [
-        result(model, question, v if signed else np.abs(v), "blank-out", **options)
-        for question, v in zip(about, values, strict=True)
-    ]
+    results = []
+    for question, units, row in zip(about, over, values, strict=True):
+        more = _partial(row, seconds, first) if len(left) < len(blanks) else {}
+        results.append(result(model, question, row if signed else np.abs(row), "blank-out", units, **options, **more))
     return results if isinstance(text, list) else results[0]
+
+
+def _left(
+    model: Runner,
+    about: list[Question],
+    blanks: list[Blank],
+    token: int | None,
+    of: str,
+    seconds: float | None,
+    begun: float,
+    progress: Callable[[int, int], None] | None,
+) -> dict[tuple[int, int], float]:
+    """What is left of the score of each text (the first number) without each group (the second), as far as time went."""
+    if progress is not None:
+        progress(0, len(blanks))
+    prefixes = {}
+    for number, question in enumerate(about):
+        prefix = prefix_of(model, question, [blank for blank in blanks if blank.text == number], token)
+        if prefix is not None:
+            prefixes[number] = prefix
+    costs = [cost(about[blank.text], blank, prefixes.get(blank.text)) for blank in blanks]
+    left: dict[tuple[int, int], float] = {}
+    for part, planned in parts(blanks, costs, seconds, begun):
+        for batch in scores(model, about, part, token, of, prefixes):
+            for blank, value in batch:
+                if np.isnan(value):
+                    raise ModelError(
+                        f"values are nan without the tokens {list(blank.positions)}: expected finite numbers"
+                    )
+                left[blank.text, blank.group] = value
+            if progress is not None:
+                progress(len(left), planned)
+    if progress is not None and len(left) < len(blanks):
+        progress(len(left), len(left))  # there was no time for what had been planned
+    return left
+
+
+def _check_time(text: Any, seconds: float | None, first: TokenAttention | None) -> None:
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
+        raise InputError(f"seconds={seconds!r}: expected a number above 0, or None for all tokens")
+    if isinstance(text, list) and (seconds is not None or first is not None):
+        raise InputError("seconds and first go with one text: give one at a time")
+
+
+def _order(units: BlankUnits, first: TokenAttention | None) -> list[int]:
+    """The groups in the order in which they are blanked: what is largest by another result first."""
+    if first is None:
+        return list(range(len(units.groups)))
+    row, n = np.abs(first.row()), max(i for group in units.groups for i in group) + 1
+    if len(row) < n:
+        raise InputError(f"first has {len(row)} inputs, and the text has {n} tokens: expected a result of this text")
+    sums = [float(row[list(group)].sum()) for group in units.groups]
+    return sorted(range(len(sums)), key=lambda group: -sums[group])
+
+
+def _can_go(question: Question, group: Sequence[int]) -> bool:
+    """Whether something is left without these tokens that the answer is read from."""
+    return len(group) < question.length and (question.kind == "next token" or question.place not in group)
+
+
+def _largest(row: FloatArray) -> float:
+    return float(np.nanmax(np.abs(row), initial=0.0))
+
+
+def _partial(row: FloatArray, seconds: float | None, first: TokenAttention | None) -> dict[str, Any]:
+    """What a result says of values that there was no time for: these are NaN."""
+    count = int(np.isfinite(row).sum())
+    return {"computed": {"count": count, "of": len(row), "seconds": seconds, "first": first and first.method}}
 
 
 def blank_id(model: Runner, by: str | int | None, argument: str = "by") -> int | None:
@@ -160,17 +235,3 @@ def _default(model: Runner) -> str:
         if getattr(model.tokenizer, f"{name}_token_id", None) is not None:
             return name
     return "remove"
-
-
-def _without(tensors: Tensors, i: int, token: int | None) -> Tensors:
-    n = tensors["input_ids"].shape[1]
-    if token is None:
-        keep = torch.arange(n) != i
-        return {k: x[:, keep] if x.dim() > 1 and x.shape[1] == n else x for k, x in tensors.items()}
-    ids = tensors["input_ids"].clone()
-    ids[0, i] = token
-    return {**tensors, "input_ids": ids}
-
-
-def _place(place: int | None, i: int, token: int | None) -> int | None:
-    return place - 1 if place is not None and token is None and i <= place else place

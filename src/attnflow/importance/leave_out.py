@@ -16,7 +16,7 @@ from attnflow.capture.generate import Progress
 from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError, ModelError
 from attnflow.importance.blank import blank_token
-from attnflow.importance.prefix import Row, Variant, hidden_tensors, shared_prefix
+from attnflow.importance.prefix import Row, Variant, hidden_tensors, shared_prefix, without
 from attnflow.importance.question import Tensors, outputs
 
 if TYPE_CHECKING:
@@ -126,10 +126,7 @@ def _reads_first(model: Runner) -> bool:
 def _variant(ids: Sequence[int], positions: Sequence[int], how: str, token: int | None) -> Variant:
     if how == "mask":
         return Variant(tuple(ids), positions[0], tuple(positions))
-    left_out = set(positions)
-    if token is not None:
-        return Variant(tuple(token if i in left_out else x for i, x in enumerate(ids)), positions[0])
-    return Variant(tuple(x for i, x in enumerate(ids) if i not in left_out), positions[0])
+    return without(ids, positions, token)
 
 
 def _begun_later(variant: Variant) -> Variant:

@@ -59,6 +59,18 @@ class Variant:
         return min(self.shared, len(self.ids) - 1)
 
 
+def without(ids: Sequence[int], positions: Sequence[int], token: int | None) -> Variant:
+    """A prompt without some of its tokens, or with `token` in their places. positions: in order.
+
+    >>> without([5, 6, 7, 8], [1, 2], None), without([5, 6, 7, 8], [1, 2], 0).ids
+    (Variant(ids=(5, 8), shared=1, hidden=(), first=0), (5, 0, 0, 8))
+    """
+    left_out, shared = set(positions), positions[0] if positions else len(ids)
+    if token is not None:
+        return Variant(tuple(token if i in left_out else x for i, x in enumerate(ids)), shared)
+    return Variant(tuple(x for i, x in enumerate(ids) if i not in left_out), shared)
+
+
 Fresh = Callable[[Variant], Row]
 
 
@@ -72,6 +84,11 @@ class Prefix:
 
     def rows(self, variants: Sequence[Variant]) -> Iterator[tuple[int, Row]]:
         """The number of each variant and the log-probabilities of the answer, in batches of similar beginnings."""
+        for number, logits in self.logits(variants):
+            yield number, log_probabilities(logits, self.answer)
+
+    def logits(self, variants: Sequence[Variant]) -> Iterator[tuple[int, Tensor]]:
+        """The number of each variant and the logits ``[answer token, token]`` that predict the answer, batch by batch."""
         more = len(self.answer) - 1
         kind = self.model.device.type
         tokens, most = TOKENS.get(kind, TOKENS["cpu"]), BYTES.get(kind, BYTES["cpu"])
@@ -88,8 +105,8 @@ class Prefix:
         for numbers in batches(starts, lengths, OVERHEAD.get(kind, OVERHEAD["cpu"]), fits):
             yield from zip(numbers, self.run([variants[i] for i in numbers]), strict=True)
 
-    def run(self, variants: Sequence[Variant]) -> list[Row]:
-        """The log-probabilities of the answer after each variant, all from the earliest start of them on.
+    def run(self, variants: Sequence[Variant]) -> list[Tensor]:
+        """The logits ``[answer token, token]`` after each variant, all from the earliest start of them on.
 
         Shorter ones are padded on the right, where a causal model never looks.
         """
@@ -107,7 +124,7 @@ class Prefix:
         with running():
             logits = self.model.forward(tensors, **options).logits  # [variant, position, token], the last positions
         ends = [len(text) - longest + logits.shape[1] for text in texts]
-        return [log_probabilities(row[end - m : end], self.answer) for row, end in zip(logits, ends, strict=True)]
+        return [row[end - m : end] for row, end in zip(logits, ends, strict=True)]
 
 
 def hidden_tensors(variants: Sequence[Variant], start: int, end: int, answer_length: int) -> dict[str, Tensor]:
@@ -192,7 +209,7 @@ def _agrees(prefix: Prefix, variant: Variant, fresh: Fresh) -> bool:
     known = _agreed.setdefault(model.model, {})
     if known.get(hides, 0) >= length:
         return True
-    (row,), expected = prefix.run([variant]), fresh(variant)
+    row, expected = log_probabilities(prefix.run([variant])[0], prefix.answer), fresh(variant)
     tolerance = TOLERANCE_HALF if half(model.dtype) else TOLERANCE[model.dtype]
     if not np.abs(row - expected).max() <= tolerance * max(1.0, np.abs(expected).max()):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, piece, writes_next
 from attnflow.capture.routes import running
 from attnflow.errors import AttentionWarning, InputError, ModelError
-from attnflow.reliability import chance_text, saturated_note, tie_notes
+from attnflow.importance.blank_units import BlankUnits, units_of
+from attnflow.reliability import chance_text, computed_note, saturated_note, tie_notes
 from attnflow.result import TokenAttention
 from attnflow.version import __version__
 
@@ -309,26 +310,33 @@ def check_difference(questions: Sequence[Question], of: str) -> None:
         )
 
 
-def result(model: Runner, question: Question, values: Any, method: str, **options: Any) -> TokenAttention:
-    """One number a token, labelled as token attention is: the last layer, the position that answers."""
+def result(
+    model: Runner, question: Question, values: Any, method: str, over: BlankUnits | None = None, **options: Any
+) -> TokenAttention:
+    """One number a token, labelled as token attention is: the last layer, the position that answers.
+
+    over: what else the numbers are of, if not of the tokens.
+    """
     e = question.encoded
+    units = units_of(e, "token") if over is None else over
     layers = getattr(model.text_config, "num_hidden_layers", None) or 1
     place = question.place if question.place is not None else 0
     row = np.asarray(values, np.float64)
-    notes = _reliability(question, row, method, str(options.get("of")))
+    notes = _reliability(question, row, units.special, method, options)
     return TokenAttention(
         values=row[None, None],
         method=method,
         layers=(int(layers) - 1,),
         queries=(place,),
         query_tokens=(e.tokens[place],),
-        tokens=e.tokens,
-        word_ids=e.word_ids,
-        word_texts=e.word_texts,
-        special=e.special,
+        tokens=units.tokens,
+        word_ids=units.word_ids,
+        word_texts=units.word_texts,
+        special=units.special,
         text=e.text,
         provenance={
             **model.identity(),
+            **({} if units.unit == "token" else {"unit": units.unit}),
             "answer": {"kind": question.kind, "name": question.name, "probability": question.chance},
             **options,
             **({"reliability": notes} if notes else {}),
@@ -338,11 +346,18 @@ def result(model: Runner, question: Question, values: Any, method: str, **option
     )
 
 
-def _reliability(question: Question, row: Floats, method: str, of: str) -> list[str]:
+def _reliability(
+    question: Question, row: Floats, special: Sequence[bool], method: str, options: Mapping[str, Any]
+) -> list[str]:
     """A gradient of a saturated probability is tiny whatever it is; a difference is, where the blanks changed nothing."""
-    if is_saturated(question, of) and (method == "gradient" or np.abs(row).max(initial=0) < SATURATED):
-        return [saturated_note(question.name, question.chance)]
-    return list(tie_notes(row[~np.array(question.encoded.special, bool)], method).values())
+    about = options.get("computed")
+    notes = [] if about is None else [computed_note(method, **about)]
+    there = np.isfinite(row)
+    if is_saturated(question, str(options.get("of"))) and (
+        method == "gradient" or np.abs(row[there]).max(initial=0) < SATURATED
+    ):
+        return [*notes, saturated_note(question.name, question.chance)]
+    return [*notes, *tie_notes(row[there & ~np.array(special, bool)], method).values()]
 
 
 def many(texts: Any, labels: Any) -> tuple[list[Any], list[Any]]:

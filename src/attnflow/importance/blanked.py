@@ -1,0 +1,137 @@
+"""Texts with some of their tokens blanked, scored: on the cache of what comes before, in parts that a time limit allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+
+from attnflow.capture.answer_pass import log_probabilities
+from attnflow.importance.prefix import Prefix, Row, Variant, shared_prefix, without
+from attnflow.importance.question import Question, Tensors, answer_scores, outputs
+
+if TYPE_CHECKING:
+    from attnflow.capture.runner import Runner
+
+SHORT = 64
+"""Up to so many tokens all blanks of a text run in a batch or two, which a cache would not make quicker."""
+
+FIRST = 8
+"""Blanks that are run before anybody looks at the clock."""
+
+
+@dataclass(frozen=True)
+class Blank:
+    """One text with a group of its tokens blanked. text: its number. group: the number of the group; -1 for the text as it
+    is, which has no positions."""
+
+    text: int
+    group: int
+    positions: tuple[int, ...] = ()
+
+
+def scores(
+    model: Runner,
+    about: Sequence[Question],
+    blanks: Sequence[Blank],
+    token: int | None,
+    of: str,
+    prefixes: Mapping[int, Prefix],
+) -> Iterator[list[tuple[Blank, float]]]:
+    """What is left of the answer's score with each blank, batch by batch. token: what stands in a place; None for nothing.
+
+    prefixes: the caches of the texts that have one; all others are run from their beginning, in batches of one length.
+    """
+    fresh = [blank for blank in blanks if blank.text not in prefixes]
+    rows = [_without(about[blank.text].forced, blank.positions, token) for blank in fresh]
+    for at, logits in outputs(model, rows, keep=[len(about[blank.text].answer) for blank in fresh]):
+        batch = [fresh[r] for r in at]
+        places = [_place(about[blank.text].place, blank.positions, token) for blank in batch]
+        values = answer_scores(model, [about[blank.text] for blank in batch], logits.cpu(), of, places)
+        yield list(zip(batch, values.tolist(), strict=True))
+    for number, prefix in prefixes.items():
+        own = [blank for blank in blanks if blank.text == number]
+        ids = _ids(about[number])
+        for i, logits in prefix.logits([without(ids, blank.positions, token) for blank in own]):
+            (value,) = answer_scores(model, [about[number]], logits[None].cpu(), of).tolist()
+            yield [(own[i], value)]
+
+
+def prefix_of(model: Runner, question: Question, blanks: Sequence[Blank], token: int | None) -> Prefix | None:
+    """The cache of a text for these blanks; None where it is short, where the model does not write the next token, or where
+    its cache cannot be used.
+
+    A decoder is causal: what comes before a blank does not change, so that each runs from its blank on.
+    """
+    plain = all(name in ("input_ids", "attention_mask") for name in question.tensors)
+    mask = question.tensors.get("attention_mask")
+    if question.kind != "next token" or question.length <= SHORT or not plain or (mask is not None and not mask.all()):
+        return None
+    answer = question.answer
+
+    def fresh(variant: Variant) -> Row:
+        row = {"input_ids": torch.tensor([[*variant.ids, *answer[:-1]]])}
+        ((_, logits),) = outputs(model, [row], keep=len(answer))
+        return log_probabilities(logits[0, -len(answer) :], answer)
+
+    ids = _ids(question)
+    variants = [without(ids, blank.positions, token) for blank in blanks if blank.positions]
+    return shared_prefix(model, ids, answer, variants, None, fresh) if variants else None
+
+
+def parts(
+    blanks: Sequence[Blank], costs: Sequence[int], seconds: float | None, begun: float
+) -> Iterator[tuple[Sequence[Blank], int]]:
+    """The blanks in their order, as far as there is time, in parts, each with how many there will be by the estimate.
+
+    What the parts before took says for how many of the rest there is time. All of them are the next part where all fit,
+    else half of those that do, so that a wrong estimate is corrected. The first eight are run in any case.
+
+    costs: tokens that each blank computes. begun: when the clock was started.
+    """
+    if seconds is None:
+        yield blanks, len(blanks)
+        return
+    sums = [0, *accumulate(costs)]
+    start, end, planned = 0, min(FIRST, len(blanks)), len(blanks)
+    while start < end:
+        yield blanks[start:end], planned
+        spent = max(time.monotonic() - begun, 1e-9)
+        room = (seconds - spent) * sums[end] / spent
+        start = end
+        fitting = sum(total - sums[start] <= room for total in sums[start + 1 :])
+        planned = start + fitting
+        end = planned if planned == len(blanks) or fitting < FIRST else start + (fitting + 1) // 2
+
+
+def cost(question: Question, blank: Blank, prefix: Prefix | None) -> int:
+    """How many tokens are computed for a blank."""
+    length = question.length + len(question.rest)
+    return length if prefix is None or not blank.positions else length - min(blank.positions[0], length - 1)
+
+
+def _ids(question: Question) -> tuple[int, ...]:
+    return tuple(question.tensors["input_ids"][0].tolist())
+
+
+def _without(tensors: Tensors, positions: Sequence[int], token: int | None) -> Tensors:
+    n = tensors["input_ids"].shape[1]
+    at = torch.tensor(positions, dtype=torch.long)
+    if token is None:
+        keep = torch.ones(n, dtype=torch.bool)
+        keep[at] = False
+        return {k: x[:, keep] if x.dim() > 1 and x.shape[1] == n else x for k, x in tensors.items()}
+    ids = tensors["input_ids"].clone()
+    ids[0, at] = token
+    return {**tensors, "input_ids": ids}
+
+
+def _place(place: int | None, positions: Sequence[int], token: int | None) -> int | None:
+    """Where the answer is read once these positions are gone."""
+    if place is None or token is not None:
+        return place
+    return max(place - sum(i <= place for i in positions), 0)
