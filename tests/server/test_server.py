@@ -19,11 +19,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,13 +40,15 @@ from attnflow.server import app, service  # noqa: E402
 from attnflow.server.app import Server  # noqa: E402
 from attnflow.server.guard import authorities  # noqa: E402
 from attnflow.server.limits import Limits, Refusal  # noqa: E402
-from attnflow.server.queue import JobQueue  # noqa: E402
-from attnflow.server.service import Served, Service, Traces, served  # noqa: E402
+from attnflow.server.queue import Job, JobQueue  # noqa: E402
+from attnflow.server.recent import Recent  # noqa: E402
+from attnflow.server.service import Served, Service, bytes_of, served  # noqa: E402
 from attnflow.server.wire import ExplainRequest, PathsRequest, RowsRequest  # noqa: E402
 from attnflow.view import document  # noqa: E402
 from attnflow.view.explain import explain  # noqa: E402
 from attnflow.view.page import application  # noqa: E402
 from helpers.architectures import IMAGE, VOCABULARY, hf  # noqa: E402
+from helpers.served import answered, ask, plain, port, serving, until  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
 
 transformers.utils.logging.set_verbosity_error()
@@ -55,21 +57,6 @@ TEXT = "the key to the cabinets"
 UNEXPECTED = (
     "something went wrong in the server, and its log says what: this is a fault of attnflow, not of your request"
 )
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-
-    @property
-    def error(self) -> str:
-        assert self.status >= 400 and set(self.json) == {"error"}
-        return str(self.json["error"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -140,48 +127,10 @@ def translator() -> Served:
     return served("translator", af.wrap(build(), wordpiece(), name="translator"))
 
 
-@contextmanager
-def serving(models: list[Served], limits: Limits | None = None, browser: bool = False) -> Iterator[Server]:
-    with closing(commands.listen("127.0.0.1", 0)) as sock:
-        server = Server(models, limits or Limits(), "127.0.0.1", sock.getsockname()[1], commands.progress, browser)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-        thread.start()
-        try:
-            until(lambda: server.started)
-            yield server
-        finally:
-            server.should_exit = True
-            thread.join(20)
-            assert not thread.is_alive()
-
-
 @pytest.fixture(scope="module")
 def server(embedded: Served, vision: Served, translator: Served) -> Iterator[Server]:
     with serving([embedded, vision, translator], Limits(queue=200, body_seconds=0.4)) as found:
         yield found
-
-
-def port(server: Server) -> int:
-    return int(server.address.rsplit(":", 1)[1].rstrip("/"))
-
-
-def ask(server: Server, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-    sent = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    more = {"Content-Type": "application/json"} if sent is not None else {}
-    with closing(http.client.HTTPConnection("127.0.0.1", port(server), timeout=30)) as line:
-        line.request(method, path, sent, more | {name.replace("_", "-"): value for name, value in headers.items()})
-        return answered(line.getresponse())
-
-
-def answered(response: http.client.HTTPResponse) -> Answer:
-    return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-
-
-def until(true: Callable[[], Any], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 class Slow:
@@ -212,11 +161,6 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     found.release.set()
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it: tuples are lists."""
-    return json.loads(json.dumps(value))
-
-
 def png(width: int = 48, height: int = 40) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 255, (height, width, 3)).astype(np.uint8)
     out = io.BytesIO()
@@ -240,9 +184,9 @@ def base64_of(data: bytes) -> str:
 
 def test_the_page_and_the_models(server: Server) -> None:
     known = [
-        {"name": "verb-number", "kind": "text", "tokens": 64, "characters": 20480},
-        {"name": "eye", "kind": "image", "tokens": None, "characters": None},
-        {"name": "translator", "kind": "encoder-decoder", "tokens": 32, "characters": 20480},
+        {"name": "verb-number", "kind": "text", "writes": False, "tokens": 64, "characters": 20480},
+        {"name": "eye", "kind": "image", "writes": False, "tokens": None, "characters": None},
+        {"name": "translator", "kind": "encoder-decoder", "writes": True, "tokens": 32, "characters": 20480},
     ]
     assert ask(server, "GET", "/api/models").json == known
     page = ask(server, "GET", "/")
@@ -341,7 +285,7 @@ def test_the_traces_used_last_are_kept_within_a_number_and_a_size() -> None:
         tensor = SimpleNamespace(numel=lambda: weights.size, element_size=lambda: 4)
         return SimpleNamespace(steps=[SimpleNamespace(weights=tensor)], weights={}, encoder=None)
 
-    traces = Traces(Limits(traces=2, trace_bytes=4000))
+    traces = Recent(2, 4000, bytes_of)
     for key, numbers in (("a", 100), ("b", 100), ("a", 100), ("c", 100)):
         traces.get((key,), lambda numbers=numbers: of(numbers))  # type: ignore[misc]
     assert list(traces.by_key) == [("a",), ("c",)]
@@ -377,7 +321,7 @@ def test_a_hundred_requests_at_once_get_what_they_would_get_one_by_one(server: S
     @cache
     def alone(path: str, body: str) -> bytes:
         work = getattr(fresh, path.removeprefix("/api/"))(kinds[path](**json.loads(body)))
-        return bytes(work(lambda *_: None))
+        return bytes(work(Job()))
 
     expected = [alone(path, json.dumps(body)) for path, body in bodies]
     assert len(set(expected)) > 40
@@ -396,7 +340,7 @@ def test_a_job_from_its_place_in_the_queue_to_its_result(server: Server, slow: S
     at = f"/api/jobs/{first.json['id']}"
     until(lambda: ask(server, "GET", at).json["stage"] == "blank-out")
     assert ask(server, "GET", at).json == {
-        "id": first.json["id"], "state": "running", "position": 0, "stage": "blank-out", "done": 3, "total": 7, "error": None,
+        "id": first.json["id"], "state": "running", "position": 0, "stage": "blank-out", "done": 3, "total": 7, "partials": 0, "error": None,
     }  # fmt: skip
     early = ask(server, "GET", f"{at}/result")
     assert (early.status, early.error) == (409, f"the job is running: ask again when {at} says done")
@@ -473,7 +417,7 @@ def test_finished_jobs_are_forgotten_by_number_size_and_age() -> None:
     jobs = JobQueue(Limits(finished=3, finished_bytes=100, finished_seconds=0.5))
 
     def finished(size: int) -> str:
-        job = jobs.submit(lambda progress: b"x" * size)
+        job = jobs.submit(lambda job: b"x" * size)
         until(lambda: job.state == "done")
         return job.id
 
@@ -491,7 +435,7 @@ def test_finished_jobs_are_forgotten_by_number_size_and_age() -> None:
     jobs.thread.join(5)
     assert not jobs.thread.is_alive()
     with pytest.raises(Refusal, match=r"^the server is stopping: start it again with attnflow serve$"):
-        jobs.submit(lambda progress: b"")
+        jobs.submit(lambda job: b"")
 
 
 def test_a_job_that_nobody_knows(server: Server) -> None:
@@ -846,8 +790,8 @@ def test_paths_that_are_not_there(server: Server) -> None:
 def test_the_api_describes_itself(server: Server) -> None:
     told = ask(server, "GET", "/openapi.json").json
     assert set(told["paths"]) == {
-        "/", "/api", "/api/models", "/api/explain", "/api/rows", "/api/paths", "/api/jobs", "/api/jobs/{id}",
-        "/api/jobs/{id}/result",
+        "/", "/api", "/api/models", "/api/explain", "/api/rows", "/api/paths", "/api/leave-out", "/api/edits", "/api/jobs",
+        "/api/answers", "/api/jobs/{id}", "/api/jobs/{id}/partial", "/api/jobs/{id}/result",
     }  # fmt: skip
     assert "HTTPValidationError" not in told["components"]["schemas"]
     example = told["components"]["schemas"]["PathsRequest"]["examples"][0]
@@ -859,7 +803,7 @@ def test_the_api_describes_itself(server: Server) -> None:
                     assert answer["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
     lines = ask(server, "GET", "/api").body.decode().splitlines()
     assert "DELETE /api/jobs/{id}          Cancel a job: at once if it waits, else at its next step." in lines
-    assert len(lines) == 12
+    assert len(lines) == 16
 
 
 def test_the_browser_is_opened_at_the_address_that_is_told(
@@ -992,7 +936,7 @@ def test_models_are_loaded_under_their_names(capsys: pytest.CaptureFixture[str])
     assert (found.name, found.kind, str(found.model.dtype)) == ("mine", "text", "torch.float64")
     assert capsys.readouterr().err == f"attnflow: loading {folder}\n"
     told = Service([found], Limits()).rows(RowsRequest(model="mine", text=TEXT, unit="words", query=0))
-    assert str(folder) not in told(lambda *_: None).decode()
+    assert str(folder) not in told(Job()).decode()
     assert explain(found.model, TEXT, importance=["gradient"]).document["model"]["model"] == "mine"
     with pytest.raises(InputError, match=r"^there is no folder './nowhere/at/all'"):
         commands.load_models(["./nowhere/at/all"], device="cpu", dtype="auto")

@@ -15,9 +15,12 @@ from attnflow.server.queue import JobQueue, Work
 from attnflow.server.service import Service
 from attnflow.server.wire import (
     Accepted,
+    AnswerRequest,
+    EditRequest,
     ExplainRequest,
     JobState,
     Known,
+    LeaveOutRequest,
     PathsRequest,
     RowsRequest,
     answer,
@@ -95,6 +98,26 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
         return await wait(request, service.paths(body))
 
     @app.post(
+        "/api/leave-out",
+        summary="By how much log p of an answer falls without a part of its prompt.",
+        responses=result_of("fall and logProbability.", 404, 408, 413, 415, 422, 500, 503),
+    )
+    async def leave_out(body: LeaveOutRequest, request: Request) -> Response:
+        return await wait(request, service.leave_out(body))
+
+    @app.post(
+        "/api/edits",
+        summary="What becomes of the answer to a text without one of its words, or with another.",
+        responses=result_of("The text, and the answer before and after.", 404, 408, 413, 415, 422, 500, 503),
+    )
+    async def edited(body: EditRequest, request: Request) -> Response:
+        return await wait(request, service.edit(body))
+
+    def accepted(work: Work) -> Response:
+        job = jobs.describe(jobs.submit(work))
+        return answer({name: job[name] for name in ("id", "state", "position")}, 202)
+
+    @app.post(
         "/api/jobs",
         summary="Explain a text or an image in the background.",
         status_code=202,
@@ -102,12 +125,34 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
         responses=problems(404, 408, 413, 415, 422, 503),
     )
     async def submit(body: ExplainRequest) -> Response:
-        job = jobs.describe(jobs.submit(service.explain(body)))
-        return answer({name: job[name] for name in ("id", "state", "position")}, 202)
+        return accepted(service.explain(body))
+
+    @app.post(
+        "/api/answers",
+        summary="Answer a prompt in the background; its partials are the answer so far.",
+        status_code=202,
+        response_model=Accepted,
+        responses=problems(404, 408, 413, 415, 422, 503),
+    )
+    async def write(body: AnswerRequest) -> Response:
+        return accepted(service.answer(body))
 
     @app.get("/api/jobs/{id}", summary="How far a job has come.", response_model=JobState, responses=problems(404, 422))
     async def state(id: str) -> Response:
         return answer(jobs.describe(jobs.find(id)))
+
+    @app.get(
+        "/api/jobs/{id}/partial",
+        summary="What is known of a job that runs.",
+        responses=result_of("What the page shows so far.", 404, 409, 422),
+    )
+    async def partial(id: str) -> Response:
+        job = jobs.find(id)
+        if not (known := job.partial):
+            return refused(
+                Refusal(409, f"the job is {job.state}, and nothing is known yet, or all: /api/jobs/{job.id} says which")
+            )
+        return answer(known)
 
     @app.get(
         "/api/jobs/{id}/result",

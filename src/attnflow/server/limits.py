@@ -17,6 +17,7 @@ class Limits:
     tokens: of one text. queue: requests that wait. image_bytes, pixels: of one image. header_seconds, body_seconds:
     until all headers, and then the body, have come.
     finished, finished_seconds, finished_bytes: of finished jobs. traces, trace_bytes: of traces kept for more questions.
+    answers: that are kept for more questions, with the caches of their prompts.
     """
 
     tokens: int = 512
@@ -30,6 +31,7 @@ class Limits:
     finished_bytes: int = 256 << 20
     traces: int = 16
     trace_bytes: int = 512 << 20
+    answers: int = 4
 
     @property
     def characters(self) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 
 from attnflow.errors import InputError
 from attnflow.server.limits import UNEXPECTED, Limits, Refusal
-from attnflow.view import document
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +23,12 @@ class Cancelled(BaseException):
     """Leaves a computation from its progress call. Not an Exception: nothing below may take it for a failure of its own."""
 
 
-Work = Callable[[document.Progress], bytes]
-
-
 @dataclass(eq=False)
 class Job:
-    """One computation: its state, its progress and its result."""
+    """One computation: its state, its progress, what is known before it has ended, and its result.
+
+    partials: how many times it has said what is known; partial: the last of these, as long as it runs.
+    """
 
     on_end: Callable[[], None] | None = None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
@@ -37,6 +36,8 @@ class Job:
     stage: str = ""
     done: int = 0
     total: int = 0
+    partials: int = 0
+    partial: bytes = b""
     result: bytes = b""
     problem: Refusal | None = None
     ended: float | None = None
@@ -46,6 +47,16 @@ class Job:
         if self.cancelled.is_set():
             raise Cancelled
         self.stage, self.done, self.total = stage, done, total
+
+    def publish(self, partial: bytes) -> None:
+        """Says what is known before all is."""
+        if self.cancelled.is_set():
+            raise Cancelled
+        self.partial, self.partials = partial, self.partials + 1
+
+
+Work = Callable[[Job], bytes]
+"""What the computing thread does for a job, which it tells how far it is: the result."""
 
 
 class JobQueue:
@@ -100,7 +111,7 @@ class JobQueue:
             problem = None if job.problem is None else str(job.problem)
             return {
                 "id": job.id, "state": job.state, "position": place, "stage": job.stage, "done": job.done,
-                "total": job.total, "error": problem,
+                "total": job.total, "partials": job.partials, "error": problem,
             }  # fmt: skip
 
     def cancel(self, job: Job) -> None:
@@ -133,7 +144,7 @@ class JobQueue:
                 job.state = "running"
             state, problem, result = "done", None, b""
             try:
-                result = work(job.progress)
+                result = work(job)
             except Cancelled:
                 state = "cancelled"
             except Refusal as e:
@@ -154,6 +165,7 @@ class JobQueue:
         if job.ended is not None:
             return
         job.state, job.problem, job.result, job.ended = state, problem, result, time.monotonic()
+        job.partial = b""
         if job.on_end is not None:
             job.on_end()
         self._forget()

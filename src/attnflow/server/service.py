@@ -6,17 +6,28 @@ import base64
 import binascii
 import hashlib
 import io
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnflow.answer import Answer
 from attnflow.capture import inputs
 from attnflow.errors import InputError
 from attnflow.model import Model
+from attnflow.server import edits, writing
 from attnflow.server.limits import Limits, Refusal
-from attnflow.server.queue import Work
-from attnflow.server.wire import ExplainRequest, Input, PathsRequest, RowsRequest, encoded
+from attnflow.server.queue import Job, Work
+from attnflow.server.recent import Recent
+from attnflow.server.wire import (
+    AnswerRequest,
+    EditRequest,
+    ExplainRequest,
+    Input,
+    LeaveOutRequest,
+    PathsRequest,
+    RowsRequest,
+    encoded,
+)
 from attnflow.trace import Trace
 from attnflow.view import document
 from attnflow.view.explain import explain, traced
@@ -27,11 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model under the name that requests call it by."""
+    """A model under the name that requests call it by. writes: whether it answers prompts."""
 
     name: str
     model: Model
     kind: str
+    writes: bool = False
 
 
 def served(name: str, model: Model) -> Served:
@@ -48,38 +60,19 @@ def served(name: str, model: Model) -> Served:
         return Served(name, model, "image")
     if getattr(model.config, "is_encoder_decoder", False):
         model.trace("a", target="a")
-        return Served(name, model, "encoder-decoder")
+        return Served(name, model, "encoder-decoder", writing.can_answer(model))
     model.trace("a")
-    return Served(name, model, "text")
+    return Served(name, model, "text", writing.can_answer(model))
 
 
-Key = tuple[Any, ...]
-Compute = Callable[[Model, Any, Trace, document.Progress], Mapping[str, Any]]
+Compute = Callable[[Model, Any, Trace, Job], Mapping[str, Any]]
 """From a model, its input and its trace to an answer."""
 
 
-class Traces:
-    """The traces used last, within a number and a size: questions about the same input need no other forward pass.
-
-    The computing thread alone uses it.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.by_key: OrderedDict[Key, Trace] = OrderedDict()
-
-    def get(self, key: Key, make: Callable[[], Trace]) -> Trace:
-        traces = self.by_key
-        trace = traces[key] if key in traces else traces.setdefault(key, make())
-        traces.move_to_end(key)
-        while traces and (len(traces) > self.limits.traces or _bytes(traces.values()) > self.limits.trace_bytes):
-            traces.popitem(last=False)
-        return trace
-
-
-def _bytes(traces: Iterable[Trace]) -> int:
-    whole = [part for trace in traces for part in (trace, trace.encoder) if part is not None]
-    tensors = [x for trace in whole for x in (*(step.weights for step in trace.steps), *trace.weights.values())]
+def bytes_of(trace: Trace) -> int:
+    """What a trace takes, nearly all of it weights."""
+    both = [part for part in (trace, trace.encoder) if part is not None]
+    tensors = [x for part in both for x in (*(step.weights for step in part.steps), *part.weights.values())]
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
@@ -89,13 +82,15 @@ class Service:
     def __init__(self, models: Sequence[Served], limits: Limits) -> None:
         self.models = {each.name: each for each in models}
         self.limits = limits
-        self.traces = Traces(limits)
+        self.traces = Recent(limits.traces, limits.trace_bytes, bytes_of)
+        self.answers: Recent[Answer] = Recent(limits.answers)
 
     def known(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": each.name,
                 "kind": each.kind,
+                "writes": each.writes,
                 "tokens": None if each.kind == "image" else self.tokens(each),
                 "characters": None if each.kind == "image" else self.limits.characters,
             }
@@ -107,27 +102,51 @@ class Service:
         return self.limits.tokens if own is None else min(own, self.limits.tokens)
 
     def explain(self, request: ExplainRequest) -> Work:
-        def compute(model: Model, source: Any, trace: Trace, progress: document.Progress) -> Mapping[str, Any]:
+        def compute(model: Model, source: Any, trace: Trace, job: Job) -> Mapping[str, Any]:
             return explain(
                 model, source, target=request.target, query=request.query, importance=request.importance,
-                truncate=request.truncate, progress=progress, trace=trace,
+                truncate=request.truncate, progress=job.progress, trace=trace,
             ).document  # fmt: skip
 
         return self._work(request, compute)
 
     def rows(self, request: RowsRequest) -> Work:
-        def compute(_: Model, source: Any, trace: Trace, progress: document.Progress) -> Mapping[str, Any]:
-            progress("rows", 0, 1)
+        def compute(_: Model, source: Any, trace: Trace, job: Job) -> Mapping[str, Any]:
+            job.progress("rows", 0, 1)
             return document.rows(trace, request.unit, request.query)
 
         return self._work(request, compute)
 
     def paths(self, request: PathsRequest) -> Work:
-        def compute(_: Model, source: Any, trace: Trace, progress: document.Progress) -> Mapping[str, Any]:
-            progress("paths", 0, 1)
+        def compute(_: Model, source: Any, trace: Trace, job: Job) -> Mapping[str, Any]:
+            job.progress("paths", 0, 1)
             return document.paths(trace, request.unit, request.query, request.layer, request.token)
 
         return self._work(request, compute)
+
+    def answer(self, request: AnswerRequest) -> Work:
+        of = self._writer(request)
+        return lambda job: encoded(writing.page_of(self._answered(of, request, job)))
+
+    def leave_out(self, request: LeaveOutRequest) -> Work:
+        of = self._writer(request)
+        return lambda job: encoded(writing.without(self._answered(of, request, job), request))
+
+    def edit(self, request: EditRequest) -> Work:
+        of = self._checked(request)
+        if of.kind != "text" or request.pair is not None:
+            raise Refusal(422, f"the model {of.name!r} takes no edit: one text of a model that reads one can be edited")
+        self._check_characters((request.text, request.replacement))
+
+        def work(job: Job) -> bytes:
+            job.progress("model", 0, 1)
+            text = self._input(of, request)
+            return encoded(edits.edit(of.model, text, request.word, request.replacement, request.truncate))
+
+        return work
+
+    def _answered(self, of: Served, request: AnswerRequest, job: Job) -> Answer:
+        return writing.answered(of.model, request, self.limits.tokens, self.answers, job)
 
     def _work(self, request: Input, compute: Compute) -> Work:
         """Traces the input, or takes its trace where it is kept, and computes an answer from it."""
@@ -135,20 +154,17 @@ class Service:
         image = None if request.image is None else hashlib.sha256(request.image.encode()).digest()
         key = (of.name, request.text, request.pair, request.target, request.truncate, image)
 
-        def work(progress: document.Progress) -> bytes:
-            progress("model", 0, 1)
+        def work(job: Job) -> bytes:
+            job.progress("model", 0, 1)
             source = self._input(of, request)
             trace = self.traces.get(key, lambda: traced(of.model, source, request.target, request.truncate))
-            return encoded(compute(of.model, source, trace, progress))
+            return encoded(compute(of.model, source, trace, job))
 
         return work
 
     def _checked(self, request: Input) -> Served:
         """Refuses what can be refused before it waits in the queue."""
-        if request.model not in self.models:
-            names = ", ".join(map(repr, self.models))
-            raise Refusal(404, f"there is no model {request.model!r:.80} here: expected one of {names}")
-        of = self.models[request.model]
+        of = self._named(request.model)
         if of.kind == "image":
             if request.image is None or any(part is not None for part in (request.text, request.pair, request.target)):
                 raise Refusal(
@@ -157,12 +173,32 @@ class Service:
             return of
         if request.text is None or request.image is not None:
             raise Refusal(422, f"the model {of.name!r} reads text: give text, and no image")
-        count = sum(len(part) for part in (request.text, request.pair, request.target) if part is not None)
+        self._check_characters((request.text, request.pair, request.target))
+        return of
+
+    def _writer(self, request: AnswerRequest) -> Served:
+        """The same for answers."""
+        of = self._named(request.model)
+        if not of.writes:
+            raise Refusal(
+                422,
+                f"the model {of.name!r} answers no prompts: /api/explain explains what it reads, /api/models says which do",
+            )
+        self._check_characters((request.text, request.answer))
+        return of
+
+    def _named(self, name: str) -> Served:
+        if name not in self.models:
+            names = ", ".join(map(repr, self.models))
+            raise Refusal(404, f"there is no model {name!r:.80} here: expected one of {names}")
+        return self.models[name]
+
+    def _check_characters(self, texts: Sequence[str | None]) -> None:
+        count = sum(len(text) for text in texts if text is not None)
         if count > self.limits.characters:
             raise Refusal(
                 413, f"the text has {count:,} characters and this server takes {self.limits.characters:,}: shorten it"
             )
-        return of
 
     def _input(self, of: Served, request: Input) -> Any:
         """The model's input, once its size is checked."""

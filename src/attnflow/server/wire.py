@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from attnflow.answering import TOKENS
 from attnflow.server.limits import Refusal
 
 Position = Annotated[int, Field(strict=True, ge=0)]
@@ -80,6 +81,46 @@ class PathsRequest(RowsRequest):
     token: Position = Field(description="The position of the input token.")
 
 
+class EditRequest(Input):
+    """A text in which one word is to be another, or none."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "verb-number", "text": "the key to the cabinets", "word": 4}]}
+    )
+
+    word: Position = Field(description="The word's number in the text, from 0.")
+    replacement: str | None = Field(None, description="What stands in its place; without it, the word is left out.")
+
+
+class AnswerRequest(BaseModel):
+    """A prompt that a language model answers."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"model": "smol", "text": "Who has the key?", "tokens": 20}]}
+    )
+
+    model: str = Field(description="The name of one of /api/models that writes.")
+    text: str = Field(description="The prompt. It goes through the model's chat template, where it has one.")
+    answer: str | None = Field(None, description="The answer to explain; without it, the model writes one.")
+    tokens: Annotated[int, Field(strict=True, ge=1)] = Field(
+        TOKENS, description="How many tokens the model writes at most."
+    )
+
+
+class LeaveOutRequest(AnswerRequest):
+    """A part of an answer, and a unit of its prompt that is to be left out."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": "smol", "text": "Who has the key?", "span": [0, 2], "unit": "word", "number": 1}]
+        }
+    )
+
+    span: tuple[Position, Position] = Field(description="The first and the last token of a part of the answer.")
+    unit: Literal["token", "word", "sentence", "paragraph", "message", "document"]
+    number: Position = Field(description="The unit's number in the prompt, from 0.")
+
+
 class Problem(BaseModel):
     """What every error looks like."""
 
@@ -91,6 +132,7 @@ class Known(BaseModel):
 
     name: str = Field(description="What requests call it.", examples=["verb-number"])
     kind: Literal["text", "image", "encoder-decoder"]
+    writes: bool = Field(description="Whether it is a language model that answers a prompt: /api/answers.")
     tokens: int | None = Field(description="How many tokens a text may have here; null for images.", examples=[128])
     characters: int | None = Field(description="How many characters it may have; null for images.", examples=[20480])
 
@@ -109,6 +151,7 @@ class JobState(Accepted):
     stage: str = Field(description="What is being computed.")
     done: int = Field(description="How much of that is done …")
     total: int = Field(description="… and how much there is.")
+    partials: int = Field(description="How many times /api/jobs/{id}/partial has changed: what is known so far.")
     error: str | None = Field(description="Why there is no result.")
 
 

@@ -1,0 +1,88 @@
+"""A word of a text taken out or replaced: what answer edges say that the answer loses, and what it really does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attnflow.errors import InputError
+from attnflow.importance.question import Question, logits_at, outputs, question_of, score
+from attnflow.model import Model
+from attnflow.source_methods import INPUTS, trace_method
+from attnflow.trace import Trace
+
+OPENING, CLOSING = "([{«“‘", ".,;:!?)]}»”’"
+"""Marks that stand before a word, and behind it, without a space."""
+
+
+def edit(model: Model, text: str, word: int, replacement: str | None, truncate: bool) -> dict[str, Any]:
+    """The text with the word replaced, or without it, and the answer to the text as it was before and after.
+
+    Log-odds are those of the answer to the first text, in both. ``predicted`` is their change by answer edges: less what
+    the word gave to them. It knows nothing of what takes the word's place; None where the model has no answer edges.
+    """
+    before, log_odds = _asked(model, text, None, truncate)
+    start, stop = word_range(text, before.encoded.word_texts, word)
+    edited = text[:start] + replacement + text[stop:] if replacement else without(text, start, stop)
+    after, changed = _asked(model, edited, before.chosen, truncate)
+    own, _ = _asked(model, edited, None, truncate)
+    return {
+        "word": text[start:stop],
+        "text": edited,
+        "kind": before.kind,
+        "answer": before.name,
+        "before": {"probability": before.chance, "logOdds": log_odds},
+        "after": {"probability": after.chance, "logOdds": changed},
+        "own": {"answer": own.name, "probability": own.chance},
+        "predicted": _predicted(model, text, word, truncate),
+        "true": changed - log_odds,
+    }
+
+
+def word_range(text: str, words: Sequence[str], word: int) -> tuple[int, int]:
+    """The characters of a word. words: those of the text in their order, which stand in it as they are."""
+    if word >= len(words):
+        raise InputError(f"word {word}: the text has {len(words)} words, expected a number from 0 to {len(words) - 1}")
+    stop = 0
+    for number, each in enumerate(words[: word + 1]):
+        start = text.find(each, stop)
+        if start < 0:
+            raise InputError(
+                f"word {number}, {each!r:.40}, does not stand in the text as the tokenizer writes it: edit the text itself"
+            )
+        stop = start + len(each)
+    return start, stop
+
+
+def without(text: str, start: int, stop: int) -> str:
+    """The text without these characters, and without the space that would be left over.
+
+    >>> without("not bad, really", 4, 7), without("not bad, really", 0, 3)
+    ('not, really', 'bad, really')
+    """
+    head, tail = text[:start], text[stop:]
+    if tail[:1].isspace() and (not head or head[-1].isspace() or head[-1] in OPENING):
+        return head + tail[1:]
+    if head[-1:].isspace() and (not tail or tail[0] in CLOSING):
+        return head[:-1] + tail
+    return head + tail
+
+
+def _asked(model: Model, text: str, label: int | None, truncate: bool) -> tuple[Question, float]:
+    """What the model answers, or how sure it is of a given answer; and its log-odds, of a score the score itself."""
+    encoded = model.encode(text, truncate=truncate)
+    _, logits = next(outputs(model, [encoded.tensors]))
+    question = question_of(model, encoded, logits[0], label)
+    row = logits_at(logits[0], question.place)[None]
+    return question, float(score(model, question.kind, row, question.chosen, question.against, "log-odds")[0])
+
+
+def _predicted(model: Model, text: str, word: int, truncate: bool) -> float | None:
+    """What the log-odds of the answer would be less, had the word's tokens given nothing."""
+    try:
+        trace: Trace = model.trace(text, edges="answer", truncate=truncate)
+        kind = trace.provenance["answer"]["kind"]
+        parts = trace.answer_inputs(signed=True) if trace_method(kind) == INPUTS else trace.answer_rows(signed=True)
+    except InputError:
+        return None
+    return -float(sum(part for part, of in zip(parts.row(), trace.word_ids, strict=True) if of == word))
