@@ -62,13 +62,12 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
     return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
 
 
-def plain_numbers(values: FloatArray) -> Any:
-    """Nested lists, as JSON has them: None for NaN."""
-    if not np.isnan(values).any():
-        return values.tolist()
+def plain_numbers(values: FloatArray) -> list[list[list[float | None]]]:
+    """Values [layer, query, input] as lists, as JSON has them: None for NaN."""
     objects: NDArray[np.object_] = values.astype(object)
     objects[np.isnan(values)] = None
-    return objects.tolist()
+    lists: list[list[list[float | None]]] = objects.tolist()
+    return lists
 
 
 def _write_json(result: TokenAttention, path: Path) -> None:
