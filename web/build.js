@@ -10,7 +10,14 @@ const output = here("../src/attnflow/view/web"),
   check = process.argv.includes("--check");
 
 /** Each page by the module that starts it. */
-const PAGES = { page: "saved", app: "app", grid: "grid", corpus: "corpus", answer: "answer-saved" };
+const PAGES = {
+  page: "saved",
+  app: "app",
+  grid: "grid",
+  corpus: "corpus",
+  answer: "answer-saved",
+  pair: "pair",
+};
 
 const scripts = Object.entries(PAGES).map(([page, module]) => ({ out: `${page}.min`, in: here(`src/${module}.js`) }));
 const styles = Object.keys(PAGES).map((page) => ({ out: `${page}.min`, in: here(`src/${page}.css`) }));

@@ -1,10 +1,10 @@
 import { PALETTES, shade, inkOn } from "./colour.js";
 import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken, correlation } from "./draw.js";
 
-/** @import { Cells, Data, MethodRow, Page, Palette } from "./types" */
+/** @import { Cells, Exported, MethodRow, Palette, View } from "./types" */
 
 /** @param {string} name @param {Blob | string} content @param {string} [type] */
-function download(name, content, type) {
+export function download(name, content, type) {
   const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   const link = el("a", { href: url, download: name });
   document.body.append(link);
@@ -51,16 +51,35 @@ function csv(rows) {
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
-/** The menu of a panel. `make` gives its figure in a palette, `rows` its numbers.
+/** What saves a figure and its numbers, by the kind of file. `make` gives the figure in a palette, `rows` the numbers.
  *
- * @param {Page} page
+ * @param {Exported} page
  * @param {string} name
  * @param {(colours: Palette) => SVGElement | null} make null where there is nothing to draw
  * @param {() => Cells[]} rows
+ * @returns {Record<string, () => void | Promise<void>>}
  */
-export function exportMenu({ data, announce }, name, make, rows) {
-  /** @param {string} kind @param {() => void | Promise<void>} work */
-  const save = (kind, work) =>
+export function exportsOf(page, name, make, rows) {
+  const paper = () => {
+    const drawing = make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not held");
+    return page.view ? withView(drawing, page, page.view()) : drawing;
+  };
+  return {
+    SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
+    PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
+    CSV: () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv"),
+    JSON: () => download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), page), null, 1), "application/json"),
+  };
+}
+
+/** Buttons of a menu that say whether it worked.
+ *
+ * @param {Record<string, () => void | Promise<void>>} works by the kind of file
+ * @param {string} name
+ * @param {(text: string) => void} announce
+ */
+export function savingButtons(works, name, announce) {
+  return Object.entries(works).map(([kind, work]) =>
     button(
       kind,
       async (event) => {
@@ -75,31 +94,69 @@ export function exportMenu({ data, announce }, name, make, rows) {
         }
       },
       { "data-kind": kind.toLowerCase() },
-    );
-  const paper = () => make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not held");
-  return el(
-    "details",
-    { class: "export", "data-name": name },
-    el("summary", { "aria-label": `export ${name}` }, "export"),
-    el(
-      "div",
-      {},
-      save("SVG", () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml")),
-      save("PNG", async () => download(`attnflow-${name}.png`, await png(paper()))),
-      save("CSV", () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv")),
-      save("JSON", () =>
-        download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), data), null, 1), "application/json"),
-      ),
     ),
   );
 }
 
-/** @param {Cells[]} table @param {Data} data */
-function asObjects([head, ...rows], data) {
+/** The menu of a panel.
+ *
+ * @param {Exported} page
+ * @param {string} name
+ * @param {(colours: Palette) => SVGElement | null} make
+ * @param {() => Cells[]} rows
+ */
+export function exportMenu(page, name, make, rows) {
+  const summary = el("summary", { "aria-label": `export ${name}` }, "export");
+  const buttons = savingButtons(exportsOf(page, name, make, rows), name, page.announce);
+  return el("details", { class: "export", "data-name": name }, summary, el("div", {}, buttons));
+}
+
+/** A figure with the view that it is of: as data, and what a reader has pinned as a line below.
+ *
+ * @param {SVGElement} drawing
+ * @param {Exported} page
+ * @param {View} view
+ */
+function withView(drawing, { data }, view) {
+  const lines = pinnedLines(view),
+    [, , width, height] = (drawing.getAttribute("viewBox") ?? "0 0 200 40").split(" ").map(Number);
+  const wide = Math.ceil(Math.max(width, ...lines.map((line) => textWidth(line, 10.5) + 4))),
+    high = height + 16 * lines.length;
+  if (lines.length) {
+    for (const node of [drawing, drawing.querySelector("rect")]) {
+      node?.setAttribute("width", String(wide));
+      node?.setAttribute("height", String(high));
+    }
+    drawing.setAttribute("viewBox", `0 0 ${wide} ${high}`);
+    lines.forEach((line, i) =>
+      drawing.append(label(2, height + 16 * i + 6, line, { "font-size": 10.5, fill: PALETTES.light.faint })),
+    );
+  }
+  drawing.prepend(svg("metadata", {}, JSON.stringify({ text: data.text, model: data.model, view })));
+  return drawing;
+}
+
+/** What is pinned, in words: tokens with their names, and groups.
+ *
+ * @param {View} view
+ */
+export function pinnedLines({ pins = [], groups = [] }) {
+  const named = pins.map(({ token, name }) => (name ? `${name} (${plainToken(token)})` : plainToken(token)));
+  const members = (/** @type {number[]} */ positions) =>
+    pins.flatMap((pin, i) => (positions.includes(pin.position) ? named[i] : [])).join(", ");
+  return [
+    ...(pins.length ? [`pinned: ${named.join(", ")}`] : []),
+    ...groups.map(({ name, positions }) => `${name}: ${members(positions)}`),
+  ];
+}
+
+/** @param {Cells[]} table @param {Exported} page */
+function asObjects([head, ...rows], { data, view }) {
   return {
     text: data.text,
     model: data.model,
     prediction: data.prediction,
+    ...(view && { view: view() }),
     rows: rows.map((row) =>
       Object.fromEntries(head.map((name, i) => [String(name), Number.isNaN(row[i]) ? null : (row[i] ?? null)])),
     ),

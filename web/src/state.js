@@ -10,20 +10,23 @@
  * @param {{ [name: string]: { includes(text: string): boolean } }} allowed
  * @param {string} prefix of the names in the address
  * @param {AbortSignal} signal ends it
+ * @param {string} [opening] the view that a file was saved with, as `text` gives it
  * @returns {State<Values>}
  */
-export function makeState(defaults, allowed, prefix, signal) {
+export function makeState(defaults, allowed, prefix, signal, opening = "") {
   /** @type {((changed: Set<string>) => void)[]} */
   const listeners = [];
-  let current = { ...defaults, ...fromFragment(location.hash) },
+  const first = { ...defaults, ...parsed(opening, "") };
+  const fromFragment = (/** @type {string} */ hash) => parsed(hash.slice(1), prefix);
+  let current = { ...first, ...fromFragment(location.hash) },
     waiting = false;
 
-  /** @param {string} hash @returns {Partial<Values>} */
-  function fromFragment(hash) {
+  /** @param {string} view @param {string} before its names @returns {Partial<Values>} */
+  function parsed(view, before) {
     /** @type {Record<string, string | number>} */
     const values = {};
-    for (const [key, text] of new URLSearchParams(hash.slice(1))) {
-      const name = key.startsWith(prefix) ? key.slice(prefix.length) : "";
+    for (const [key, text] of new URLSearchParams(view)) {
+      const name = key.startsWith(before) ? key.slice(before.length) : "";
       if (!Object.hasOwn(defaults, name)) continue;
       const number = Number(text);
       if (typeof defaults[name] === "number") {
@@ -33,15 +36,19 @@ export function makeState(defaults, allowed, prefix, signal) {
     return /** @type {Partial<Values>} */ (values);
   }
 
-  function write() {
-    if (signal.aborted) return;
+  function fragment() {
     const parameters = new URLSearchParams(location.hash.slice(1));
     for (const name of Object.keys(defaults)) {
-      if (current[name] === defaults[name]) parameters.delete(prefix + name);
+      if (current[name] === first[name]) parameters.delete(prefix + name);
       else parameters.set(prefix + name, String(current[name]));
     }
+    return `#${parameters}`;
+  }
+
+  function write() {
+    if (signal.aborted) return;
     try {
-      history.replaceState(null, "", `#${parameters}`);
+      history.replaceState(null, "", fragment());
     } catch {
       // a frame without an origin has no address to share
     }
@@ -64,13 +71,16 @@ export function makeState(defaults, allowed, prefix, signal) {
   }
 
   // the event's own address: by now the selection before may have been written over it
-  addEventListener("hashchange", (event) => set({ ...defaults, ...fromFragment(new URL(event.newURL).hash) }), {
+  addEventListener("hashchange", (event) => set({ ...first, ...fromFragment(new URL(event.newURL).hash) }), {
     signal,
   });
   return {
     get: () => current,
     set,
     listen: (listener) => listeners.push(listener),
+    fragment,
+    text: () => String(new URLSearchParams(Object.entries(current).map(([name, value]) => [name, String(value)]))),
+    load: (view) => set({ ...first, ...parsed(view, "") }),
   };
 }
 

@@ -21,6 +21,11 @@ export interface State<Values> {
   get(): Values;
   set(changes: Partial<Values>): void;
   listen(listener: (changed: Set<string>) => void): void;
+  /** The address of the selection after the "#", with what else stands there. */
+  fragment(): string;
+  /** The whole selection as text, to be kept in a file, and the selection of such a text. */
+  text(): string;
+  load(view: string): void;
 }
 
 // The document of one text, as view/document.py writes it.
@@ -111,6 +116,8 @@ export interface TextDocument {
   reliability: string[];
   leftOut: string[];
   state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean; field?: string };
+  /** The view that a page was saved with, from the page itself. */
+  view?: string;
 }
 
 // The page of one text.
@@ -195,6 +202,25 @@ export interface ServedRows {
   query: number;
   methods: Record<string, Table<Packed> | null>;
 }
+/** A token that a reader has pinned, with a name and a group where it has them. */
+export interface Pin {
+  position: number;
+  name: string;
+  group: string;
+}
+/** The view as files keep it: see share.js. */
+export interface View {
+  fragment: string;
+  selection?: Record<string, string | number>;
+  pins?: (Pin & { token: string })[];
+  groups?: { name: string; positions: number[] }[];
+}
+/** What exports are of. */
+export interface Exported {
+  data: { text: unknown; model: unknown; prediction: unknown };
+  announce(text: string): void;
+  view?(): View;
+}
 export interface Page {
   data: Data;
   state: State<Selection>;
@@ -216,6 +242,7 @@ export interface Page {
   soon(name: string, work: () => void): void;
   whyNot(name: string): Child[];
   whyNoHeads(): string;
+  view?(): View;
 }
 export interface Panel {
   node: HTMLElement;
@@ -430,4 +457,34 @@ export interface ShownAnswer {
   readonly state: State<Choices>;
   update(doc: AnswerDocument): Promise<void>;
   close(): void;
+}
+
+// Two texts, models or methods beside each other.
+
+/** Positions of a word in the first and the second text; -1 where it is not there. */
+export type Pair = [number, number];
+export interface PairSide {
+  tokens: string[];
+  special: boolean[];
+  values: number[];
+  /** Tokens that take no part in the shading. */
+  apart: boolean[];
+}
+export interface PairColumn {
+  i: number;
+  j: number;
+  words: string[];
+  a: number | null;
+  b: number | null;
+  difference: number;
+  apart: boolean;
+  kind: "same" | "replaced" | "gone" | "new";
+}
+/** As view/pair.py writes it. */
+export interface PairDocument {
+  format: string;
+  version: number;
+  pages: [TextDocument, TextDocument];
+  alignments: Record<string, Pair[]>;
+  view?: string;
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnflow.result import TokenAttention
     from attnflow.selection import Query
     from attnflow.trace import Trace
+    from attnflow.view.pair import Pair
 
 WEB = Path(__file__).parent / "web"
 """A script and a style for each kind of page, which `make web` bundles of the sources in web/ beside src/."""
@@ -46,15 +47,20 @@ class Page:
 
     def html(self) -> str:
         """The file's content."""
-        text = " ".join(self.document["text"].split()).encode("utf-8", "replace").decode()
-        return file_of(f"{text[:60]} · attnflow", self.document)
+        return file_of(f"{title_of(self.document['text'], 60)} · attnflow", self.document)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .html file, whole or not at all."""
-        path = Path(path)
-        if path.suffix.lower() not in (".html", ".htm"):
-            raise InputError(f"{str(path)!r} has the extension {path.suffix!r}: expected .html, for a page")
-        write_whole(path, lambda beside: beside.write_text(self.html(), encoding="utf-8"))
+        write_file(path, self.html())
+
+    def beside(self, other: Page) -> Pair:
+        """This page and another on one, aligned word by word, with what differs shaded: two texts, or a text by two models.
+
+        model.explain("It was not good.").beside(model.explain("It was good.")).save("pair.html")
+        """
+        from attnflow.view.pair import Pair
+
+        return Pair(self, other)
 
     def notebook_html(self) -> str:
         """The page in a frame, for a notebook's cell."""
@@ -143,6 +149,19 @@ def of_weights(
 def application(models: Sequence[Mapping[str, Any]]) -> str:
     """The page of the app: a form for texts and models, whose answers come from the server that sent it."""
     return file_of("attnflow", {"format": "attnflow-app", "models": list(models)}, "app", connect="'self'")
+
+
+def title_of(text: str, most: int) -> str:
+    """The beginning of a text in one line, as UTF-8 can hold it."""
+    return " ".join(text.split()).encode("utf-8", "replace").decode()[:most]
+
+
+def write_file(path: str | os.PathLike[str], content: str) -> None:
+    """Write a .html file, whole or not at all."""
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{str(path)!r} has the extension {path.suffix!r}: expected .html, for a page")
+    write_whole(path, lambda beside: beside.write_text(content, encoding="utf-8"))
 
 
 def framed(file: str) -> str:

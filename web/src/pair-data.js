@@ -1,0 +1,198 @@
+import { isAnswerEdges } from "./data.js";
+import { plainToken } from "./draw.js";
+
+/** @import { Data, Pair, PairColumn, PairSide } from "./types" */
+
+// As attnflow.texts.alignment has them; a test compares.
+const GAP = 2,
+  OTHER = 3,
+  ALIKE = 1,
+  APART = 2 * GAP + 1,
+  CELLS = 2e6;
+
+/** Two texts word by word, at the least cost: pairs of positions in order, -1 where the other text has no such word.
+ *
+ * @param {string[]} first
+ * @param {string[]} second
+ * @param {boolean[]} specialFirst
+ * @param {boolean[]} specialSecond
+ * @returns {Pair[]}
+ */
+export function align(first, second, specialFirst, specialSecond) {
+  const key = (/** @type {string} */ word) => (word.replace(/^[Ġ▁#]+/u, "") || word).toLowerCase();
+  const a = first.map((word, i) => ({ special: Boolean(specialFirst[i]), text: key(word) })),
+    b = second.map((word, i) => ({ special: Boolean(specialSecond[i]), text: key(word) }));
+  /** @param {number} i @param {number} j */
+  const cost = (i, j) => {
+    if (a[i].special !== b[j].special) return APART;
+    if (a[i].text === b[j].text) return 0;
+    return a[i].special || areForms(a[i].text, b[j].text) ? ALIKE : OTHER;
+  };
+  const least = Math.min(a.length, b.length);
+  let start = 0,
+    end = 0;
+  while (start < least && !cost(start, start)) start++;
+  while (end < least - start && !cost(a.length - 1 - end, b.length - 1 - end)) end++;
+  const rows = a.length - start - end,
+    columns = b.length - start - end;
+  /** @type {Pair[]} */
+  let middle;
+  if (rows * columns > CELLS)
+    middle = [
+      ...a.slice(start, start + rows).map((_, i) => /** @type {Pair} */ ([start + i, -1])),
+      ...b.slice(start, start + columns).map((_, j) => /** @type {Pair} */ ([-1, start + j])),
+    ];
+  else {
+    const table = [Int32Array.from({ length: columns + 1 }, (_, j) => GAP * j)];
+    for (let i = 1; i <= rows; i++) {
+      const above = table[i - 1],
+        row = new Int32Array(columns + 1);
+      row[0] = GAP * i;
+      for (let j = 1; j <= columns; j++)
+        row[j] = Math.min(above[j - 1] + cost(start + i - 1, start + j - 1), above[j] + GAP, row[j - 1] + GAP);
+      table.push(row);
+    }
+    middle = [];
+    let i = rows,
+      j = columns;
+    while (i || j) {
+      if (i && j && table[i][j] === table[i - 1][j - 1] + cost(start + i - 1, start + j - 1))
+        middle.push([start + --i, start + --j]);
+      else if (j && table[i][j] === table[i][j - 1] + GAP) middle.push([-1, start + --j]);
+      else middle.push([start + --i, -1]);
+    }
+    middle.reverse();
+  }
+  return [
+    ...Array.from({ length: start }, (_, i) => /** @type {Pair} */ ([i, i])),
+    ...middle,
+    ...Array.from({ length: end }, (_, i) => /** @type {Pair} */ ([a.length - end + i, b.length - end + i])),
+  ];
+}
+
+/** Whether two words begin with the same three letters or more, and with half of the longer one.
+ *
+ * @param {string} one
+ * @param {string} other
+ */
+function areForms(one, other) {
+  const [a, b] = [[...one], [...other]];
+  let same = 0;
+  while (same < Math.min(a.length, b.length) && a[same] === b[same]) same++;
+  return same >= 3 && 2 * same >= Math.max(a.length, b.length);
+}
+
+/** The name of a unit in a document: one whose every token is a word has no words of its own.
+ *
+ * @param {Data} data
+ * @param {string} unit
+ */
+export const unitIn = (data, unit) => (data.units[unit] ? unit : "subwords");
+
+/** @param {string} name */
+export const titleOf = (name) => (isAnswerEdges(name) ? "answer edges" : name === "raw" ? "raw attention" : name);
+
+/** Methods that a document has values of, in the page's order.
+ *
+ * @param {Data} data
+ */
+export function methodsOf(data) {
+  const worth = data.importance.map(({ name }) => name),
+    graph = data.levels.length ? ["raw", "rollout", "flow"] : Object.keys(data.methods.subwords);
+  const there = graph.filter(
+    (name) => data.layers.length && data.rows(name, "subwords", openingQuery(data, "subwords")),
+  );
+  return [...worth.filter(isAnswerEdges), ...there, ...worth.filter((name) => !isAnswerEdges(name))];
+}
+
+/** The query that a page opens with, in a unit.
+ *
+ * @param {Data} data
+ * @param {string} unit
+ */
+function openingQuery(data, unit) {
+  const { query = 0, unit: own = "subwords" } = data.state,
+    groups = data.units.words?.groups ?? [];
+  if (own === unit) return query;
+  return unit === "words" ? groups.findIndex((group) => group.includes(query)) : (groups[query]?.[0] ?? 0);
+}
+
+/** What a method gives each token of a unit, as the page opens: the answer's, or the opening query's at the last layer.
+ *
+ * @param {Data} data
+ * @param {string} method
+ * @param {string} unit
+ * @returns {Float64Array | null}
+ */
+export function valuesOf(data, method, unit) {
+  const at = data.importance.findIndex(({ name }) => name === method);
+  if (at >= 0) return data.worth(unit)[at].values;
+  return data.rows(method, unit, openingQuery(data, unit))?.rows.at(-1) ?? null;
+}
+
+/** Tokens that take no part in the shading: special ones, sinks, and where a state is explained its own token.
+ *
+ * @param {Data} data
+ * @param {string} method
+ * @param {string} unit
+ */
+function standsApart(data, method, unit) {
+  const { special, sinks } = data.units[unit],
+    own = data.importance.some(({ name }) => name === method) || data.queries ? -1 : openingQuery(data, unit),
+    still = new Set((sinks ?? []).flat());
+  return special.map((flag, i) => flag || still.has(i) || i === own || (data.causal && i === 0));
+}
+
+/** One side of a pair: its tokens, and what a method gives them. `shared`: as shares of what its words get.
+ *
+ * @param {Data} data
+ * @param {string} method
+ * @param {string} unit
+ * @param {boolean} shared
+ * @returns {PairSide}
+ */
+export function sideOf(data, method, unit, shared) {
+  const name = unitIn(data, unit),
+    { tokens, special } = data.units[name];
+  const values = Array.from(valuesOf(data, method, name) ?? new Float64Array(tokens.length)),
+    apart = standsApart(data, method, name);
+  if (!shared) return { tokens, special, values, apart };
+  const whole = values.reduce((sum, value, i) => sum + (apart[i] ? 0 : Math.abs(value)), 0) || 1;
+  return { tokens, special, values: values.map((value) => value / whole), apart };
+}
+
+/** Words beside each other: both values and their difference, which is of one value where the other text has no such word.
+ *
+ * @param {PairSide} first
+ * @param {PairSide} second
+ * @param {Pair[]} pairs
+ * @returns {PairColumn[]}
+ */
+export function columnsOf(first, second, pairs) {
+  return pairs.map(([i, j]) => {
+    const a = i < 0 ? null : first.values[i],
+      b = j < 0 ? null : second.values[j];
+    const words = [i < 0 ? "" : first.tokens[i], j < 0 ? "" : second.tokens[j]];
+    const same = plainToken(words[0]).toLowerCase() === plainToken(words[1]).toLowerCase();
+    return {
+      i,
+      j,
+      words,
+      a,
+      b,
+      difference: (b ?? 0) - (a ?? 0),
+      apart: (i < 0 || first.apart[i]) && (j < 0 || second.apart[j]),
+      kind: i < 0 ? "new" : j < 0 ? "gone" : same ? "same" : "replaced",
+    };
+  });
+}
+
+/** The columns whose values differ most, largest first.
+ *
+ * @param {PairColumn[]} columns
+ */
+export function byDifference(columns) {
+  return columns
+    .filter((column) => !column.apart)
+    .sort((x, y) => Math.abs(y.difference) - Math.abs(x.difference) || x.i - y.i);
+}

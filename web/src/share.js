@@ -1,0 +1,194 @@
+import { button, el, messageOf } from "./draw.js";
+import { download, pinnedLines, savingButtons } from "./keep.js";
+
+/** @import { State, View } from "./types" */
+
+/** The page as a file that opens with a view: the same script and style as this one, the document, and what is selected.
+ *
+ * @param {object} doc
+ * @param {string} view as `State.text` gives it
+ * @param {string} [title]
+ */
+export function pageFile(doc, view, title = document.title) {
+  const style = document.querySelector("style")?.textContent ?? "",
+    script = document.querySelector("script[type=module]")?.textContent ?? "",
+    policy = document.querySelector("meta[http-equiv]")?.getAttribute("content") ?? "";
+  // "<" cannot end the script element that holds it, whatever the tokens are; JSON reads it back
+  const data = JSON.stringify({ ...doc, view }).replaceAll("<", "\\u003c");
+  return [
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+    `<meta http-equiv="Content-Security-Policy" content="${policy.replace(/connect-src [^;]*/, "connect-src 'none'")}">\n`,
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+    `<title>${escaped(title)}</title>\n<style>${style}</style>\n`,
+    '</head>\n<body>\n<main id="attnflow" aria-busy="true"><p class="loading">Reading the document …</p></main>\n',
+    "<noscript>This page computes what it shows, and needs JavaScript for that.</noscript>\n",
+    `<script type="application/json" id="attnflow-document">${data}</script>\n`,
+    `<script type="module">${script}</script>\n</body>\n</html>\n`,
+  ].join("");
+}
+
+/** @param {string} text */
+const escaped = (text) => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
+
+/** The document that stands in this file. */
+export const ownDocument = () => JSON.parse(document.getElementById("attnflow-document")?.textContent ?? "{}");
+
+/** Whether this page stands in a frame of a notebook, which has no address and prints nothing. */
+const isFramed = () => location.protocol === "about:";
+
+/** The buttons `save` and `link` of a page's top bar.
+ *
+ * @param {object} parts
+ * @param {State<any>} parts.state
+ * @param {string} parts.name of the files, after "attnflow-"
+ * @param {(text: string) => void} parts.announce
+ * @param {() => object} [parts.source] the document; of a saved page, the one that stands in it
+ * @param {() => string} [parts.title] of the file; its own, of a saved page
+ * @param {Record<string, () => void | Promise<void>>} [parts.works] other kinds of files
+ * @param {() => View} [parts.view]
+ * @param {string} [parts.text] whose view may be loaded here; nothing is loaded without one
+ */
+export function keepControls({
+  state,
+  name,
+  announce,
+  source = ownDocument,
+  title = () => document.title,
+  works = {},
+  view = () => ({ fragment: state.text() }),
+  text,
+}) {
+  const page = () =>
+    download(`attnflow-${name}.html`, pageFile(source(), state.text(), title()), "text/html;charset=utf-8");
+  const paper = () => {
+    foot(menu, `${location.protocol === "file:" ? "" : location.href.split("#")[0]}${state.fragment()}`, view());
+    print();
+  };
+  const kinds = { page, ...works, ...(!isFramed() && { PDF: paper }) };
+  const menu = el(
+    "details",
+    { class: "export keep", "data-name": name },
+    el("summary", { title: "save this view as a file" }, "save"),
+    el("div", {}, savingButtons(kinds, name, announce), text === undefined ? "" : loader(state, text, announce)),
+  );
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary")?.focus();
+  });
+  return [menu, linkButton(state, announce)];
+}
+
+/** What stands below a printed page: what it shows, and where.
+ *
+ * @param {HTMLElement} inside
+ * @param {string} address
+ * @param {View} view
+ */
+function foot(inside, address, view) {
+  const article = inside.closest("article");
+  article?.querySelector(".print-foot")?.remove();
+  const lines = [...pinnedLines(view), `${document.title}, ${address}`];
+  article?.append(
+    el(
+      "p",
+      { class: "print-foot" },
+      lines.map((line) => el("span", {}, line)),
+    ),
+  );
+}
+
+/** Copies the address of the view; where a browser does not allow that, shows it, selected.
+ *
+ * @param {State<any>} state
+ * @param {(text: string) => void} announce
+ */
+function linkButton(state, announce) {
+  const field = el("input", { type: "text", readonly: true, "aria-label": "the address of this view" }),
+    hint = el("p", { class: "hint" });
+  const box = el("div", { class: "link-box", hidden: true }, field, hint);
+  const node = button("link", copy, { title: "copy the address of this view", "aria-expanded": "false" });
+
+  async function copy() {
+    if (!box.hidden) {
+      close();
+      return;
+    }
+    const address = isFramed() ? state.fragment() : location.href.split("#")[0] + state.fragment();
+    try {
+      if (isFramed()) throw new Error("no address");
+      await navigator.clipboard.writeText(address);
+      announce("the link is copied");
+      node.textContent = "copied";
+      setTimeout(() => (node.textContent = "link"), 1500);
+    } catch {
+      hint.textContent = isFramed()
+        ? "A page in a frame has no address. Save it, and put this behind the name of the file."
+        : "Copy this address.";
+      field.value = address;
+      box.hidden = false;
+      node.setAttribute("aria-expanded", "true");
+      field.focus();
+      field.select();
+      announce(hint.textContent);
+    }
+  }
+
+  function close() {
+    box.hidden = true;
+    node.setAttribute("aria-expanded", "false");
+  }
+  box.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    close();
+    node.focus();
+  });
+  return el("span", { class: "link" }, node, box);
+}
+
+/** @param {State<any>} state @param {string} text @param {(text: string) => void} announce */
+function loader(state, text, announce) {
+  const said = el("p", { class: "hint", role: "status" });
+  const file = el("input", { type: "file", accept: ".json,.svg,.html", "aria-label": "load a view" });
+  file.addEventListener("change", async () => {
+    const chosen = file.files?.[0];
+    if (!chosen) return;
+    try {
+      state.load(viewIn(await chosen.text(), text));
+      said.textContent = "";
+      announce(`loaded the view of ${chosen.name}`);
+    } catch (error) {
+      said.textContent = messageOf(error);
+    }
+    file.value = "";
+  });
+  return el("label", { class: "load" }, "load a view ", file, said);
+}
+
+/** The view that a file holds: JSON, a figure, or a page.
+ *
+ * @param {string} content
+ * @param {string} text that it must be of
+ */
+export function viewIn(content, text) {
+  let held;
+  try {
+    held = JSON.parse(dataIn(content));
+  } catch {
+    throw new Error("This file holds no view: choose JSON, SVG or a page that was saved here.");
+  }
+  const fragment = typeof held?.view === "string" ? held.view : held?.view?.fragment;
+  if (typeof fragment !== "string")
+    throw new Error("This file holds no view: choose JSON, SVG or a page that was saved here.");
+  if (held.text !== text) throw new Error("This file is of another text: open it beside that text's page.");
+  return fragment;
+}
+
+/** @param {string} content */
+function dataIn(content) {
+  if (!content.trimStart().startsWith("<")) return content;
+  const isPage = /^\s*<!doctype html/i.test(content);
+  const file = new DOMParser().parseFromString(content, isPage ? "text/html" : "image/svg+xml");
+  const place = isPage ? file.getElementById("attnflow-document") : file.querySelector("metadata");
+  return place?.textContent ?? "";
+}
