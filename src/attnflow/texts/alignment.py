@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonpath
 
 Pairs = list[tuple[int | None, int | None]]
 
@@ -72,7 +71,8 @@ def _cost(one: tuple[bool, str], other: tuple[bool, str]) -> int:
 
 def _are_forms(one: str, other: str) -> bool:
     """Whether two words begin with the same three letters or more, and with half of the longer one."""
-    shared = len(commonpath([one, other]))
+    longest = min(len(one), len(other))
+    shared = next((i for i in range(longest) if one[i] != other[i]), longest)
     return shared >= 3 and 2 * shared >= max(len(one), len(other))
 
 
