@@ -36,6 +36,7 @@ Image = pytest.importorskip("PIL.Image", reason="images need pillow")
 import attnflow as af  # noqa: E402
 from attnflow.cli import serve as commands  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
+from attnflow.evaluate import importances  # noqa: E402
 from attnflow.server import app, service  # noqa: E402
 from attnflow.server.app import Server  # noqa: E402
 from attnflow.server.guard import authorities  # noqa: E402
@@ -359,6 +360,35 @@ def test_the_result_of_a_job_is_what_explain_gives(server: Server) -> None:
     at = f"/api/jobs/{ask(server, 'POST', '/api/jobs', asked).json['id']}"
     until(lambda: ask(server, "GET", at).json["state"] == "done")
     assert ask(server, "GET", f"{at}/result").body == ask(server, "POST", "/api/explain", asked).body
+
+
+def test_the_page_is_there_before_flow_and_importance_are(
+    server: Server, embedded: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    measure = importances.importances_of
+
+    def waiting(*args: Any) -> Any:
+        begun.set()
+        go.wait(20)
+        return measure(*args)
+
+    monkeypatch.setattr(importances, "importances_of", waiting)
+    at = f"/api/jobs/{ask(server, 'POST', '/api/jobs', {'model': 'verb-number', 'text': TEXT}).json['id']}"
+    try:
+        assert begun.wait(20) and ask(server, "GET", at).json["partials"] == 1
+        early = ask(server, "GET", f"{at}/partial").json
+    finally:
+        go.set()
+    until(lambda: ask(server, "GET", at).json["state"] == "done")
+    whole = ask(server, "GET", f"{at}/result").json
+    later = ("methods", "importance", "leftOut", "reliability", "missing")
+    assert {name: early[name] for name in early if name not in later} == {
+        name: whole[name] for name in whole if name not in later
+    }
+    assert early["importance"] == whole["importance"][:1] and len(whole["importance"]) == 3
+    assert early["methods"]["subwords"]["flow"] is None and whole["methods"]["subwords"]["flow"] is not None
+    assert early["leftOut"] == [*whole["leftOut"], "Flow is being computed, and comes when it is there."]
 
 
 def test_cancelling_a_running_job_and_one_that_waits(server: Server, slow: Slow) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -106,10 +106,12 @@ def worth_of(
     of: str | None = None,
     truncate: bool = False,
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None,
+    early: Callable[[Worth], None] | None = None,
 ) -> Worth:
     """What each token of a traced text is worth to the answer: `Trace.sources` by answer edges, then importances.
 
     options: from `options_of`; None for the usual importances. of: what they are of, where their options do not say it.
+    early: is called with the sources by answer edges, where there are any, before importances are computed.
     """
     missing: dict[str, str] = {}
     if options is None:
@@ -118,15 +120,23 @@ def worth_of(
     measured = {} if of is None else {"of": of}
     progress("answer edges", 0, 1)
     answered = _answered(model, text, trace, truncate)
+    first = None if isinstance(answered, str) else _leading(answered)
+    if early is not None and first is not None:
+        early(first)
     own = {name: {**measured, **more} for name, more in options.items()}
     worth, absent = importances_of(model, text, trace, own, truncate, progress)
     missing |= absent
-    if not isinstance(answered, str):
-        leading = answered.sources()
-        return Worth({leading.method: leading, **worth}, missing, answered)
+    if first is not None:
+        return replace(first, importances=first.importances | worth, missing=missing)
+    why = str(answered)
     if absent and not worth and len(set(absent.values())) == 1:  # one reason for all of them
-        answered = next(iter(absent.values()))
-    return Worth(worth, {ANSWER_EDGES: answered, **missing})
+        why = next(iter(absent.values()))
+    return Worth(worth, {ANSWER_EDGES: why, **missing})
+
+
+def _leading(answered: Trace) -> Worth:
+    sources = answered.sources()
+    return Worth({sources.method: sources}, {}, answered)
 
 
 def _answered(model: Model, text: Any, trace: Trace, truncate: bool) -> Trace | str:

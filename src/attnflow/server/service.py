@@ -106,6 +106,7 @@ class Service:
             return explain(
                 model, source, target=request.target, query=request.query, importance=request.importance,
                 truncate=request.truncate, progress=job.progress, trace=trace,
+                early=lambda page: job.publish(encoded(page.document)),
             ).document  # fmt: skip
 
         return self._work(request, compute)

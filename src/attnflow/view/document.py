@@ -61,6 +61,7 @@ def of_trace(
     image: FloatArray | None = None,
     state: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    flow: bool = True,
 ) -> dict[str, Any]:
     """The document of one trace.
 
@@ -68,6 +69,7 @@ def of_trace(
     importance: what tokens are worth, by `blank_out` and the like; missing: why it is not here.
     image: what a vision model saw, uint8 [height, width, 3].
     state: what is selected at first: "layer", "method", "unit", "special", "field", as the page's own fragment has it.
+    flow: False leaves it out, which takes longest: for a page that is shown while the rest is computed.
     """
     if not hasattr(trace, "steps"):
         raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
@@ -89,7 +91,11 @@ def of_trace(
         if count > EXACT:
             methods[name]["raw"] = table(its.raw(query=rows, layer=layers))
             methods[name]["rollout"] = table(its.rollout(query=rows, layer=layers, residual=residual))
-        methods[name]["flow"] = _flows(its, rows, layers, residual, progress, left_out if name == "subwords" else [])
+        if flow:
+            notes = left_out if name == "subwords" else []
+            methods[name]["flow"] = _flows(its, rows, layers, residual, progress, notes)
+    if not flow:
+        left_out.append("Flow is being computed, and comes when it is there.")
     answer, state = trace.prediction, state or {}
     return _document(
         trace,
@@ -129,7 +135,7 @@ def of_trace(
             for result in importance
         ],
         missing=missing,
-        reliability=_reliability(trace, chosen[0], layers[-1], residual),
+        reliability=_reliability(trace, chosen[0], layers[-1], residual, flow),
         leftOut=left_out,
         state={**state, **_opening(traces, chosen[0], state.get("unit"))},
     )
@@ -146,10 +152,10 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _reliability(trace: Trace, query: int, layer: int, residual: float) -> list[str]:
+def _reliability(trace: Trace, query: int, layer: int, residual: float, flow: bool) -> list[str]:
     """Why the rows that the page opens with must not be read as they stand; the page says it of every other row."""
     results = [trace.raw([query], layer), trace.rollout([query], layer, residual)]
-    results += [trace.flow([query], layer, residual)] if len(trace.tokens) <= LONGEST else []
+    results += [trace.flow([query], layer, residual)] if flow and len(trace.tokens) <= LONGEST else []
     return [note for result in results for note in result.reliability]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnflow._arrays import FloatArray
-from attnflow.evaluate.importances import Importance, answering_position, options_of, worth_of
+from attnflow.evaluate.importances import Importance, Worth, answering_position, options_of, worth_of
 from attnflow.view import document
 from attnflow.view.page import Page
 
@@ -30,6 +30,7 @@ def explain(
     state: Mapping[str, Any] | None = None,
     progress: document.Progress | None = None,
     trace: Trace | None = None,
+    early: Callable[[Page], None] | None = None,
 ) -> Page:
     """Make the interactive page of one text: what its answer takes from each token by answer edges, raw attention, rollout
     and flow, and the importance of each token.
@@ -43,27 +44,33 @@ def explain(
     state: what else is selected at first, as the page's fragment has it: {"layer": 2, "method": "flow"}.
     progress: called with a stage, how much of it is done and how much there is; what it raises stops the work.
     trace: of the same text, from `traced`, where there is one already.
+    early: called with the page as soon as answer edges are there, without what takes longer: importances and flow.
     """
     options = None if importance is None else options_of(importance) if importance else {}
     say: document.Progress = progress or (lambda stage, part, whole: None)
     say("model", 0, 1)
     if trace is None:
         trace = traced(model, text, target, truncate)
-    worth = worth_of(model, text, trace, options, None, truncate, say)
-    if query is None and worth.importances:
-        query = answering_position(trace, next(iter(worth.importances.values())))
-    return Page(
-        document.of_trace(
-            trace,
-            query=query,
-            residual=residual,
-            importance=list(worth.importances.values()),
-            missing=" ".join(f"No {names}: {why}." for names, why in by_reason(worth.missing)),
-            image=None if trace.patches is None else seen(model, text),
-            state=state,
-            progress=say,
+    known: Trace = trace
+
+    def page(worth: Worth, flow: bool) -> Page:
+        first = next(iter(worth.importances.values()), None)
+        return Page(
+            document.of_trace(
+                known,
+                query=answering_position(known, first) if query is None and first is not None else query,
+                residual=residual,
+                importance=list(worth.importances.values()),
+                missing=" ".join(f"No {names}: {why}." for names, why in by_reason(worth.missing)),
+                image=None if known.patches is None else seen(model, text),
+                state=state,
+                progress=say,
+                flow=flow,
+            )
         )
-    )
+
+    shown = None if early is None else lambda worth: early(page(worth, flow=False))
+    return page(worth_of(model, text, trace, options, None, truncate, say, shown), flow=True)
 
 
 def traced(model: Model, text: Any, target: str | None = None, truncate: bool = False) -> Trace:
