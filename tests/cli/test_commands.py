@@ -72,6 +72,7 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--edges", "alti", "--answer", "0"], "--answer goes with edges by gradients, and alti are about no answer: leave it out"),
         (["--edges", "alti", "--method", "gradient"], "method gradient looks at no edges: leave --edges out"),
         (["--edges", "alti", "-o", "x.html"], "the page shows attention itself: --edges go with the terminal, with --json and with other files"),
+        (["--beside", "the keys"], "--beside and --beside-model make a page of two: give -o page.html too, or leave them out"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
         (["--method", "flow", "--answer", "0"], "--answer goes with answer edges, importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
@@ -96,6 +97,19 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
 def test_show_with_mistakes(attnflow: Command, model: str, words: list[str], sentence: str) -> None:
     printed = attnflow("show", "the key", "-m", model, *words, status=2)
     assert printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
+
+
+def test_show_puts_two_texts_or_two_models_on_one_page(attnflow: Command, model: str, tmp_path: Path) -> None:
+    path, own = tmp_path / "pair.html", af.load(model)
+    words = ["show", "the key", "-m", model, "-o", str(path), "--json"]
+    printed = attnflow(*words, "--beside", "the keys")
+    assert printed.err.endswith(f"wrote {path}\n") and path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    document = json.loads(printed.out)
+    same = own.explain("the key").beside(own.explain("the keys")).document
+    assert document["alignments"] == same["alignments"]
+    for one, other in zip(document["pages"], same["pages"], strict=True):
+        assert [one["text"], one["importance"]] == json.loads(json.dumps([other["text"], other["importance"]]))
+    assert json.loads(attnflow(*words, "--beside-model", model).out)["pages"][1]["text"] == "the key"
 
 
 def test_measured_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:

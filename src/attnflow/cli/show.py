@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace
+    from attnflow.view.page import Page
+    from attnflow.view.pair import Pair
 
 OF_ANSWERS = (METHOD, INPUTS)
 PROPAGATIONS = (*OF_ANSWERS, "raw", "rollout", "flow", "joint_flow", "gather")
@@ -120,10 +122,20 @@ def show(
             ".parquet).",
         ),
     ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(help="With -o page.html: another text beside the first, word by word, with what differs shaded."),
+    ] = None,
+    beside_model: Annotated[
+        str | None, typer.Option(help="The same by another model: of the same text, or of the one of --beside.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Which input tokens the model's answer, or a hidden state, comes from: shown as a table."""
     as_page = output is not None and output.suffix.lower() == ".html"
+    paired = beside is not None or beside_model is not None
+    if paired and not as_page:
+        raise InputError("--beside and --beside-model make a page of two: give -o page.html too, or leave them out")
     at_state = bool(query or layer != "last" or receptive_field is not None)
     placed = bool(words or at_state)
     by_default = method is None
@@ -173,18 +185,33 @@ def show(
     if as_page and output is not None:
         from attnflow.view.explain import explain, traced
 
-        trace = traced(loaded, text, target, truncate)
-        position = read_query(query, len(trace.tokens))
-        number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
-        state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
-        names = dict.fromkeys(("gradient", "blank-out", method)) if method in IMPORTANCE else None
-        with Stages(STAGES) as stages:
-            page = explain(
-                loaded, text, query=None if position == "all" else position, truncate=truncate, trace=trace,
-                residual=share if isinstance(share, float) else 0.5, progress=stages,
-                importance=None if names is None else dict.fromkeys(names, measured),
-                state={name: value for name, value in state.items() if value is not None},
-            )  # fmt: skip
+        def explained(one: Model, of_text: str) -> Page:
+            trace = traced(one, of_text, target, truncate)
+            position = read_query(query, len(trace.tokens))
+            number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
+            state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
+            names = dict.fromkeys(("gradient", "blank-out", method)) if method in IMPORTANCE else None
+            with Stages(STAGES) as stages:
+                return explain(
+                    one, of_text, query=None if position == "all" else position, truncate=truncate, trace=trace,
+                    residual=share if isinstance(share, float) else 0.5, progress=stages,
+                    importance=None if names is None else dict.fromkeys(names, measured),
+                    state={name: value for name, value in state.items() if value is not None},
+                )  # fmt: skip
+
+        first = explained(loaded, text)
+        page: Page | Pair = first
+        if paired:
+            second = loaded
+            if beside_model is not None:
+                second = attnflow.load(
+                    beside_model,
+                    device=device,
+                    dtype=dtype,
+                    trust_remote_code=trust_remote_code,
+                    safetensors=safetensors,
+                )
+            page = first.beside(explained(second, text if beside is None else read_text(beside)))
         page.save(output)
         progress(f"wrote {output}")
         if as_json:
