@@ -5,6 +5,7 @@ rollout, flow     the graph -> token attention [layer, query, input]
 max_flow          one pair, with the flow on every edge and the cut that proves it
 joint_flow        all inputs in one maximum flow, that of least norm: shares; least_norm_flow has its edges and its proof
 single_head       token attention of one head
+rank_heads        which heads attend as an alignment does; aligned_pairs makes the alignment of a name, tokens or an array
 merge             the graph over words, spans or regions
 load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction, and blank_out(text) and
                   gradient(text) what each token is worth; load() without a name is a model of the paper's kind
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from attnflow.errors import AttentionWarning, InputError, JobError, ModelError
 from attnflow.flow import CutEdge, FlowPath, MaxFlow, flow, max_flow
 from attnflow.graph import attention_graph, merge
-from attnflow.heads import single_head
+from attnflow.heads import HeadScore, aligned_pairs, rank_heads, single_head
 from attnflow.joint_flow import JointFlow, joint_flow, least_norm_flow
 from attnflow.result import Score, TokenAttention
 from attnflow.rollout import rollout
@@ -44,6 +45,7 @@ __all__ = [
     "AttentionWarning",
     "CutEdge",
     "FlowPath",
+    "HeadScore",
     "InputError",
     "JobError",
     "JointFlow",
@@ -56,6 +58,7 @@ __all__ = [
     "Score",
     "TokenAttention",
     "Trace",
+    "aligned_pairs",
     "attention_graph",
     "column_sums",
     "flow",
@@ -65,6 +68,7 @@ __all__ = [
     "log_sum_exp",
     "max_flow",
     "merge",
+    "rank_heads",
     "rollout",
     "single_head",
     "wrap",

@@ -49,8 +49,10 @@ def select_layers(layers: int | Iterable[int] | None, depth: int, lowest: int = 
     return numbers
 
 
-def select_positions(query: Query, labels: Sequence[str], default: int | None) -> list[int]:
+def select_positions(query: Query, labels: Sequence[str], default: int | None, what: str = "query") -> list[int]:
     """Positions among the labels: an int, a token's text, several of them, "all", or None for the natural one.
+
+    what: how a message calls it.
 
     >>> select_positions("cat", ["the", "cat"], default=0), select_positions(None, ["the", "cat"], default=0)
     ([1], [0])
@@ -66,14 +68,14 @@ def select_positions(query: Query, labels: Sequence[str], default: int | None) -
         if not places:
             choices = ", ".join(map(repr, dict.fromkeys(labels[:40]))) + (", …" if len(labels) > 40 else "")
             raise InputError(
-                f'query {query!r} is not a token of this text: expected a position, "all", or one of {choices}'
+                f'{what} {query!r} is not a token of this text: expected a position, "all", or one of {choices}'
             )
         if len(places) > 1:
-            raise InputError(f"query {query!r} stands at positions {', '.join(map(str, places))}: give one of these")
+            raise InputError(f"{what} {query!r} stands at positions {', '.join(map(str, places))}: give one of these")
         return places
     if isinstance(query, Iterable):
-        return [i for one in query for i in select_positions(one, labels, default)]
-    return indices(query, len(labels), "query")
+        return [i for one in query for i in select_positions(one, labels, default, what)]
+    return indices(query, len(labels), what)
 
 
 def select_rows(queries: Queries | None, size: int) -> list[Row]:
@@ -140,6 +142,24 @@ def read_layer(text: str, depth: int, others: str = "or last") -> int:
     if not re.fullmatch("[0-9]+", digits) or not 1 <= int(digits) <= depth:
         raise InputError(f"layer {text!r}: expected L1 to L{depth}, {others}")
     return int(digits) - 1
+
+
+def read_head(text: str) -> tuple[int, int] | None:
+    """A head as people write it, L3.5 for head 5 of layer 3, as numbers from 0; None where the text is no such name.
+
+    >>> read_head("L3.5"), read_head("all")
+    ((2, 4), None)
+    """
+    name = re.fullmatch(r"[Ll]?([1-9][0-9]*)\.([1-9][0-9]*)", text.strip())
+    return (int(name[1]) - 1, int(name[2]) - 1) if name else None
+
+
+def head_name(layer: int, head: int) -> str:
+    """
+    >>> head_name(2, 4)
+    'L3.5'
+    """
+    return f"L{layer + 1}.{head + 1}"
 
 
 def read_query(text: str | None, length: int) -> int | str | None:

@@ -21,13 +21,13 @@ from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
 from attnflow.flow import normalized
 from attnflow.graph import merge
-from attnflow.heads import single_head
+from attnflow.heads import Alignment, HeadScore, aligned_pairs, rank_heads, single_head
 from attnflow.joint_flow import joint_flow_and_gaps
 from attnflow.receptive import check_mode, relative
 from attnflow.reliability import FlowBound, Notes
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
-from attnflow.selection import Query, select_layers, select_positions
+from attnflow.selection import Query, head_name, select_layers, select_positions
 from attnflow.sinks import check_sinks
 from attnflow.trace_results import notes_of_rows, result_of, with_mixed, witnesses
 
@@ -262,10 +262,7 @@ class Trace(Pass):
         """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""
         layers, rows = self._selected(query, layer)
         top = layers[0]
-        if top not in self.weights:
-            raise InputError(
-                f"the heads of layer {layer} were not kept: trace again with keep_heads=True or keep_heads=[{top}]"
-            )
+        self._check_kept(top)
         if len(self.steps) != len(self.ends) or self.parts:
             raise InputError("one head at a time needs a model with one stack of equal layers")
         stacked = [to_numpy(step.weights)[None] for step in self.steps[:top]]
@@ -273,6 +270,52 @@ class Trace(Pass):
         recipe = {"layer": layers, "head": head}
         notes = notes_of_rows(self, method, values, layers, rows)
         return result_of(self, method, values[None], layers, rows, recipe, words=False, notes=notes)
+
+    def head(self, layer: int, head: int, query: Query = None) -> TokenAttention:
+        """The attention of one head by itself, as a result that is named after it: "head L3.5".
+
+        layer, head: which; both count from 0. query: as in `rollout`. Needs ``trace(..., keep_heads=True)``. `single_head`
+        follows what the head reads down to the input.
+        """
+        layers, rows = self._selected(query, index(layer, len(self.ends), "layer"))
+        top = layers[0]
+        self._check_kept(top)
+        heads = to_numpy(self.weights[top])  # [head, query, key]
+        if heads.ndim != 3:
+            raise InputError("the heads of a model that attends within windows have no row over all positions")
+        number = index(head, len(heads), "head")
+        first = self.first_query if self.parts else 0  # of an encoder-decoder, heads have the target's rows
+        values = heads[number][[row - first for row in rows]][None]
+        recipe = {"layer": layers, "head": number}
+        notes = notes_of_rows(self, "raw", values[0], layers, rows)
+        return result_of(self, f"head {head_name(top, number)}", values, layers, rows, recipe, words=False, notes=notes)
+
+    def rank_heads(self, alignment: Alignment) -> list[HeadScore]:
+        """Which heads attend as an alignment does, the nearest first; see `attnflow.rank_heads`.
+
+        alignment: as in `attnflow.aligned_pairs`: "previous", "next", "self", "first", "same", "induction", pairs (query,
+            key) or a mapping from queries to keys, of positions or tokens, or booleans [query, key]. Queries of an
+            encoder-decoder are positions of its target. Needs ``trace(..., keep_heads=True)``; layers of which no heads
+            were kept are left out.
+
+        >>> import attnflow as af
+        >>> trace = af.load().trace("the key to the cabinets", keep_heads=True)
+        >>> [score.name for score in trace.rank_heads("previous")[:2]]
+        ['L1.4', 'L3.8']
+        """
+        self._check_kept(None)
+        return rank_heads(self.weights, aligned_pairs(alignment, self.tokens, self.first_query))
+
+    def _check_kept(self, layer: int | None) -> None:
+        """That the heads of a layer, or of any, are here."""
+        if self.unmerged is not None:
+            raise InputError("words() keeps no heads: ask the trace over tokens")
+        if layer is None and not self.weights:
+            raise InputError("no heads were kept: trace again with keep_heads=True")
+        if layer is not None and layer not in self.weights:
+            raise InputError(
+                f"the heads of layer {layer} were not kept: trace again with keep_heads=True or keep_heads=[{layer}]"
+            )
 
     def with_edges(self, edges: str, normalize: str | None = None) -> Trace:
         """The same with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnflow.capture.silence import silence
+from attnflow.cli.heads_option import Heads, check_heads, show_heads
 from attnflow.cli.options import (
     AsJson,
     Device,
@@ -80,6 +81,7 @@ def show(
     layer: Annotated[
         str, typer.Option(help="L1, L2, … as in the paper; last; or all (with --json or --output).")
     ] = "last",
+    heads: Heads = None,
     words: Words = False,
     special: Special = True,
     residual: Annotated[
@@ -139,6 +141,13 @@ def show(
     at_state = bool(query or layer != "last" or receptive_field is not None)
     placed = bool(words or at_state)
     by_default = method is None
+    if heads is not None:
+        others = {
+            "--method": method is not None, "--edges": edges is not None, "--layer": layer != "last", "--words": words,
+            "--residual": residual is not None, "--sinks": sinks != "keep", "--normalize": normalize is not None,
+            "--answer": answer is not None, "--of": of is not None, "--receptive-field": receptive_field is not None,
+        }  # fmt: skip
+        check_heads(heads, others, output)
     if method is None:
         about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
         method = "rollout" if about_state or edges not in (None, "answer") else METHOD
@@ -181,6 +190,19 @@ def show(
         model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
         safetensors=safetensors, gguf_file=gguf,
     )  # fmt: skip
+    if heads is not None:
+        show_heads(
+            loaded,
+            text,
+            heads,
+            query,
+            target=target,
+            truncate=truncate,
+            special=special,
+            output=output,
+            as_json=as_json,
+        )
+        return
     measured: dict[str, Any] = {} if of is None else {"of": of}
     if as_page and output is not None:
         from attnflow.view.explain import explain, traced

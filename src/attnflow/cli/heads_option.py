@@ -1,0 +1,150 @@
+"""`attnflow show --heads`: one head by itself, what every head looks at, or which heads attend as an alignment does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnflow.cli.options import progress
+from attnflow.errors import InputError
+from attnflow.heads import ALIGNMENTS, HeadScore
+from attnflow.selection import head_name, read_head, read_query
+
+if TYPE_CHECKING:
+    from attnflow.model import Model
+    from attnflow.result import TokenAttention
+    from attnflow.trace import Trace
+
+Heads = Annotated[
+    str | None,
+    typer.Option(
+        help="L3.5: the attention of head 5 of layer 3 by itself; all: the token that each head gives most, for the query; "
+        f"or heads ranked by how far they attend as an alignment does: {', '.join(ALIGNMENTS)}, or pairs of query and key "
+        "such as 4-1,5-2, positions or tokens.",
+        show_default=False,
+    ),
+]
+Pairs = list[tuple[str, str]]
+
+ALL = "all"
+SHOWN = 12
+BAR = 24
+
+
+def read_heads(text: str) -> tuple[int, int] | str | Pairs:
+    """A head, ALL, the name of an alignment, or pairs of query and key as they were written."""
+    head = read_head(text)
+    if head is not None or text == ALL or text in ALIGNMENTS:
+        return text if head is None else head
+    pairs = [tuple(part.strip() for part in pair.split("-")) for pair in text.split(",")]
+    if any(len(pair) != 2 or not all(pair) for pair in pairs):
+        raise InputError(
+            f"heads {text!r}: expected a head such as L3.5, {ALL}, one of {', '.join(ALIGNMENTS)}, or pairs of query and "
+            "key such as 4-1,5-2"
+        )
+    return [(query, key) for query, key in pairs]
+
+
+def check_heads(text: str, others: dict[str, bool], output: Path | None) -> None:
+    """That --heads is well written and stands alone, before a model is loaded. others: options, whether they are set."""
+    chosen = read_heads(text)
+    for option, is_set in others.items():
+        if is_set:
+            raise InputError(
+                f"{option} does not go with --heads, which shows attention as it is: leave one of them out"
+            )
+    if output is not None and not isinstance(chosen, tuple):
+        raise InputError("--output goes with one head, such as --heads L3.5; a ranking is printed, with --json as JSON")
+
+
+def show_heads(
+    model: Model, text: Any, heads: str, query: str | None, *,
+    target: str | None, truncate: bool, special: bool, output: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Trace the text with its heads, and print or save what `heads` asks for."""
+    chosen = read_heads(heads)
+    trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
+    if isinstance(chosen, tuple):
+        result = _one(trace, *chosen, read_query(query, len(trace.tokens)))
+        _print_one(result if special else result.without_special(), output, as_json)
+    elif chosen == ALL:
+        _print_all(trace, read_query(query, len(trace.tokens)), as_json)
+    else:
+        alignment = chosen if isinstance(chosen, str) else [tuple(_place(p, trace) for p in pair) for pair in chosen]
+        _print_ranking(trace.rank_heads(alignment), heads, as_json)  # type: ignore[arg-type]
+
+
+def _place(text: str, trace: Trace) -> int | str:
+    place = read_query(text, len(trace.tokens))
+    assert place is not None
+    return place
+
+
+def _one(trace: Trace, layer: int, head: int, query: int | str | None) -> TokenAttention:
+    counts = {number: int(heads.shape[0]) for number, heads in trace.weights.items()}
+    if layer not in counts or head >= counts[layer]:
+        last = max(counts)
+        raise InputError(
+            f"heads {head_name(layer, head)!r}: expected {head_name(0, 0)} to {head_name(last, counts[last] - 1)}"
+        )
+    return trace.head(layer, head, query)
+
+
+def _print_one(result: TokenAttention, output: Path | None, as_json: bool) -> None:
+    if output is not None:
+        result.save(output)
+        progress(f"wrote {output}")
+    if as_json:
+        print(json.dumps(result.to_dict()))
+    elif output is None:
+        if len(result.queries) > 1:
+            raise InputError(
+                "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
+                f"to {len(result.queries) - 1} or a token, or --json for all of them"
+            )
+        result.show()
+
+
+def _print_all(trace: Trace, query: int | str | None, as_json: bool) -> None:
+    """What each head gives most to, for one query, the surest head first."""
+    rows: list[dict[str, Any]] = []
+    for layer, heads in trace.weights.items():
+        for head in range(int(heads.shape[0])):
+            result = trace.head(layer, head, query)
+            if len(result.queries) > 1:
+                raise InputError(f"--heads {ALL} is about one query: give --query, a position or a token")
+            best = result.top(1)[0]
+            name = {"layer": layer, "head": head, "name": head_name(layer, head)}
+            rows.append({**name, "token": best.token, "position": best.position, "weight": best.value})
+    rows.sort(key=lambda row: (-row["weight"], row["layer"], row["head"]))
+    label = result.query_tokens[0]
+    if as_json:
+        print(json.dumps({"query": label, "position": result.queries[0], "heads": rows}))
+        return
+    print(f"what each head gives most to, for {label!r}")
+    for row in rows[:SHOWN]:
+        print(f"{row['name']:>7}  {row['weight']:.3f}  {_bar(row['weight'])}  {row['token']!r}")
+    _print_rest(len(rows))
+
+
+def _print_ranking(scores: list[HeadScore], alignment: str, as_json: bool) -> None:
+    if as_json:
+        heads = [{"name": score.name, **score._asdict()} for score in scores]
+        print(json.dumps({"alignment": alignment, "heads": heads}))
+        return
+    print(f"heads by {alignment}: the weight on those tokens, and how often one of them gets most")
+    for score in scores[:SHOWN]:
+        print(f"{score.name:>7}  {score.weight:.3f}  {_bar(score.weight)}  {100 * score.top:3.0f} %")
+    _print_rest(len(scores))
+
+
+def _bar(weight: float) -> str:
+    return ("█" * round(BAR * min(1.0, weight)) or "·").ljust(BAR)
+
+
+def _print_rest(count: int) -> None:
+    if count > SHOWN:
+        print(f"and {count - SHOWN} more; --json has all of them")
