@@ -3,8 +3,12 @@ import { augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, p
 /** @import { Floats, GraphStep, Matrix, Packed, Rounded, Rows, ServedRows, Step, StepShape, Table, TextDocument } from "./types" */
 /** @typedef {Table<Floats>} Unpacked */
 
-/** What the answer takes from each token, by answer edges: among the importances of a document, and shown before all. */
-export const isAnswerEdges = (/** @type {string} */ name) => name === "answer_rows" || name === "answer_inputs";
+/** Whether it is what the answer takes from each token, by answer edges: among the importances of a document, and shown
+ * before all.
+ *
+ * @param {string} name
+ */
+export const isAnswerEdges = (name) => name === "answer_rows" || name === "answer_inputs";
 
 /** A document as the page uses it: labels as they are, arrays unpacked, and rows that are computed when first asked for.
  *

@@ -8,6 +8,7 @@ const KEYS = [
   ["q", "make the chosen token the query"],
   ["w", "words or subwords"],
   ["s", "special tokens in or out"],
+  ["o", "open or close Details"],
   ["1 2 3", "graph, flow paths, heads"],
   ["d", "light or dark"],
   ["Tab", "next control; in the graph, arrows move between states"],
@@ -64,10 +65,11 @@ export function listenToKeys(page, node, prefix, signal) {
             : page.announce("every token is a word here"),
         s: () => state.set({ s: state.get().s ? 0 : 1 }),
         d: () => page.switchTheme(),
+        o: () => state.set({ d: state.get().d ? 0 : 1 }),
         "?": () => help.showModal(),
-        1: () => state.set({ v: "graph" }),
-        2: () => state.set({ v: "paths" }),
-        3: () => state.set({ v: "heads" }),
+        1: () => page.openView("graph"),
+        2: () => page.openView("paths"),
+        3: () => page.openView("heads"),
       };
       if (!acts[event.key]) return;
       event.preventDefault();

@@ -5,6 +5,7 @@ import { makeTheme } from "./theme.js";
 import { isAnswerEdges, queryNames } from "./data.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
+import { leadPanel } from "./lead.js";
 import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
@@ -14,30 +15,49 @@ import { headsPanel } from "./heads.js";
 
 /** @import { Changed, Data, Method, Now, Page, Panel, Selection, Server } from "./types" */
 
-/** @type {Record<string, { title: string, short: string, what: string }>} */
+/** @type {Record<string, Omit<Method, "name" | "importance">>} */
 const WHAT = {
   answer_rows: {
     title: "answer edges",
     short: "answer edges",
     what: "what the position that answers reads from each token at all layers: its log-odds, split over the edges of attention",
+    asks: "How much of the answer was read from each word? The model’s score, split over the words.",
   },
   answer_inputs: {
     title: "answer edges",
     short: "answer edges",
     what: "what the answer owes to each token the whole way down through all layers; what is below 0 speaks against it",
+    asks: "How much of the answer came from each word? The model’s score, split over the words.",
   },
-  raw: { title: "raw attention", short: "raw", what: "the weights of this layer alone, heads averaged" },
-  rollout: { title: "rollout", short: "rollout", what: "weights multiplied along all paths down to the input" },
-  flow: { title: "flow", short: "flow", what: "the most that could come through, weights as the widths of pipes" },
+  raw: {
+    title: "raw attention",
+    short: "raw",
+    what: "the weights of this layer alone, heads averaged",
+    asks: "Where does this layer look? Its states are mixtures of words already.",
+  },
+  rollout: {
+    title: "rollout",
+    short: "rollout",
+    what: "weights multiplied along all paths down to the input",
+    asks: "Which words could reach it, along all paths of attention?",
+  },
+  flow: {
+    title: "flow",
+    short: "flow",
+    what: "the most that could come through, weights as the widths of pipes",
+    asks: "How much could come through at most, if attention were pipes?",
+  },
   gradient: {
     title: "gradient",
     short: "gradient",
     what: "how much the answer's probability changes with the token's embedding: the length of its derivative",
+    asks: "Which word would move the answer most, if it changed a little?",
   },
   "blank-out": {
     title: "blank-out",
     short: "blank-out",
     what: "how much the answer's probability changes, up or down, without the token",
+    asks: "How far does the answer’s probability move without the word?",
   },
 };
 
@@ -76,7 +96,7 @@ export function mount(root, data, prefix = "", server = null) {
   /** @param {boolean} importance @returns {(name: string) => Method} */
   const described = (importance) => (name) => ({
     name,
-    ...(WHAT[name] ?? { title: name, short: name, what: "" }),
+    ...(WHAT[name] ?? { title: name, short: name, what: "", asks: "" }),
     importance,
   });
   const order = ["raw", "rollout", "flow"],
@@ -104,6 +124,9 @@ export function mount(root, data, prefix = "", server = null) {
     o: "",
     cs: 1,
     ls: 0,
+    a: "",
+    x: 0,
+    d: 0,
     theme: "",
   };
   const state = makeState(
@@ -115,6 +138,7 @@ export function mount(root, data, prefix = "", server = null) {
       g: ["carried", "weights", "attention"],
       m: methodNames,
       k: ["rollout", "raw"],
+      a: ["", ...methods.map(({ name }) => name)],
       theme: ["", "light", "dark"],
     },
     prefix,
@@ -226,6 +250,10 @@ export function mount(root, data, prefix = "", server = null) {
     },
     titleOf: (name) => methods.find((method) => method.name === name)?.title ?? name,
     switchUnit,
+    openView(v) {
+      state.set({ v, d: 1 });
+      viewSection.scrollIntoView({ block: "start" });
+    },
     switchTheme: theme.flip,
     announce: (text) => {
       live.textContent = text;
@@ -288,7 +316,6 @@ export function mount(root, data, prefix = "", server = null) {
   const { model } = data,
     strange = /** @type {number[]} */ (model.unknown ?? []).filter((i) => i < units.subwords.tokens.length);
   const facts = [
-    page.modelName,
     model.revision && String(model.revision).slice(0, 12),
     model.class !== page.modelName && model.class,
     model.dtype,
@@ -317,19 +344,31 @@ export function mount(root, data, prefix = "", server = null) {
   );
   const viewBox = el("div", { class: "viewbox", role: "tabpanel", id: `${prefix}view` });
 
-  const node = el(
-    "article",
-    { class: "attnflow", lang: "en" },
-    topOf(
-      facts,
-      details.join("\n"),
-      unitPick,
-      units.subwords.special.some(Boolean) && units.subwords.special.some((flag) => !flag)
-        ? el("label", {}, special, " special tokens")
-        : "",
-      field ? el("label", {}, "receptive field ", field) : "",
-      theme.node,
-      button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
+  const lead = leadPanel(page);
+  const summary = el(
+    "summary",
+    {},
+    el("b", {}, "Details"),
+    " ",
+    el("span", { class: "hint" }, "all methods · layers · every position · heads · numbers"),
+  );
+  const everything = el(
+    "details",
+    { class: "everything", ontoggle: (event) => state.set({ d: event.target.open ? 1 : 0 }) },
+    summary,
+    el(
+      "div",
+      { class: "settings" },
+      el("span", { class: "hint", title: details.join("\n") }, facts.filter(Boolean).join(" · ")),
+      el(
+        "div",
+        { class: "controls" },
+        unitPick,
+        units.subwords.special.some(Boolean) && units.subwords.special.some((flag) => !flag)
+          ? el("label", {}, special, " special tokens")
+          : "",
+        field ? el("label", {}, "receptive field ", field) : "",
+      ),
     ),
     data.prediction
       ? el(
@@ -340,7 +379,6 @@ export function mount(root, data, prefix = "", server = null) {
             .slice(0, 3)
             .flatMap(([name, chance], i) => [
               i ? ", " : "",
-              i ? "" : "",
               el(i ? "span" : "strong", {}, plainToken(name, 40)),
               ` ${number(chance)}`,
             ]),
@@ -378,6 +416,18 @@ export function mount(root, data, prefix = "", server = null) {
       : "",
     data.missing ? el("p", { class: "missing" }, data.missing) : "",
   );
+  const node = el(
+    "article",
+    { class: "attnflow text", lang: "en" },
+    topOf(
+      [page.modelName],
+      details.join("\n"),
+      theme.node,
+      button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
+    ),
+    lead.node,
+    everything,
+  );
   const footer = el(
     "footer",
     {},
@@ -406,6 +456,7 @@ export function mount(root, data, prefix = "", server = null) {
     slider.setAttribute("aria-valuetext", at.layerName ?? "");
     layerOut.textContent = `${at.layerName} of ${at.layerNames.length > 1 ? at.layerNames.at(-1) : at.layerName}`;
     query.paint(at);
+    everything.open = !!s.d;
     for (const tab of tabs.querySelectorAll("button")) {
       const on = tab.dataset.view === s.v;
       tab.setAttribute("aria-selected", String(on));
@@ -454,8 +505,10 @@ export function mount(root, data, prefix = "", server = null) {
    *
    * @type {(Panel & { due?: Changed })[]}
    */
-  const parts = [compare, ...(layers?.parts ?? []), { node: viewBox, update: showView }];
+  const parts = [lead, compare, ...(layers?.parts ?? []), { node: viewBox, update: showView }];
   for (const part of parts) part.due = null;
+  /** What is under Details is painted when they are open. @param {Panel} part */
+  const isOpen = (part) => part === lead || !!state.get().d;
   let later = 0;
 
   /** @param {HTMLElement} one */
@@ -474,7 +527,7 @@ export function mount(root, data, prefix = "", server = null) {
 
   function paintRest() {
     const next = parts
-      .filter((part) => part.due !== undefined)
+      .filter((part) => part.due !== undefined && isOpen(part))
       .sort((a, b) => Number(seen(b.node)) - Number(seen(a.node)))[0];
     if (!next) {
       node.dataset.settled = node.dataset.updated;
@@ -484,7 +537,7 @@ export function mount(root, data, prefix = "", server = null) {
     later = setTimeout(paintRest, 0);
   }
 
-  addEventListener("scroll", () => parts.forEach((part) => seen(part.node) && paintPart(part)), {
+  addEventListener("scroll", () => parts.forEach((part) => isOpen(part) && seen(part.node) && paintPart(part)), {
     passive: true,
     signal,
   });
@@ -494,7 +547,7 @@ export function mount(root, data, prefix = "", server = null) {
     const start = performance.now();
     if (!changed || changed.has("u")) query.build();
     paintControls();
-    const visible = parts.filter((part) => seen(part.node)); // all at once: every painting would have the page laid out anew
+    const visible = parts.filter((part) => isOpen(part) && seen(part.node)); // all at once: every painting would have the page laid out anew
     for (const part of parts)
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
@@ -506,10 +559,12 @@ export function mount(root, data, prefix = "", server = null) {
     node.dataset.took = (performance.now() - start).toFixed(1);
   }
 
-  node.append(compare.node);
-  if (layers) node.append(layers.node);
-  if (Object.keys(views).length) node.append(el("section", { class: "panel", "data-panel": "views" }, tabs, viewBox));
-  node.append(footer, live);
+  const viewSection = el("section", { class: "panel", "data-panel": "views" }, tabs, viewBox);
+  everything.append(compare.node);
+  if (layers) everything.append(layers.node);
+  if (Object.keys(views).length) everything.append(viewSection);
+  everything.append(footer);
+  node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
   root.replaceChildren(node, root.querySelector(".tip") ?? "");
   root.removeAttribute("aria-busy");

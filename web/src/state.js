@@ -2,7 +2,7 @@
  *
  * q query, l layer (L1 is 1), t token, u unit, s special tokens, f receptive field, v view, g what the graph's edges show,
  * m method of the map, h head as layer.head, k method of the heads, o order of the table, cs and ls whether rows are stretched,
- * theme. An address may come from anywhere: what is not among the `allowed` values of a name does not count.
+ * a method of the first screen, x whether what stands apart is shaded there, d whether Details are open, theme. An address may come from anywhere: what is not among the `allowed` values of a name does not count.
  *
  * @import { State } from "./types"
  * @template {Record<string, string | number>} Values

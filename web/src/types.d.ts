@@ -76,6 +76,14 @@ export interface Importance {
   answer: { name: string } | null;
   settings: { by?: string };
   reliability?: string[];
+  /** Shares of tokens that were left out of the values, by unit and token. */
+  aside?: Record<string, Record<number, number>>;
+}
+/** The strongest edges from tokens up to the answer: layer, query, key, what it carries, and its part of what lies below. */
+export interface Origin {
+  top: number[];
+  carried: number;
+  edges: [number, number, number, number, number][];
 }
 /** What is known of a row, as rowNotes reads it. bound: of flow, what leaves the query, and what enters each token. */
 export interface RowLabels {
@@ -112,6 +120,7 @@ export interface TextDocument {
   methods: Record<string, Record<string, Table<Packed> | null>>;
   heads: { queries: number[]; counts: number[]; weights: Packed } | null;
   importance: Importance[];
+  origin?: Record<string, Origin> | null;
   missing: string;
   reliability: string[];
   leftOut: string[];
@@ -139,6 +148,9 @@ export interface Selection {
   o: string;
   cs: number;
   ls: number;
+  a: string;
+  x: number;
+  d: number;
   theme: string;
 }
 /** The selection, made fit for the document. */
@@ -163,7 +175,17 @@ export interface Method {
   title: string;
   short: string;
   what: string;
+  /** What it asks, in a sentence for people. */
+  asks: string;
   importance: boolean;
+}
+/** What the first screen shows: by which method, over all inputs; which stand apart; shades from -1 to 1, NaN for none. */
+export interface Lead {
+  method: Method;
+  values: Float64Array;
+  apart: boolean[];
+  shades: number[];
+  shareOf(token: number): number;
 }
 /** A method with its values over the inputs shown; null where the page has none. */
 export interface MethodRow extends Method {
@@ -236,6 +258,7 @@ export interface Page {
   width(): number;
   stateName(level: number, position: number, most?: number): string;
   titleOf(name: string): string;
+  openView(view: string): void;
   switchUnit(unit: string): void;
   switchTheme(): void;
   announce(text: string): void;

@@ -20,6 +20,8 @@ from attnflow.errors import InputError
 from attnflow.flow import max_flow
 from attnflow.receptive import uniform
 from attnflow.result import TokenAttention
+from attnflow.view import came_from
+from attnflow.view.came_from import causal
 
 if TYPE_CHECKING:
     from attnflow.selection import Query
@@ -62,6 +64,7 @@ def of_trace(
     state: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     flow: bool = True,
+    answered: Trace | None = None,
 ) -> dict[str, Any]:
     """The document of one trace.
 
@@ -70,6 +73,7 @@ def of_trace(
     image: what a vision model saw, uint8 [height, width, 3].
     state: what is selected at first: "layer", "method", "unit", "special", "field", as the page's own fragment has it.
     flow: False leaves it out, which takes longest: for a page that is shown while the rest is computed.
+    answered: the trace with answer edges that the first importance is of.
     """
     if not hasattr(trace, "steps"):
         raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
@@ -97,13 +101,15 @@ def of_trace(
     if not flow:
         left_out.append("Flow is being computed, and comes when it is there.")
     answer, state = trace.prediction, state or {}
+    groups = {name: unit["groups"] for name, unit in units.items()}
+    aside = {} if answered is None else came_from.first_shares(answered, importance[0], groups)
     return _document(
         trace,
         units=units,
         prediction=None if answer is None else {"kind": answer.kind, "top": [list(one) for one in answer.top]},
         queries=None if size == len(trace.tokens) else [str(i) for i in range(size)],
         firstQuery=trace.first_query,
-        causal=_is_causal(trace),
+        causal=causal(trace),
         image=None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
         residual=residual,
         layers=layers,
@@ -131,9 +137,13 @@ def of_trace(
                     k: result.provenance[k] for k in ("by", "reduce", "of", "values") if k in result.provenance
                 },
                 "reliability": list(result.reliability),
+                "aside": aside if result.source is answered and answered is not None else {},
             }
             for result in importance
         ],
+        origin=came_from.of_rollout(trace, trace.first_query + chosen[0], residual, groups)
+        if answered is None
+        else came_from.of_answer(answered, importance[0], groups),
         missing=missing,
         reliability=_reliability(trace, chosen[0], layers[-1], residual, flow),
         leftOut=left_out,
@@ -147,7 +157,7 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
         "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "image": None,
         "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
-        "methods": {}, "heads": None, "importance": [], "missing": "", "reliability": [], "leftOut": [],
+        "methods": {}, "heads": None, "importance": [], "origin": None, "missing": "", "reliability": [], "leftOut": [],
         "state": {}, **more,
     }  # fmt: skip
 
@@ -179,7 +189,7 @@ def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | 
 def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[str, Any]:
     """The unit that the page opens in, and the query as it counts there."""
     whole, words = traces["subwords"], traces.get("words")
-    if unit != "words" or words is None:
+    if unit == "subwords" or words is None:
         return {"unit": "subwords", "query": whole.first_query + query}
     return {"unit": "words", "query": words.first_query + _word_positions(whole, words, [query])[0]}
 
@@ -318,8 +328,8 @@ def _flows(
     if n > LONGEST:
         left_out.append(f"Flow is left out: it takes minutes for {n:,} tokens.")
         return None
-    causal = _is_causal(trace)
-    whole = len(layers) * size * n * (3 if causal else 1) <= PAIRS
+    looks_back = causal(trace)
+    whole = len(layers) * size * n * (3 if looks_back else 1) <= PAIRS
     if not whole:
         names = ", ".join(repr(trace.tokens[trace.first_query + q]) if size <= n else str(q) for q in chosen[:3])
         left_out.append(
@@ -327,7 +337,7 @@ def _flows(
             f"would be {len(layers) * size * n:,} maximum flows. Other queries: explain(text, query=…), or attnflow serve."
         )
     queries = list(range(size)) if whole else list(chosen)
-    field = replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if causal else None
+    field = replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if looks_back else None
     kinds: dict[str, Callable[[list[int]], TokenAttention]] = {
         "values": lambda some: trace.flow(query=some, layer=layers, residual=residual)
     }
@@ -407,13 +417,6 @@ def _has_words(trace: Trace) -> bool:
 def _word_positions(trace: Trace, words: Trace, chosen: Sequence[int]) -> list[int]:
     of = {position: number for number, group in enumerate(words.word_groups or ()) for position in group}
     return list(dict.fromkeys(of[trace.first_query + q] - words.first_query for q in chosen))
-
-
-def _is_causal(trace: Trace) -> bool:
-    """Whether no position attends to a later one."""
-    if trace.parts or len(trace.tokens) < 2 or len({s.weights.shape for s in trace.steps}) > 1:
-        return False
-    return all(float(s.weights.triu(1).abs().max()) == 0 for s in trace.steps)
 
 
 def _of_unit(trace: Trace, unit: str) -> Trace:

@@ -66,6 +66,7 @@ def explain(
                 state=state,
                 progress=say,
                 flow=flow,
+                answered=worth.answered,
             )
         )
 

@@ -89,6 +89,7 @@ def of_result(result: TokenAttention) -> Page:
     selected = {
         "layer": result.layers[-1],
         "method": result.method,
+        "unit": "subwords",
         "special": "without_special" not in result.provenance.get("steps", ()),
         "field": recipe.get("receptive_field") or "",
     }
