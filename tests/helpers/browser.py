@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,11 +92,14 @@ PAGES: dict[tuple[Any, ...], Any] = {}
 
 
 @contextmanager
-def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Iterator[Any]:
+def opened(browser: Any, path: Path, fragment: str = "", details: bool = True, **options: Any) -> Iterator[Any]:
     """A file as a page to drive. At the end: it asked for nothing but itself, raised nothing and told the console nothing.
 
-    options: of playwright's context, as color_scheme.
+    details: whether Details are open, as most tests read what stands there. options: of playwright's context, as
+    color_scheme.
     """
+    if details and not re.search(r"[#&]d=", fragment):
+        fragment = f"{fragment}&d=1" if fragment else "#d=1"
     options = {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options}
     key = (browser, str(sorted(options.items())))
     page = PAGES.pop(key, None)  # not there again before its test has passed

@@ -12,6 +12,7 @@ import transformers
 
 import attnflow as af
 from attnflow.result import TokenAttention
+from attnflow.view.explain import explain
 from attnflow.view.page import Page, of_trace, of_weights
 from helpers.architectures import LLAMA, POSITIONS, hf
 from helpers.page_reading import Case
@@ -53,7 +54,8 @@ def pieces(folder: Path) -> Case:
     text = "the unbelievable cabinets"
     trace = model.trace(text, keep_heads=True)
     edges = model.trace(text, edges="answer").sources()
-    return save(folder, "pieces", model.explain(text), trace, [model.gradient(text), model.blank_out(text)], edges)
+    page = explain(model, text, state={"unit": "subwords"})
+    return save(folder, "pieces", page, trace, [model.gradient(text), model.blank_out(text)], edges)
 
 
 def decoder(folder: Path) -> Case:

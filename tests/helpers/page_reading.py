@@ -59,6 +59,9 @@ def choose(page: Any, **selected: Any) -> None:
 
 
 def go(page: Any, fragment: str) -> None:
+    """Go to an address, with Details open unless it says otherwise."""
+    if not re.search(r"(^|&)d=", fragment):
+        fragment = f"{fragment}&d=1" if fragment else "d=1"
     page.evaluate(
         """async fragment => {
             while (location.hash.slice(1) !== fragment) {
@@ -75,7 +78,8 @@ def go(page: Any, fragment: str) -> None:
 def selection(page: Any) -> dict[str, str]:
     """The fragment, once it has been written."""
     written = "() => new Promise(done => setTimeout(() => done(location.hash), 125))"  # the page's own wait is shorter
-    return dict(re.findall(r"([a-z]+)=([^&]*)", page.evaluate(written)))
+    named = dict(re.findall(r"([a-z]+)=([^&]*)", page.evaluate(written)))
+    return {name: value for name, value in named.items() if name != "d"}  # Details are open in nearly every test
 
 
 def rows_of(page: Any) -> dict[str, Any]:

@@ -181,7 +181,8 @@ def test_page_of_arrays(browser: Any, saved: Any) -> None:
     case = saved("arrays", of_weights(weights, list("abcde"), query=3, residual=0.3))
     A = af.attention_graph(weights.astype(np.float32), residual=0.3)
     with opened(browser, case.path, "#v=paths&t=1") as page:
-        assert page.locator(".model-name").inner_text().startswith("attention weights · captured given as arrays")
+        assert page.locator(".model-name").inner_text() == "attention weights"
+        assert page.locator(".settings").inner_text().startswith("captured given as arrays")
         assert "this page was made of its weights of attention alone" in page.locator(".missing").inner_text()
         rows = as_json(page, "compare")
         wanted = {
@@ -217,14 +218,18 @@ def test_page_of_a_result_from_a_file(browser: Any, sentence: Case, saved: Any, 
 
 def test_a_result_opens_where_it_is(browser: Any, sentence: Case, saved: Any) -> None:
     case = saved("opened", of_result(sentence.trace.flow(query="key", layer=[1, 3]).without_special()))
-    with opened(browser, case.path) as page:
+    with opened(browser, case.path, details=False) as page:
+        assert page.evaluate("location.hash") == ""
+        assert page.get_by_label("method", exact=True).input_value() == "flow"
+        page.locator(".everything summary").first.click()
+        settle(page)
         assert page.locator('.query [aria-selected="true"]').inner_text() == "key"
         assert page.locator("output").inner_text() == "L4 of L6"
         assert not page.get_by_label("special tokens").is_checked()
         assert (
             page.get_by_role("group", name="method of the map").locator('[aria-pressed="true"]').inner_text() == "flow"
         )
-        assert page.evaluate("location.hash") == ""
+        assert selection(page) == {}
 
 
 def test_a_hostile_text_is_shown_as_text(browser: Any, hostile: Case, tmp_path: Path) -> None:
@@ -264,6 +269,8 @@ def test_three_pages_in_a_notebook(browser: Any, sentence: Case, decoder: Case, 
         for frame in (first, second, third):
             settle(frame)
             assert frame.evaluate("origin") == "null"
+            frame.locator(".everything > summary").click()
+            settle(frame)
         before = [text_of(frame) for frame in (second, third)]
         first.locator('.row[data-method="raw"] .tok[data-i="3"]').click()
         page.keyboard.press("q")
@@ -317,7 +324,7 @@ def test_flow_of_the_query_alone(browser: Any, saved: Any) -> None:
 
 def check_overview(page: Any) -> None:
     """Rows of a long text scroll together, and the strip above them leads to a place."""
-    page.locator('.row[data-method="rollout"] .overview').click(position={"x": 600, "y": 4})
+    page.locator('.row[data-method="rollout"] .overview').click(position={"x": 850, "y": 4})
     page.wait_for_function(
         """() => {
             const [first, ...others] = [...document.querySelectorAll(".rows .text")].map(text => text.scrollTop);

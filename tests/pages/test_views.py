@@ -150,7 +150,7 @@ def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) 
         assert lit.count() == 0 and tip.is_hidden()
         page.locator('.row[data-method="raw"] .tok[data-i="6"]').click()
         settle(page)
-        assert page.locator(".tok.chosen").evaluate_all("all => all.map(t => t.dataset.i)") == ["6"] * len(names)
+        assert page.locator(".rows .tok.chosen").evaluate_all("all => all.map(t => t.dataset.i)") == ["6"] * len(names)
         assert page.locator(".numbers tr.chosen th").inner_text() == "cabinets"
         page.get_by_role("tab", name="Flow paths").click()
         settle(page)
@@ -158,7 +158,7 @@ def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) 
         assert selection(page) == {"t": "6", "v": "paths"}
         page.locator(".numbers tbody tr").nth(2).click()
         settle(page)
-        assert page.locator(".tok.chosen").first.inner_text() == "old"
+        assert page.locator(".rows .tok.chosen").first.inner_text() == "old"
         assert page.get_by_label("input token").input_value() == "2"
         page.get_by_role("listbox", name="query token").get_by_role("option", name="my").click()
         settle(page)

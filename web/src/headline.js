@@ -6,6 +6,7 @@ import { rowNotes } from "./reliability.js";
 
 const MOST = 3; // words that a headline names
 const NEAR = 0.5; // of the strongest: others that are named beside it
+const FEW = 5; // words: of fewer, the highest is named in any case
 const FLAT = 1.5; // times the mean word: below it a method tells no word from another
 const ATTENTION = ["raw", "rollout", "flow"];
 
@@ -72,14 +73,25 @@ export const ranked = ({ values, apart }) =>
     .filter((i) => !apart[i] && Number.isFinite(values[i]))
     .sort((i, j) => values[j] - values[i] || i - j);
 
-/** The words that an answer rests on: the highest, and others at least half as high.
+/** Whether the highest of several words stands out from the mean of them.
+ *
+ * @param {ArrayLike<number>} values
+ * @param {number[]} order
+ */
+function standsOut(values, order) {
+  const mean = order.reduce((total, i) => total + Math.max(0, values[i]), 0) / order.length;
+  return order.length < FEW || values[order[0]] >= FLAT * mean;
+}
+
+/** The words that an answer rests on: the highest, and others at least half as high; none where none stands out.
  *
  * @param {Pick<Lead, "values" | "apart">} lead
  */
 export function restsOn(lead) {
   const order = ranked(lead),
     top = lead.values[order[0]];
-  return top > 0 ? order.slice(0, MOST).filter((i) => lead.values[i] >= NEAR * top) : [];
+  if (!(top > 0) || !standsOut(lead.values, order)) return [];
+  return order.slice(0, MOST).filter((i) => lead.values[i] >= NEAR * top);
 }
 
 /** The word that speaks against an answer most, if it says as much as half of the strongest.
@@ -108,9 +120,8 @@ function pointsTo(page, name) {
   if (!order.length) return null;
   const sum = values.reduce((total, v) => total + v, 0),
     taker = Array.from(values.keys()).reduce((best, i) => (values[i] > values[best] ? i : best), 0);
-  const mean = order.reduce((total, i) => total + values[i], 0) / order.length;
   const labels = { ...at, sinks: [], causal: data.causal, method: name, layer: at.layerName, own: null, bound: null };
-  const blind = values[order[0]] < FLAT * mean || rowNotes(values, labels).length > 0;
+  const blind = !standsOut(values, order) || rowNotes(values, labels).length > 0;
   const taken = apart[taker] && name !== "flow" ? { token: at.tokens[taker], share: values[taker] / (sum || 1) } : null;
   return { name, word: blind && order.length > 1 ? -1 : order[0], taken };
 }

@@ -22,7 +22,7 @@ export function leadPanel(page, pictured) {
   const headline = el("h2", { class: "headline" }),
     others = el("p", { class: "others" });
   const text = el("div", { class: "reading", role: "group", "aria-label": "the text, shaded" });
-  const strip = el("canvas", { class: "overview", width: 1, height: 1, "aria-hidden": "true" });
+  const strip = el("canvas", { class: "ribbon", width: 1, height: 1, "aria-hidden": "true" });
   const image = pictured?.(page) ?? null;
   const aside = el("div", { class: "aside" }),
     asks = el("p", { class: "asks hint" });
@@ -33,7 +33,7 @@ export function leadPanel(page, pictured) {
   );
   const layer = el(
     "select",
-    { "aria-label": "layer", onchange: (event) => state.set({ l: Number(event.target.value) }) },
+    { "aria-label": "layer that is shaded", onchange: (event) => state.set({ l: Number(event.target.value) }) },
     data.layers.map((l) => el("option", { value: l + 1 }, `L${l + 1}`)),
   );
   const list = el("div", { class: "list" });
@@ -64,7 +64,11 @@ export function leadPanel(page, pictured) {
   }
 
   /** @param {number[]} words */
-  const named = (words) => words.flatMap((i, place) => [place ? ", " : "", word(i)]);
+  function named(words) {
+    const { tokens } = page.now();
+    const once = words.filter((i, place) => words.findIndex((j) => tokens[j] === tokens[i]) === place);
+    return once.flatMap((i, place) => [place ? ", " : "", word(i)]);
+  }
 
   function drawHeadline() {
     const best = recommended(page),
@@ -187,6 +191,7 @@ export function leadPanel(page, pictured) {
       el(
         "table",
         {},
+        el("caption", { class: "sr" }, `Values of ${method.title}`),
         el(
           "thead",
           {},

@@ -124,7 +124,7 @@ export function mount(root, data, prefix = "", server = null) {
     o: "",
     cs: 1,
     ls: 0,
-    a: "",
+    a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,
     theme: "",
@@ -418,7 +418,7 @@ export function mount(root, data, prefix = "", server = null) {
   );
   const node = el(
     "article",
-    { class: "attnflow text", lang: "en" },
+    { class: "attnflow one-text", lang: "en" },
     topOf(
       [page.modelName],
       details.join("\n"),

@@ -48,9 +48,7 @@ def of_answer(answered: Trace, sources: TokenAttention, groups: Mapping[str, Any
     return {unit: _unit(graphs, shares, kept, top, of) for unit, of in groups.items()}
 
 
-def of_rollout(
-    trace: Trace, query: int, residual: float, groups: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def of_rollout(trace: Trace, query: int, residual: float, groups: Mapping[str, Any]) -> dict[str, Any] | None:
     """The same for a model without an answer: the ways that rollout takes down from a position at the highest layer."""
     n = len(trace.tokens)
     if trace.patches is not None or n > LONGEST or any(tuple(s.weights.shape) != (n, n) for s in trace.steps):
@@ -103,7 +101,8 @@ def _unit(
         "top": [int(numbers[i]) for i in places],
         "carried": ways.carried * seen,
         "edges": [
-            [edge.layer, int(numbers[edge.query]), int(numbers[edge.key]), edge.amount, edge.part] for edge in ways.edges
+            [edge.layer, int(numbers[edge.query]), int(numbers[edge.key]), edge.amount, edge.part]
+            for edge in ways.edges
         ],
     }
 

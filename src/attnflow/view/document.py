@@ -337,7 +337,9 @@ def _flows(
             f"would be {len(layers) * size * n:,} maximum flows. Other queries: explain(text, query=…), or attnflow serve."
         )
     queries = list(range(size)) if whole else list(chosen)
-    field = replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if looks_back else None
+    field = (
+        replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if looks_back else None
+    )
     kinds: dict[str, Callable[[list[int]], TokenAttention]] = {
         "values": lambda some: trace.flow(query=some, layer=layers, residual=residual)
     }
