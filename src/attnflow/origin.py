@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
@@ -22,6 +23,8 @@ LEAST = 1e-3
 
 NOISE = 1e-7
 """Of the widest edge of a layer: single precision leaves such remnants on edges that carry nothing."""
+
+Floats = NDArray[np.float64]
 
 
 class OriginEdge(NamedTuple):
@@ -88,7 +91,7 @@ def strongest_ways(
     return Origin(tuple(sorted(edges, key=lambda edge: -edge.amount)), carried)
 
 
-def _upward(graphs: Sequence[FloatArray], top: Sequence[int]) -> tuple[list[FloatArray], FloatArray]:
+def _upward(graphs: Sequence[FloatArray], top: Sequence[int]) -> tuple[list[Floats], NDArray[np.bool_]]:
     """Where what a state holds goes on, [query, key] of each layer: columns add up to one, or to nothing where no way leads
     to the answer. And whether one does from each token."""
     leads = np.zeros(len(graphs[-1]), bool)
@@ -103,7 +106,7 @@ def _upward(graphs: Sequence[FloatArray], top: Sequence[int]) -> tuple[list[Floa
     return ups[::-1], leads
 
 
-def _moves(ups: Sequence[FloatArray], start: FloatArray) -> list[tuple[int, int, int]]:
+def _moves(ups: Sequence[Floats], start: Floats) -> list[tuple[int, int, int]]:
     """All edges between different positions that something goes along, the widest first."""
     mass, edges = start, list[tuple[float, int, int, int]]()
     for layer, up in enumerate(ups):
@@ -114,7 +117,7 @@ def _moves(ups: Sequence[FloatArray], start: FloatArray) -> list[tuple[int, int,
     return [(layer, query, key) for _, layer, query, key in sorted(edges, key=lambda edge: -edge[0])]
 
 
-def _kept(ups: Sequence[FloatArray], moves: Sequence[tuple[int, int, int]]) -> list[FloatArray]:
+def _kept(ups: Sequence[Floats], moves: Sequence[tuple[int, int, int]]) -> list[Floats]:
     """The same with these edges between positions alone; whatever stays may stay."""
     kept = [np.diag(np.diag(up)) for up in ups]
     for layer, query, key in moves:
@@ -122,7 +125,7 @@ def _kept(ups: Sequence[FloatArray], moves: Sequence[tuple[int, int, int]]) -> l
     return kept
 
 
-def _carried(kept: Sequence[FloatArray], start: FloatArray, top: Sequence[int]) -> tuple[float, list[FloatArray]]:
+def _carried(kept: Sequence[Floats], start: Floats, top: Sequence[int]) -> tuple[float, list[Floats]]:
     """What reaches the answer along these edges, and how much of it goes along each."""
     masses = [start]
     for up in kept:

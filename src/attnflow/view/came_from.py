@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow._arrays import FloatArray, to_numpy
 from attnflow.edges.weights import answer_rows, evidence_graph, signed_edges
@@ -86,7 +87,11 @@ def _reads(parts: FloatArray, place: int) -> FloatArray:
 
 
 def _unit(
-    graphs: FloatArray, shares: FloatArray, kept: FloatArray, top: Sequence[int], groups: Sequence[Sequence[int]] | None
+    graphs: FloatArray,
+    shares: FloatArray,
+    kept: NDArray[np.int_],
+    top: Sequence[int],
+    groups: Sequence[Sequence[int]] | None,
 ) -> dict[str, Any]:
     """groups: the positions of each token of the unit; None for the positions themselves."""
     of = np.arange(len(shares)) if groups is None else _numbers(groups, len(shares))
@@ -107,7 +112,7 @@ def _unit(
     }
 
 
-def _numbers(groups: Sequence[Sequence[int]], size: int) -> FloatArray:
+def _numbers(groups: Sequence[Sequence[int]], size: int) -> NDArray[np.int_]:
     of = np.zeros(size, int)
     for number, group in enumerate(groups):
         of[list(group)] = number
