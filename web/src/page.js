@@ -12,6 +12,7 @@ import { layersPanel } from "./layers.js";
 import { graphPanel } from "./graph.js";
 import { pathsPanel } from "./paths.js";
 import { headsPanel } from "./heads.js";
+import { ALIGNMENTS } from "./head-ranking.js";
 
 /** @import { Changed, Data, Method, Now, Page, Panel, Selection, Server } from "./types" */
 
@@ -121,6 +122,7 @@ export function mount(root, data, prefix = "", server = null) {
     m: methodNames.find((name) => name === first.method) ?? methodNames[0] ?? "raw",
     h: "",
     k: "rollout",
+    r: "",
     o: "",
     cs: 1,
     ls: 0,
@@ -139,6 +141,7 @@ export function mount(root, data, prefix = "", server = null) {
       m: methodNames,
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
+      r: Object.keys(ALIGNMENTS),
       theme: ["", "light", "dark"],
     },
     prefix,

@@ -145,6 +145,7 @@ export interface Selection {
   m: string;
   h: string;
   k: string;
+  r: string;
   o: string;
   cs: number;
   ls: number;

@@ -146,6 +146,7 @@ def show(
             "--method": method is not None, "--edges": edges is not None, "--layer": layer != "last", "--words": words,
             "--residual": residual is not None, "--sinks": sinks != "keep", "--normalize": normalize is not None,
             "--answer": answer is not None, "--of": of is not None, "--receptive-field": receptive_field is not None,
+            "--beside": paired,
         }  # fmt: skip
         check_heads(heads, others, output)
     if method is None:

@@ -1,0 +1,194 @@
+// Which heads attend as an alignment does: the definitions of attnflow/heads.py, for what a page holds.
+import { button, closest, el, figure, label, number, plainToken, svg, tableOf, textWidth } from "./draw.js";
+import { exportMenu } from "./keep.js";
+import { strongestWord } from "./flow-words.js";
+
+/** @import { Cells, Now, Page, Palette } from "./types" */
+/** @typedef {{ layer: number, head: number, weight: number, top: number }} HeadScore layer counts among those shown */
+
+const LISTED = 5;
+
+/** @type {Record<string, string>} */
+export const ALIGNMENTS = {
+  "": "nothing",
+  previous: "previous token",
+  next: "next token",
+  self: "the token itself",
+  first: "first token",
+  same: "same token elsewhere",
+  induction: "what followed the same token",
+  pair: "this pair",
+};
+
+/** @type {Record<string, (tokens: string[], q: number) => number[]>} */
+const RULES = {
+  previous: (_, q) => (q ? [q - 1] : []),
+  next: (tokens, q) => (q + 1 < tokens.length ? [q + 1] : []),
+  self: (_, q) => [q],
+  first: (_, q) => (q ? [0] : []),
+  same: (tokens, q) => [...tokens.keys()].filter((k) => k !== q && tokens[k] === tokens[q]),
+  induction: (tokens, q) => [...tokens.keys()].filter((k) => 0 < k && k < q && tokens[k - 1] === tokens[q]),
+};
+
+/** Pairs of a query and its keys, as positions among all inputs.
+ *
+ * @param {string} name of ALIGNMENTS
+ * @param {Now} at
+ * @param {number} first where the queries begin
+ * @param {number} token the key of a pair
+ * @returns {[number, number[]][]}
+ */
+export function alignedKeys(name, at, first, token) {
+  if (name === "pair") return [[at.query, [token]]];
+  const own = at.tokens.slice(first);
+  return own.map((_, q) => [first + q, RULES[name](own, q).map((k) => first + k)]);
+}
+
+/** Heads from the one that attends so most: the mean over queries of the weight on aligned keys, and how often such a key
+ * gets most. Queries without keys, or whose heads are not held, do not count.
+ *
+ * @param {[number, number[]][]} pairs
+ * @param {(query: number) => Float64Array[][] | null} headsOf
+ */
+export function rankHeads(pairs, headsOf) {
+  const rows = pairs.flatMap(([query, keys]) => {
+    const heads = keys.length ? headsOf(query) : null;
+    return heads ? [{ heads, keys }] : [];
+  });
+  /** @type {HeadScore[]} */
+  const scores = (rows[0]?.heads ?? []).flatMap((of, layer) =>
+    of.map((_, head) => {
+      let weight = 0,
+        top = 0;
+      for (const { heads, keys } of rows) {
+        const row = heads[layer][head],
+          most = row.reduce((best, x) => (x > best ? x : best), -Infinity);
+        weight += keys.reduce((sum, k) => sum + row[k], 0) / rows.length;
+        top += keys.some((k) => row[k] === most) ? 1 / rows.length : 0;
+      }
+      return { layer, head, weight, top };
+    }),
+  );
+  scores.sort((a, b) => b.weight - a.weight || b.top - a.top || a.layer - b.layer || a.head - b.head);
+  return { scores, queries: rows.length };
+}
+
+/** The choice of an alignment, and the heads in its order.
+ *
+ * @param {Page} page
+ */
+export function rankingPart(page) {
+  const { data, state } = page;
+  const pick = el(
+    "select",
+    { "aria-label": "rank heads by", onchange: (event) => state.set({ r: event.target.value }) },
+    Object.entries(ALIGNMENTS).map(([value, text]) => el("option", { value }, text)),
+  );
+  const box = el("div", { class: "ranking", hidden: true });
+  const menu = exportMenu(page, "ranking", draw, csvRows);
+  let all = false;
+
+  function ranked() {
+    const name = state.get().r,
+      at = page.now();
+    if (!name || !data.headQueries) return null;
+    const token = state.get().t >= 0 ? at.token : strongestWord(page, at);
+    const pairs = alignedKeys(name, at, data.firstQuery, token);
+    const what = name === "pair" ? `${at.queryName} → ${plainToken(at.tokens[token])}` : ALIGNMENTS[name];
+    return { ...rankHeads(pairs, (query) => data.heads(at.unit, query)), what, at };
+  }
+
+  /** @param {HeadScore} score */
+  const named = ({ layer, head }) => `L${data.layers[layer] + 1}.${head + 1}`;
+
+  /** @param {Palette} colours */
+  function draw(colours) {
+    const ranking = ranked();
+    if (!ranking?.scores.length) return null;
+    const title = `heads by ${ranking.what}`,
+      shown = ranking.scores.slice(0, all ? 40 : 12);
+    const drawing = figure(Math.max(330, textWidth(title, 12, "600")), 34 + 18 * shown.length, colours, title, 12);
+    shown.forEach((score, i) => {
+      const y = 40 + 18 * i;
+      drawing.append(
+        label(0, y, named(score), { "font-size": 11 }),
+        svg("rect", { x: 48, y: y - 6, width: (200 * score.weight).toFixed(2), height: 12, fill: colours.css[170] }),
+        label(256, y, `${number(score.weight)} · ${(100 * score.top).toFixed(0)} %`, { "font-size": 11 }),
+      );
+    });
+    return drawing;
+  }
+
+  /** @returns {Cells[]} */
+  function csvRows() {
+    const head = ["head", "layer", "number", "weight", "top"];
+    const rows = ranked()?.scores ?? [];
+    return [
+      head,
+      ...rows.map((score) => [named(score), data.layers[score.layer] + 1, score.head + 1, score.weight, score.top]),
+    ];
+  }
+
+  function paint() {
+    pick.value = state.get().r;
+    const ranking = ranked();
+    box.hidden = !ranking;
+    if (!ranking) return;
+    const { scores, queries, what, at } = ranking;
+    if (!scores.length) {
+      box.replaceChildren(el("p", { class: "why" }, "No token here has such a token to look at."));
+      return;
+    }
+    const shown = all ? scores : scores.slice(0, LISTED),
+      left = scores.length - shown.length,
+      count = at.tokens.length - data.firstQuery;
+    const chosen = state.get().h;
+    const rows = shown.map((score) => {
+      const id = named(score).slice(1);
+      return el(
+        "tr",
+        { "data-rank": id, class: id === chosen ? "chosen" : null },
+        el(
+          "th",
+          { scope: "row" },
+          button(named(score), () => state.set({ h: id })),
+        ),
+        el("td", {}, number(score.weight)),
+        el(
+          "td",
+          { class: "size" },
+          el("span", { class: "amount", style: `--part:${(100 * score.weight).toFixed(1)}%` }),
+        ),
+        el("td", {}, `${(100 * score.top).toFixed(0)} %`),
+      );
+    });
+    box.replaceChildren(
+      tableOf(
+        {},
+        ["head", el("th", { scope: "col", colspan: "2" }, "weight on it"), "it gets most"],
+        rows,
+        `Heads that look at ${what}${queries < count && state.get().r !== "pair" ? `, over ${queries} of ${count} tokens` : ""}`,
+      ),
+      el(
+        "div",
+        { class: "bar" },
+        left > 0 || all
+          ? button(
+              all ? "the first alone" : `and ${left} more`,
+              () => {
+                all = !all;
+                paint();
+              },
+              { class: "more" },
+            )
+          : "",
+        menu,
+      ),
+    );
+  }
+  box.addEventListener("click", (event) => {
+    const row = closest(event, "tr[data-rank]");
+    if (row) state.set({ h: row.dataset.rank ?? "" });
+  });
+  return { pick: el("label", {}, "rank by ", pick), box, paint };
+}
