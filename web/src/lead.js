@@ -1,4 +1,5 @@
 import { shade, shadeStyle } from "./colour.js";
+import { isAnswerEdges } from "./data.js";
 import { brush, button, closest, el, number, plainToken, readable } from "./draw.js";
 import { apartOf, disagreement, leadOf, percent, ranked, recommended, restsOn, speaksAgainst } from "./headline.js";
 import { answerName, originPicture } from "./origin.js";
@@ -86,11 +87,12 @@ export function leadPanel(page, pictured) {
           el("span", { class: "chance" }, data.prediction?.kind === "score" ? number(top[1]) : percent(top[1])),
         ]
       : [el("strong", {}, at.queryName), data.layers.length > 1 ? ` at ${at.layerName}` : ""];
+    const verb = !top ? "comes from " : isAnswerEdges(best.name) ? "rests on " : "could come from ";
     const rests = data.patches ? "rests on the marked places" : "no word stands out";
     headline.replaceChildren(
       ...answer,
       el("span", { class: "dash" }, " — "),
-      ...(words.length && !data.patches ? [top ? "rests on " : "comes from ", ...named(words)] : [rests]),
+      ...(words.length && !data.patches ? [verb, ...named(words)] : [rests]),
       ...(against.length && !data.patches ? ["; ", ...named(against), " speaks against it"] : []),
     );
     const says = data.patches || !top ? [] : disagreement(page, words);

@@ -1,4 +1,4 @@
-import { closest, el, figure, label, plainToken, svg, textWidth } from "./draw.js";
+import { between, closest, el, figure, label, plainToken, svg, textWidth } from "./draw.js";
 import { curve } from "./graph.js";
 import { percent } from "./headline.js";
 import { touched } from "./state.js";
@@ -40,8 +40,9 @@ export function waysOf({ edges, top }, token) {
  * @param {string} answer
  * @param {Palette} colours
  * @param {number} width
+ * @param {number} high of the layers together, at most
  */
-export function originFigure(page, origin, answer, colours, width) {
+export function originFigure(page, origin, answer, colours, width, high = 250) {
   const at = page.now(),
     { edges, top } = origin,
     layers = page.data.levels.length;
@@ -51,22 +52,21 @@ export function originFigure(page, origin, answer, colours, width) {
   const names = columns.map((position) => plainToken(at.tokens[position] ?? String(position), 14));
   const size = 12,
     longest = Math.max(...names.map((name) => textWidth(name, size)));
-  const side = 34,
-    gap = (width - 2 * side) / Math.max(1, columns.length - 1 || 1);
-  const slanted = longest > gap - 8,
-    rise = Math.max(7, Math.min(46, 250 / layers)),
+  const count = Math.max(1, columns.length - 1),
+    slanted = longest > (width - 68) / count - 8,
+    side = slanted ? 34 : Math.max(34, 2 + textWidth(names[names.length - 1], size) / 2),
+    gap = (width - 34 - side) / count;
+  const rise = Math.max(7, Math.min(64, high / layers)),
     head = 34,
     foot = slanted ? 16 + 0.75 * longest : 26;
-  const high = head + layers * rise + foot;
-  const x = (/** @type {number} */ position) =>
-    columns.length > 1 ? side + columns.indexOf(position) * gap : width / 2;
+  const x = (/** @type {number} */ position) => (columns.length > 1 ? 34 + columns.indexOf(position) * gap : width / 2);
   const y = (/** @type {number} */ level) => head + (layers - level) * rise;
-  const drawing = figure(width, high, colours, `where ${answer} came from`);
+  const drawing = figure(width, head + layers * rise + foot, colours, `where ${answer} came from`);
   const step = Math.max(1, Math.ceil(layers / 6));
   for (let level = step; level <= layers; level += step)
     drawing.append(
       label(0, y(level), page.data.levels[level - 1], { "font-size": 9.5, fill: colours.faint }),
-      svg("line", { x1: side - 8, x2: width, y1: y(level), y2: y(level), stroke: colours.line, "stroke-width": 0.5 }),
+      svg("line", { x1: 26, x2: width, y1: y(level), y2: y(level), stroke: colours.line, "stroke-width": 0.5 }),
     );
   const most = Math.max(...edges.map(([, , , amount]) => amount), 1e-9);
   const lines = svg("g", { fill: "none" });
@@ -143,7 +143,14 @@ export function originPicture(page, onpoint) {
     node.hidden = !isShown();
     if (!origin || node.hidden) return;
     const width = Math.max(260, Math.min(900, holder.clientWidth || node.clientWidth || 520));
-    current = originFigure(page, origin, answerName(page), page.colours(), width);
+    current = originFigure(
+      page,
+      origin,
+      answerName(page),
+      page.colours(),
+      width,
+      between(200, 0.34 * innerHeight, 420),
+    );
     caption.textContent = `Where it came from: the paths that carry ${percent(origin.carried)}.`;
     holder.replaceChildren(current.node);
   }

@@ -43,7 +43,7 @@ def of_answer(answered: Trace, sources: TokenAttention, groups: Mapping[str, Any
     else:
         kept, every = np.unique(strongest), to_numpy(evidence_graph(answered))
         reading = every[-1].sum(1)  # by the positions that the answer is read from, and remnants of rounding elsewhere
-        top = np.flatnonzero(reading > READING * reading.max()).tolist()
+        top = np.flatnonzero(reading > READING * reading.max()).tolist() if place is None else [place]
         kept = np.unique([*kept, *top])
         graphs = every[:, kept[:, None], kept]
     return {unit: _unit(graphs, shares, kept, top, of) for unit, of in groups.items()}

@@ -137,9 +137,9 @@ def of_trace(
                     k: result.provenance[k] for k in ("by", "reduce", "of", "values") if k in result.provenance
                 },
                 "reliability": list(result.reliability),
-                "aside": aside if result.source is answered and answered is not None else {},
+                "aside": aside if number == 0 else {},
             }
-            for result in importance
+            for number, result in enumerate(importance)
         ],
         origin=came_from.of_rollout(trace, trace.first_query + chosen[0], residual, groups)
         if answered is None
