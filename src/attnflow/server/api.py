@@ -143,14 +143,14 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
 
     @app.get(
         "/api/jobs/{id}/partial",
-        summary="What is known of a job that runs.",
+        summary="What is known of a job so far; at its end, what it gave.",
         responses=result_of("What the page shows so far.", 404, 409, 422),
     )
     async def partial(id: str) -> Response:
         job = jobs.find(id)
-        if not (known := job.partial):
+        if not (known := job.partial or job.result):
             return refused(
-                Refusal(409, f"the job is {job.state}, and nothing is known yet, or all: /api/jobs/{job.id} says which")
+                Refusal(409, f"the job is {job.state}, and nothing is known of its result: see /api/jobs/{job.id}")
             )
         return answer(known)
 

@@ -1,0 +1,113 @@
+// One word of a text taken out or replaced: what answer edges predict for the answer, beside what the model then does.
+import { button, el, messageOf, plainToken } from "./draw.js";
+
+/** @import { Data } from "./types" */
+/** @typedef {{ word: string, text: string, kind: string, answer: string, before: Odds, after: Odds, predicted: number | null,
+ *   true: number, own: { answer: string, probability: number } }} Change */
+/** @typedef {{ probability: number, logOdds: number | null }} Odds */
+
+/** The words of a document in their order, as the server counts them. @param {Data} data */
+function wordsOf(data) {
+  const { tokens, special } = data.units.words ?? data.units.subwords;
+  return tokens.filter((_, i) => !special[i]).map((token) => plainToken(token));
+}
+
+/** @param {number} p */
+const percent = (p) => {
+  const whole = 100 * p;
+  if (whole > 0 && whole < 0.1) return "< 0.1 %";
+  return whole < 100 && whole > 99.9 ? "> 99.9 %" : `${whole.toFixed(1)} %`;
+};
+
+/** @param {number | null} x */
+const signed = (x) => (x === null ? "–" : `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(2)}`);
+
+/**
+ * @param {Data} data
+ * @param {object} does
+ * @param {(edit: { word: number, replacement?: string }) => Promise<Change>} does.edit
+ * @param {(text: string) => void} does.explain the other text instead of this one
+ * @param {(text: string) => void} does.beside
+ */
+export function editRow(data, { edit, explain, beside }) {
+  const words = wordsOf(data);
+  const word = el(
+    "select",
+    { "aria-label": "word" },
+    words.map((text, i) => el("option", { value: i }, text)),
+  );
+  const by = el("input", { type: "text", "aria-label": "another word", placeholder: "another word", size: 14 });
+  const leave = button("Delete", () => change({}), {}),
+    replace = el("button", { type: "submit" }, "Replace");
+  const outcome = el("div", { class: "outcome", role: "status" });
+  const node = el(
+    "form",
+    {
+      class: "edit",
+      "aria-label": "change a word",
+      onsubmit: (event) => {
+        event.preventDefault();
+        if (by.value.trim()) change({ replacement: by.value.trim() });
+        else by.focus();
+      },
+    },
+    el("label", { class: "hint" }, "What if a word were not there? ", word),
+    leave,
+    by,
+    replace,
+    outcome,
+  );
+  let latest = 0;
+
+  /** @param {{ replacement?: string }} how */
+  async function change(how) {
+    const mine = ++latest;
+    outcome.textContent = "asking the model …";
+    node.setAttribute("aria-busy", "true");
+    try {
+      const done = await edit({ word: Number(word.value), ...how });
+      if (mine === latest) outcome.replaceChildren(...told(done, how.replacement));
+    } catch (error) {
+      if (mine === latest) outcome.replaceChildren(el("p", { class: "bad" }, messageOf(error)));
+    }
+    if (mine === latest) node.removeAttribute("aria-busy");
+  }
+
+  /** @param {Change} done @param {string} [replacement] */
+  function told({ word: gone, text, kind, answer, before, after, predicted, own, true: real }, replacement) {
+    const amount = (/** @type {number} */ p) => (kind === "score" ? p.toFixed(3) : percent(p));
+    const how = replacement ? `“${replacement}” for “${gone}”` : `Without “${gone}”`;
+    const name = plainToken(answer),
+      unit = kind === "score" ? "score" : "log-odds";
+    const guess =
+      predicted === null
+        ? "no prediction, because this model has no answer edges"
+        : `predicted ${signed(predicted)}${replacement ? " (without the word; it knows nothing of the new one)" : ""}`;
+    return [
+      el(
+        "p",
+        {},
+        `${how}: `,
+        el("b", {}, `${name} ${amount(before.probability)} → ${amount(after.probability)}`),
+        own.answer === answer ? "" : `. The model now says ${plainToken(own.answer)} ${amount(own.probability)}`,
+        `. Change of ${unit}: ${guess}, `,
+        el("b", {}, `true ${signed(real)}`),
+        ".",
+      ),
+      el(
+        "p",
+        { class: "next" },
+        button("explain this text", () => explain(text)),
+        button("beside the first", () => beside(text)),
+      ),
+    ];
+  }
+
+  return {
+    node,
+    /** The word that is chosen on the page. @param {number} number */
+    choose: (number) => {
+      if (number >= 0 && number < words.length) word.value = String(number);
+    },
+  };
+}

@@ -1,0 +1,292 @@
+// One form of the app and the page under it: of a text, or of an answer that grows.
+import { mountAnswer } from "./answer.js";
+import { editRow } from "./app-edit.js";
+import { NAMES, makeForm, staleness } from "./app-form.js";
+import { ask, drop, makeProgress, resultOf } from "./app-job.js";
+import { read } from "./data.js";
+import { button, el, messageOf } from "./draw.js";
+import { mount } from "./page.js";
+
+/** @import { Model, Question } from "./app-form.js" */
+/** @import { Job } from "./app-job.js" */
+/** @import { AnswerDocument, Data } from "./types" */
+/** What stands under a form. page: of a text, with what it shows; an answer has none.
+ *
+ * @typedef {{ box: HTMLElement, state: any, page: ReturnType<typeof mount> | null, close(): void }} Shown
+ */
+
+/** What a new text does away with: places in the old one; and what another kind of page would read otherwise. */
+const PLACES = { page: ["q", "t", "l", "h"], answer: ["s", "h", "v"] };
+const OTHERS = ["q", "t", "l", "h", "s", "v", "u", "n", "m"];
+
+export function address() {
+  return new URLSearchParams(location.hash.slice(1));
+}
+
+/**
+ * @param {string} prefix of its names in the address
+ * @param {Model[]} models
+ * @param {string | null} first the text that it opens with
+ * @param {object} on
+ * @param {(() => void) | null} on.close
+ * @param {(shown: Shown, fresh: boolean) => void} on.shown
+ * @param {((model: string, text: string) => void) | null} on.beside
+ */
+export function makeSlot(prefix, models, first, on) {
+  /** @type {Job | null} */
+  let job = null;
+  /** @type {Shown | null} */
+  let shown = null;
+  /** @type {Record<string, string> | null} what the form said when what is shown was asked for */
+  let shownForm = null;
+  let shownKind = "";
+  const progress = makeProgress(),
+    form = makeForm(models, first, () => run(), grey);
+  const stop = button("Cancel", () => cancel(), { hidden: true });
+  form.row.append(stop, ...(on.close ? [button("close", on.close)] : []), progress.bar, progress.say);
+  const empty = el("p", { class: "empty" }),
+    loading = el("div", { class: "skeleton", "aria-hidden": "true", hidden: true }, el("i"), el("i"), el("i"));
+  const note = el("p", { class: "stale-note", role: "status", hidden: true }),
+    tools = el("div", { class: "tools" }),
+    body = el("div", { class: "body" }, empty, loading);
+  const node = el("div", { class: "slot" }, form.node, note, tools, body);
+  grey();
+
+  /** Greys results out that are not of what the form says, and says whose they are. */
+  function grey() {
+    empty.textContent =
+      form.kind() === "image"
+        ? "Choose an image and press Explain."
+        : form.isAnswer()
+          ? "Type a prompt and press Answer."
+          : "Type a text and press Explain.";
+    const why = shown && shownForm ? staleness(shownForm, form.values()) : "";
+    note.hidden = !why;
+    note.textContent =
+      why && (job ? `${why} The new ones are on their way.` : `${why} Press ${form.verb()} for new ones.`);
+    for (const part of [tools, body]) part.classList.toggle("stale", Boolean(why));
+  }
+
+  /** What the form has in the address. @param {URLSearchParams} parameters */
+  function formIn(parameters) {
+    return JSON.stringify(NAMES.map((name) => parameters.get(prefix + name) ?? ""));
+  }
+
+  /** What the next page starts from: the address keeps the question, and places in another text go.
+   *
+   * @param {Record<string, string>} values
+   * @param {"page" | "answer"} kind
+   * @param {boolean} fresh
+   */
+  function remember(values, kind, fresh) {
+    const now = address();
+    if (fresh) for (const name of shownKind && shownKind !== kind ? OTHERS : PLACES[kind]) now.delete(prefix + name);
+    for (const name of NAMES) {
+      if (values[name]) now.set(prefix + name, values[name]);
+      else now.delete(prefix + name);
+    }
+    shownForm = values;
+    shownKind = kind;
+    history.replaceState(null, "", `#${now}`);
+  }
+
+  /** Explains what the address says, unless it is here already. */
+  function start() {
+    const parameters = address();
+    const isHere = shownForm && formIn(parameters) === JSON.stringify(NAMES.map((name) => shownForm?.[name] ?? ""));
+    if (isHere) return;
+    form.load((name) => parameters.get(prefix + name));
+    if (form.kind() !== "image") run(false);
+  }
+
+  /** Takes the question back, even where the server has not said yet which job it is. */
+  function cancel() {
+    if (!job) return;
+    drop(job);
+    job = null;
+    idle("cancelled");
+  }
+
+  function idle(message = "", bad = false) {
+    stop.hidden = true;
+    loading.hidden = true;
+    empty.hidden = Boolean(shown);
+    form.busy(false);
+    progress.end(message, bad);
+    grey();
+  }
+
+  async function run(fresh = true) {
+    cancel();
+    /** @type {Job} */
+    const mine = { id: null },
+      isWanted = () => job === mine;
+    job = mine;
+    form.busy(true);
+    stop.hidden = false;
+    loading.hidden = Boolean(shown);
+    empty.hidden = true;
+    progress.begin();
+    grey();
+    try {
+      const values = form.values(),
+        answers = form.isAnswer(),
+        question = await form.question();
+      if (!isWanted()) return;
+      /** @type {{ read(doc: any): Promise<any>, put(ready: any): Promise<Shown | null> }} */
+      const make = answers ? answerShower(question, isWanted) : pageShower(question);
+      let isNew = fresh,
+        begun = false;
+      const show = async (/** @type {any} */ doc) => {
+        const before = shown,
+          ready = await make.read(doc);
+        if (!isWanted()) return;
+        if (!begun) remember(values, answers ? "answer" : "page", isNew);
+        const next = await make.put(ready);
+        if (!next || !isWanted()) return;
+        shown = next;
+        if (before !== shown || !begun) on.shown(shown, isNew);
+        begun = true;
+        isNew = false;
+        loading.hidden = true;
+        grey();
+      };
+      const result = await resultOf(mine, answers ? "/api/answers" : "/api/jobs", question, {
+        isWanted,
+        tell: (now) => progress.tell(now, begun && !answers ? "filling in: " : ""),
+        show,
+      });
+      if (!result || !isWanted()) return;
+      await show(result);
+      if (!isWanted()) return;
+      job = null;
+      idle();
+    } catch (error) {
+      if (!isWanted()) return;
+      job = null;
+      idle(messageOf(error), true);
+    }
+  }
+
+  /** How the page of a text is shown, and shown again when more of it is known: what is chosen stays chosen.
+   *
+   * @param {Question} question
+   */
+  function pageShower(question) {
+    let begun = false;
+    return {
+      read,
+      put: async (/** @type {Data} */ data) => {
+        const box = el("div"),
+          kept = begun ? keep() : null;
+        shown?.close();
+        body.replaceChildren(empty, loading, box);
+        empty.hidden = true;
+        const page = mount(box, data, prefix, {
+          rows: (query) => ask("POST", "/api/rows", { ...question, ...query }),
+          paths: (pair) => ask("POST", "/api/paths", { ...question, ...pair }),
+        });
+        kept?.(page, box);
+        if (!begun) tools.replaceChildren(...(isEditable(question, data) ? [edits(question, data)] : []));
+        begun = true;
+        return { box, state: page.state, page, close: () => page.close() };
+      },
+    };
+  }
+
+  /** Remembers where the reader is; call what it gives on the page that takes the place of this one. */
+  function keep() {
+    const choices = shown?.state.get(),
+      scrolled = scrollY,
+      box = shown?.box,
+      focus = box?.contains(document.activeElement)
+        ? pathTo(box, /** @type {Element} */ (document.activeElement))
+        : null;
+    body.style.minHeight = `${body.offsetHeight}px`; // the text below must not jump while there is nothing here
+    return (/** @type {ReturnType<typeof mount>} */ page, /** @type {HTMLElement} */ next) => {
+      page.state.set(choices);
+      if (focus) at(next, focus)?.focus({ preventScroll: true });
+      scrollTo(scrollX, scrolled);
+      requestAnimationFrame(() => (body.style.minHeight = ""));
+    };
+  }
+
+  /** @param {Question} question @param {() => boolean} isWanted */
+  function answerShower(question, isWanted) {
+    /** @type {import("./types").ShownAnswer | null} */
+    let mounted = null;
+    /** @type {Shown | null} */
+    let own = null;
+    return {
+      read: async (/** @type {AnswerDocument} */ doc) => doc,
+      put: async (/** @type {AnswerDocument} */ doc) => {
+        if (mounted && own) {
+          await mounted.update(doc);
+          if (own.state !== mounted.state) own = { ...own, state: mounted.state };
+          return own;
+        }
+        const box = el("div", { class: "grown" });
+        shown?.close();
+        tools.replaceChildren();
+        body.replaceChildren(empty, loading, box);
+        empty.hidden = true;
+        const now = await mountAnswer(box, doc, prefix, {
+          leaveOut: (source) => ask("POST", "/api/leave-out", { ...question, ...source }),
+        });
+        if (!isWanted()) {
+          now.close();
+          box.remove();
+          shown = null;
+          return null;
+        }
+        mounted = now;
+        own = { box, state: now.state, page: null, close: () => now.close() };
+        return own;
+      },
+    };
+  }
+
+  /** @param {Question} question @param {Data} data */
+  function isEditable(question, data) {
+    return question.text !== undefined && question.target === undefined && data.prediction && form.kind() === "text";
+  }
+
+  /** @param {Question} question @param {Data} data */
+  function edits(question, data) {
+    const row = editRow(data, {
+      edit: (change) => ask("POST", "/api/edits", { ...question, ...change }),
+      explain: (text) => {
+        form.setText(text);
+        run();
+      },
+      beside: (text) => on.beside?.(question.model, text),
+    });
+    if (!on.beside) row.node.classList.add("last");
+    return row.node;
+  }
+
+  function close() {
+    cancel();
+    shown?.close();
+    node.remove();
+    const parameters = address();
+    for (const name of [...parameters.keys()]) if (name.startsWith(prefix)) parameters.delete(name);
+    history.replaceState(null, "", `#${parameters}`);
+  }
+
+  return { node, start, close, run, shown: () => shown, text: form.text, focus: form.focus, load: form.load };
+}
+
+/** The places of an element among its ancestors' children, up to a box. @param {Element} box @param {Element} element */
+function pathTo(box, element) {
+  const path = [];
+  for (let at_ = element; at_ !== box && at_.parentElement; at_ = at_.parentElement)
+    path.unshift([...at_.parentElement.children].indexOf(at_));
+  return path;
+}
+
+/** The element at such a place, where there still is one. @param {Element} box @param {number[]} path */
+function at(box, path) {
+  const element = path.reduce((/** @type {Element | undefined} */ node, i) => node?.children[i], box);
+  return element instanceof HTMLElement ? element : null;
+}
