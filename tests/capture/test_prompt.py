@@ -149,6 +149,17 @@ def test_all_that_is_written_belongs_to_tokens(name: str, text: str) -> None:
         assert sorted(members) == [i for i, mark in enumerate(prompt.special) if not mark] and all(groups)
 
 
+@each_tokenizer
+def test_a_space_with_one_letter_goes_with_its_sentence(name: str) -> None:
+    """The token " A" has as much of the last sentence's end as of its own, and belongs to its own."""
+    text = "The key is old. A man has it. I do not."
+    prompt = read_prompt(model_of(name), text)
+    units = prompt.units("sentence")
+    assert units.texts == ("The key is old.", "A man has it.", "I do not.")
+    for group, sentence in zip(units.groups, units.texts, strict=True):
+        assert text[min(prompt.offsets[i][0] for i in group) : prompt.offsets[group[-1]][1]].strip() == sentence
+
+
 CHATS = [
     [{"role": "user", "content": "The key to it?"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why 🙂?\nSay\nit."}],

@@ -106,8 +106,8 @@ def test_the_table_says_how_its_units_are_ranked(answer: Any) -> None:
     assert "\nsentences by flow\n" in text and " flow " in text.split("The model wrote")[0]
 
 
-def test_a_page_has_one_method(answer: Any, tmp_path: Path) -> None:
-    with pytest.raises(af.InputError, match="method='fading': a page has 'answer_rows', for every span of the answer"):
+def test_a_page_has_the_recommended_methods(answer: Any, tmp_path: Path) -> None:
+    with pytest.raises(af.InputError, match="method='fading': a page has the recommended method of each unit"):
         answer.save(tmp_path / "page.html", method="fading")
     answer.save(tmp_path / "sources.csv", method="fading")
     assert "fading" in (tmp_path / "sources.csv").read_text()

@@ -1,41 +1,13 @@
-import { unpacked } from "./data.js";
 import { plainToken } from "./draw.js";
+import { added, combined, meanShares, partsOf, passedOn, readKept, sharesOf, weighted } from "./answer-rows.js";
+import { unpacked } from "./data.js";
 
-/** @import { AnswerDocument, Piece, Sources, Span } from "./types" */
+/** @import { AnswerDocument, AnswerUnit, AnswerUnitDocument, Piece, Sources, Span } from "./types" */
 
-/** Signed parts as shares: cut off at zero, the first token left out where it is to be, divided by their sum.
- *
- * @param {ArrayLike<number>} parts
- * @param {boolean} first whether the first is left out
- */
-export function sharesOf(parts, first) {
-  const shares = Float64Array.from(parts, (x, i) => (i || !first ? Math.max(0, x) : 0));
-  const total = shares.reduce((sum, x) => sum + x, 0);
-  return total ? shares.map((x) => x / total) : shares;
-}
-
-/** What stands in the prompt when each token of the answer passes on all that it has, by its row: those before it stand
- * in the answer, so that one way from the last to the first is all.
- *
- * @param {Float64Array} start over tokens of the prompt and then of the answer
- * @param {(token: number) => Float64Array} row
- * @param {number} prompt how many tokens it has
- */
-export function passedOn(start, row, prompt) {
-  const mass = start.slice();
-  for (let token = start.length - prompt - 1; token >= 0; token--) {
-    const share = mass[prompt + token];
-    if (!share) continue;
-    mass[prompt + token] = 0;
-    row(token).forEach((part, i) => (mass[i] += share * part));
-  }
-  return mass.subarray(0, prompt);
-}
-
-/** The text of each unit: its pieces, with what stands between them, or its name.
+/** The text of each unit: its pieces, with what stands between them.
  *
  * @param {Piece[]} pieces
- * @param {number[]} of the unit of each token
+ * @param {Int32Array} of the unit of each token
  * @param {number} count
  */
 function textsOf(pieces, of, count) {
@@ -64,52 +36,121 @@ function tokenNames({ pieces, tokens }) {
   return names;
 }
 
+/** The unit of each token, out of runs of a number and a length.
+ *
+ * @param {number[] | null} runs
+ * @param {number} size
+ */
+function unitOfEach(runs, size) {
+  const of = new Int32Array(size);
+  if (!runs) return of.map((_, i) => i);
+  for (let i = 0, at = 0; i < runs.length; i += 2) {
+    of.fill(runs[i], at, at + runs[i + 1]);
+    at += runs[i + 1];
+  }
+  return of;
+}
+
+/** @param {AnswerUnitDocument} unit @param {string} name @param {AnswerDocument["prompt"]} prompt @returns {Promise<AnswerUnit>} */
+async function readUnit(unit, name, prompt) {
+  const of = unitOfEach(unit.of, prompt.tokens.length),
+    { opening } = unit;
+  /** @type {string[] | null} */
+  let texts = null;
+  return {
+    count: unit.count,
+    exact: unit.exact,
+    of,
+    rows: unit.rows && { ...(await readKept(unit.rows)), totals: unit.rows.totals },
+    passed: unit.passed && (await readKept(unit.passed)),
+    faded: unit.faded && (await readKept(unit.faded)),
+    opening: opening && { shares: await unpacked(opening.shares), parts: await unpacked(opening.parts) },
+    /** Made when the first one is asked for: those of a long prompt are many. */
+    get texts() {
+      texts ??= unit.names ?? (name === "token" ? tokenNames(prompt) : textsOf(prompt.pieces, of, unit.count));
+      return texts;
+    },
+  };
+}
+
+/** Values of units, and behind them what stands in none. @param {ArrayLike<number>} values @param {number} rest */
+function withRest(values, rest) {
+  const all = new Float64Array(values.length + 1);
+  all.set(values);
+  all[values.length] = rest;
+  return all;
+}
+
 /** A document with what its panels ask of it.
  *
  * @param {AnswerDocument} doc
  */
 export async function readAnswer(doc) {
-  if (doc.format !== "attnflow-answer" || doc.version > 1)
+  if (doc.format !== "attnflow-answer" || doc.version !== 2)
     throw new Error(`this page cannot read a document of format ${doc.format} ${doc.version ?? ""}`);
   const prompt = doc.prompt.tokens.length,
-    count = doc.answer.tokens.length,
-    width = prompt + count;
-  const values = await unpacked(doc.matrix.values),
-    places = doc.matrix.places && (await unpacked(doc.matrix.places));
+    count = doc.answer.tokens.length;
+  const matrix = await readKept(doc.matrix),
+    inside = await readKept(doc.matrix.inside),
+    { totals, sums } = doc.matrix;
   const first = "first_token" in doc.evidence;
-  const units = Object.fromEntries(
-    Object.entries(doc.units).map(([name, unit]) => {
-      const texts = unit.names ?? textsOf(doc.prompt.pieces, unit.of, unit.count);
-      return [name, { ...unit, texts: name === "token" ? tokenNames(doc.prompt) : texts }];
-    }),
-  );
-
-  /** The signed parts of one answer token.
-   *
-   * @param {number} token
-   */
-  function row(token) {
-    const parts = new Float64Array(width),
-      kept = values.length / count;
-    for (let i = 0; i < kept; i++) {
-      const at = token * kept + i;
-      parts[places ? places[at] : i] = values[at];
-    }
-    return parts;
-  }
+  const marks = new Uint8Array(prompt);
+  for (const token of doc.prompt.marks) marks[token] = 1;
+  /** @type {Record<string, AnswerUnit>} */
+  const units = {};
+  for (const [name, unit] of Object.entries(doc.units)) units[name] = await readUnit(unit, name, doc.prompt);
 
   const whole = { from: 0, to: count - 1 };
-  /** Whether the document has the sources of this span, exactly. @param {Span} span */
+  /** Whether this is the span that the document was made for. @param {Span} span */
   const isOpening = ({ from, to }) => from === doc.span[0] && to === doc.span[1];
+  const ofPrompt = totals.map(([inPrompt]) => inPrompt),
+    ofBoth = totals.map(([, inBoth]) => inBoth),
+    filled = ofBoth.map((total) => total > 0);
+  /** What speaks for a token at the first token of the prompt. @param {number} token */
+  const atFirst = (token) => Math.max(0, sums[token][2]);
 
-  /** The rows of a span, added up.
+  /** The parts of the answer whose fading makes up that of a span; null where the page has none for it.
    *
    * @param {Span} span
+   * @param {string} unit
    */
-  function added({ from, to }) {
-    const sum = new Float64Array(width);
-    for (let token = from; token <= to; token++) row(token).forEach((x, i) => (sum[i] += x));
-    return sum;
+  const fadingOf = (span, unit) => (doc.fading && units[unit].faded ? partsOf(doc.fading.spans, span) : null);
+
+  /** Shares of units, by the way that agrees best with leaving such units out; the last is what stands in none.
+   *
+   * @param {Span} span
+   * @param {string} unit
+   */
+  function direct(span, unit) {
+    const { rows, faded, opening } = units[unit],
+      parts = fadingOf(span, unit);
+    if (opening && isOpening(span)) {
+      const sum = Array.from(opening.shares).reduce((total, x) => total + x, 0);
+      return withRest(opening.shares, sum ? Math.max(0, 1 - sum) : 0);
+    }
+    if (parts && faded && rows) {
+      const tokens = Array.from({ length: span.to - span.from + 1 }, (_, i) => span.from + i);
+      return sharesOf(combined(added(rows, tokens), added(faded, parts)));
+    }
+    if (rows) return meanShares(rows, rows.totals, span);
+    const shares = meanShares(matrix, ofPrompt, span);
+    if (first) shares[0] = 0;
+    return withRest(shares.subarray(0, prompt), 0);
+  }
+
+  /** The same by way of the answer: what stands on its earlier tokens is passed on so many times.
+   *
+   * @param {Span} span
+   * @param {string} unit
+   * @param {number} hops
+   */
+  function through(span, unit, hops) {
+    const { weights, left } = passedOn(inside, filled, span, hops),
+      { passed } = units[unit];
+    if (passed) return { shares: weighted(passed, weights), weights, left };
+    const shares = weighted(matrix, weights, (row, value) => Math.max(0, value) / ofBoth[row]);
+    if (first) shares[0] = 0;
+    return { shares: withRest(shares.subarray(0, prompt), 0), weights, left };
   }
 
   /** log p / (1 - p), added up. @param {Span} span */
@@ -118,87 +159,99 @@ export async function readAnswer(doc) {
     return logs.reduce((sum, log) => sum + log - Math.log(-Math.expm1(log)), 0);
   }
 
-  /** Rows of a span as shares of units, each row alike; with the first token, if it is to count.
-   *
-   * @param {Span} span
-   * @param {number[]} of the unit of each token, -1 for none
-   * @param {number} size how many units there are
-   * @param {boolean} counted
-   */
-  function rowShares({ from, to }, of, size, counted) {
-    const sum = new Float64Array(size + 1); // the last is what stands in no unit
-    for (let token = from; token <= to; token++) {
-      const merged = new Float64Array(size + 1),
-        parts = row(token);
-      for (let i = counted || !first ? 0 : 1; i < prompt; i++) merged[of[i] < 0 ? size : of[i]] += parts[i];
-      sharesOf(merged, false).forEach((x, i) => (sum[i] += x));
-    }
-    return sharesOf(sum, false).subarray(0, size);
-  }
-
-  /** The sum over the tokens of each unit.
-   *
-   * @param {string} unit
-   * @param {ArrayLike<number>} tokens
-   */
-  function byUnits(unit, tokens) {
-    const { of, count: size } = units[unit],
-      sums = new Float64Array(size);
-    of.forEach((number, token) => {
-      if (number >= 0) sums[number] += tokens[token];
-    });
-    return sums;
+  /** Signed parts of units. @param {Span} span @param {string} unit */
+  function signedOf(span, unit) {
+    const { rows, of, opening, count: size } = units[unit];
+    if (opening && isOpening(span)) return Float64Array.from(opening.parts);
+    const tokens = Array.from({ length: span.to - span.from + 1 }, (_, i) => span.from + i);
+    if (!rows) return added(matrix, tokens).subarray(0, prompt);
+    const parts = added(rows, tokens).subarray(0, size);
+    if (first && of[0] >= 0) for (const token of tokens) parts[of[0]] += sums[token][2];
+    return parts;
   }
 
   /** The last ones asked for: every part of the page asks, and so does every move of the pointer.
    *
-   * @type {{ key: string, sources: Sources } | null}
+   * @type {Map<string, Sources>}
    */
-  let last = null;
+  const last = new Map();
 
-  /** What a span came from. hops: whether shares on earlier tokens of the answer are passed on.
+  /** What a span came from. hops: "" for what it read itself; else how often shares on earlier tokens are passed on.
    *
    * @param {Span} span
    * @param {string} unit
-   * @param {boolean} hops
+   * @param {string} hops
    * @returns {Sources}
    */
   function sources(span, unit, hops) {
     const key = `${span.from} ${span.to} ${unit} ${hops}`;
-    if (last?.key !== key) last = { key, sources: computed(span, unit, hops) };
-    return last.sources;
+    let kept = last.get(key);
+    if (!kept) {
+      kept = computed(span, unit, hops);
+      if (last.size > 4) last.clear();
+      last.set(key, kept);
+    }
+    return kept;
   }
 
-  /** @param {Span} span @param {string} unit @param {boolean} hops @returns {Sources} */
+  /** @param {string} hops */
+  const hopCount = (hops) => (hops === "all" ? Infinity : Number(hops || 0));
+
+  /** @param {Span} span @param {string} unit @param {string} hops @returns {Sources} */
   function computed(span, unit, hops) {
-    const { of, count: size } = units[unit],
-      each = units.token.of,
-      opening = isOpening(span);
-    const both = opening ? null : added(span);
-    const parts = both ? both.subarray(0, prompt) : units.token.parts;
-    const direct = opening ? units.token.shares : rowShares(span, each, prompt, false);
-    const shares = hops ? throughAnswer(span) : direct;
-    const inUnits = hops ? byUnits(unit, shares) : opening ? units[unit].shares : rowShares(span, of, size, false);
-    const counted = rowShares(span, each, prompt, true);
+    const way = hops ? through(span, unit, hopCount(hops)) : null,
+      shares = way ? way.shares : direct(span, unit),
+      size = units[unit].count,
+      tokens = Array.from({ length: span.to - span.from + 1 }, (_, i) => span.from + i);
+    const { weights, left } = way ?? passedOn(inside, filled, span, 0);
+    const opening = isOpening(span);
+    /** @param {number} i */
+    const sum = (i) => tokens.reduce((total, token) => total + sums[token][i], 0);
     return {
-      shares,
-      parts,
-      units: inUnits,
-      signed: byUnits(unit, parts),
-      first: first ? counted[0] : NaN,
-      marks: counted.reduce((sum, x, i) => sum + (doc.prompt.marks[i] && (i || !first) ? x : 0), 0),
-      itself: both ? both.subarray(prompt).reduce((sum, x) => sum + x, 0) : doc.evidence.answer,
-      logOdds: both ? logOddsOf(span) : doc.evidence.log_odds,
+      method: hops ? "hops" : fadingOf(span, unit) ? "combined" : "answer_rows",
+      units: shares.subarray(0, size),
+      outside: shares[size],
+      left,
+      first: first ? mean(tokens.filter((token) => ofBoth[token] + atFirst(token) > 0).map(firstShare)) : NaN,
+      marks: weights.reduce((total, weight, row) => total + weight * doc.matrix.marks[row], 0),
+      itself: left.reduce((total, x) => total + x, 0),
+      odds: opening
+        ? { log: doc.evidence.log_odds, prompt: doc.evidence.prompt, answer: doc.evidence.answer }
+        : { log: logOddsOf(span), prompt: sum(0), answer: sum(1) },
+      atFirst: sum(2),
     };
   }
+  /** @param {number} token */
+  const firstShare = (token) => atFirst(token) / (ofBoth[token] + atFirst(token));
+  /** @param {number[]} values */
+  const mean = (values) => (values.length ? values.reduce((sum, x) => sum + x, 0) / values.length : 0);
 
-  /** @param {Span} span */
-  function throughAnswer({ from, to }) {
-    const rows = Array.from({ length: to + 1 }, (_, token) => sharesOf(row(token), first));
-    const start = new Float64Array(width);
-    for (let token = from; token <= to; token++) rows[token].forEach((x, i) => (start[i] += x));
-    return passedOn(sharesOf(start, false), (token) => rows[token], prompt);
+  /** Shares of all tokens of prompt and answer, with the first token. @param {Span} span */
+  function everything(span) {
+    const all = ofBoth.map((total, token) => total + atFirst(token));
+    return meanShares(matrix, all, span);
   }
 
-  return { ...doc, units, first, whole, isOpening, sources };
+  /** What each token of the answer has from one unit, as its own share. @param {string} unit @param {number} number */
+  function fed(unit, number, hops = "") {
+    return Float64Array.from({ length: count }, (_, token) => {
+      const span = { from: token, to: token },
+        { rows } = units[unit];
+      if (hops || fadingOf(span, unit)) return (perToken(unit, hops)[token] ??= single(span, unit, hops))[number];
+      const total = rows ? rows.totals[token] : ofPrompt[token];
+      if (!(total > 0) || (!rows && first && !number)) return 0;
+      return Math.max(0, (rows ?? matrix).at(token, number)) / total;
+    });
+  }
+  /** @param {Span} span @param {string} unit @param {string} hops */
+  const single = (span, unit, hops) => (hops ? through(span, unit, hopCount(hops)).shares : direct(span, unit));
+  /** @type {{ key: string, shares: Float64Array[] }} */
+  let singles = { key: "", shares: [] };
+  /** @param {string} unit @param {string} hops */
+  function perToken(unit, hops) {
+    if (singles.key !== `${unit} ${hops}`) singles = { key: `${unit} ${hops}`, shares: [] };
+    return singles.shares;
+  }
+
+  return { ...doc, units, marks, first, whole, isOpening, sources, signedOf, everything, fed, fadingOf };
 }

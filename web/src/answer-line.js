@@ -1,71 +1,67 @@
+import { shadeStyle } from "./colour.js";
 import { between, closest, el, plainToken, readable } from "./draw.js";
+import { shadingOf } from "./answer-shading.js";
+import { spanFrom, spanText, trimmed } from "./answer-span.js";
 
-/** @import { AnswerPage, Span } from "./types" */
+/** @import { AnswerPage, Piece } from "./types" */
 
-/** The span that the state names: all of the answer where it names none.
- *
- * @param {string} text
- * @param {{ whole: Span }} data
- * @returns {Span}
- */
-export function spanFrom(text, { whole }) {
-  if (!text) return whole;
-  const [from, to = from] = text.split("-").map(Number);
-  return { from: Math.min(from, to), to: Math.max(from, to) };
-}
+const LEAST = 0.05; // of what a token came from: less is not said
+const SAID = 4; // tokens of the answer that a source feeds, in words
 
-/** A span as the state names it.
- *
- * @param {Span} span
- * @param {{ whole: Span }} data
- */
-export function spanText({ from, to }, { whole }) {
-  if (from === 0 && to === whole.to && to > 0) return "";
-  return from === to ? String(from) : `${from}-${to}`;
-}
-
-/** White space around a text, and the text. @param {string} text */
-export function trimmed(text) {
-  const [, before, core, after] = /** @type {string[]} */ (/^(\s*)([^]*?)(\s*)$/.exec(text));
-  return { before, core, after };
-}
-
-/** The answer in large letters, whose tokens are chosen by click, drag or keys.
+/** The answer in large letters. Its tokens are chosen by click, drag or keys, and shaded by what a source gave to them.
  *
  * @param {AnswerPage} page
  */
 export function answerLine(page) {
-  const { data, state, tip } = page,
-    { pieces, tokens, logProbabilities } = data.answer;
+  const { state, tip } = page;
   /** @type {{ node: HTMLElement, first: number, last: number }[]} */
-  const options = [];
-  const nodes = pieces.flatMap(([text, ...its]) => {
-    const { before, core, after } = trimmed(text);
-    if (!its.length) return [readable(text)];
-    const shown = core || (text.includes("\n") ? "⏎" : text); // a line break is a token too
-    const node = el("span", { class: "tok", role: "option", tabindex: -1, "data-at": options.length }, readable(shown));
-    options.push({ node, first: its[0], last: its[its.length - 1] });
-    return core ? [before, node, after] : [node, text.includes("\n") ? text : ""];
+  let options = [];
+  /** @type {Piece[] | null} */
+  let built = null;
+  const node = el("div", {
+    class: "said",
+    role: "listbox",
+    "aria-multiselectable": "true",
+    "aria-label": "answer: choose a part",
   });
-  const node = el(
-    "div",
-    { class: "said", role: "listbox", "aria-multiselectable": "true", "aria-label": "answer: choose a part" },
-    nodes,
-  );
+  const note = el("p", { class: "hint feeds", role: "status" });
   let anchor = 0,
     focus = 0,
     dragging = false;
 
+  function build() {
+    const { pieces } = page.data.answer;
+    options = [];
+    const nodes = pieces.flatMap(([text, ...its]) => {
+      const { before, core, after } = trimmed(text);
+      if (!its.length) return [readable(text)];
+      const shown = core || (text.includes("\n") ? "⏎" : text); // a line break is a token too
+      const one = el(
+        "span",
+        { class: "tok", role: "option", tabindex: -1, "data-at": options.length },
+        readable(shown),
+      );
+      options.push({ node: one, first: its[0], last: its[its.length - 1] });
+      return core ? [before, one, after] : [one, text.includes("\n") ? text : ""];
+    });
+    const refocus = node.contains(document.activeElement);
+    node.replaceChildren(...nodes);
+    focus = Math.min(focus, options.length - 1);
+    if (refocus) options[focus]?.node.focus();
+    built = pieces;
+  }
+
   /** @param {number} start @param {number} end */
   function choose(start, end) {
     const [low, high] = [Math.min(start, end), Math.max(start, end)];
-    state.set({ s: spanText({ from: options[low].first, to: options[high].last }, data) });
+    state.set({ s: spanText({ from: options[low].first, to: options[high].last }, page.data) });
   }
   /** @param {Event} event */
   const place = (event) => Number(closest(event, "[data-at]")?.getAttribute("data-at") ?? -1);
   const isAlone = (/** @type {number} */ at) => {
-    const { s } = state.get();
-    return s !== "" && options[at].first === spanFrom(s, data).from && options[at].last === spanFrom(s, data).to;
+    const { s } = state.get(),
+      { from, to } = spanFrom(s, page.data);
+    return s !== "" && options[at].first === from && options[at].last === to;
   };
 
   node.addEventListener("pointerdown", (event) => {
@@ -81,21 +77,24 @@ export function answerLine(page) {
     choose(at, at);
   });
   node.addEventListener("pointermove", (event) => {
-    const under = document.elementFromPoint(event.clientX, event.clientY)?.closest(".said [data-at]"); // touch is captured
-    const at = Number(under?.getAttribute("data-at") ?? -1);
+    const under = document.elementFromPoint(event.clientX, event.clientY)?.closest("[data-at]"); // touch is captured
+    const at = under && node.contains(under) ? Number(under.getAttribute("data-at")) : -1;
     if (dragging && at >= 0) choose(anchor, at);
     if (at < 0 || dragging) return tip.hide();
-    const { first, last } = options[at];
+    const { first, last } = options[at],
+      { tokens, logProbabilities } = page.data.answer;
     const p = Math.exp(logProbabilities.slice(first, last + 1).reduce((a, b) => a + b, 0));
-    tip.show(event, [plainToken(tokens[first]), `probability ${p.toFixed(3)}`]);
+    tip.show(event, [under?.textContent || plainToken(tokens[first]), `probability ${p.toFixed(3)}`]);
   });
   node.addEventListener("pointerleave", () => tip.hide());
-  for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => (dragging = false));
+  for (const name of ["pointerup", "pointercancel"])
+    addEventListener(name, () => (dragging = false), { signal: page.signal });
   node.addEventListener("keydown", (event) => {
+    const forward = getComputedStyle(options[focus].node).direction === "rtl" ? -1 : 1;
     /** @type {Record<string, number>} */
     const steps = {
-      ArrowLeft: focus - 1,
-      ArrowRight: focus + 1,
+      ArrowLeft: focus - forward,
+      ArrowRight: focus + forward,
       Home: 0,
       End: options.length - 1,
       " ": focus,
@@ -115,14 +114,50 @@ export function answerLine(page) {
   });
 
   function draw() {
-    const { s } = state.get(),
-      span = spanFrom(s, data);
+    if (built !== page.data.answer.pieces) build();
+    const { s, a } = state.get(),
+      span = spanFrom(s, page.data);
     options.forEach(({ node: one, first, last }, i) => {
       const inside = s !== "" && first >= span.from && last <= span.to;
       one.setAttribute("aria-selected", String(inside));
       one.tabIndex = i === focus ? 0 : -1;
     });
     node.classList.toggle("narrowed", s !== "");
+    const inside = a ? shadingOf(page).inside : null;
+    shadeBy(options.map(({ first, last }) => (inside ? sumOf(inside, first, last) : 0)));
+    note.textContent = options.length > 1 ? "Drag over any part of it." : "";
   }
-  return { node, needs: ["s"], draw };
+
+  /** @param {number[]} parts of each option */
+  function shadeBy(parts) {
+    options.forEach(({ node: one }, i) => {
+      if (parts[i] >= LEAST) one.setAttribute("style", shadeStyle(page.colours(), Math.min(1, parts[i])));
+      else one.removeAttribute("style");
+    });
+  }
+
+  /** Shades what a source feeds, and says how much of each token came from it. @param {number} unit */
+  function point(unit) {
+    if (unit < 0) return draw();
+    const { u, h } = state.get(),
+      shares = page.data.fed(u, unit, h);
+    const parts = options.map(({ first, last }) => sumOf(shares, first, last) / (last - first + 1));
+    shadeBy(parts);
+    const most = parts
+      .map((share, i) => ({ text: options[i].node.textContent?.trim() || "␣", share }))
+      .filter(({ share }) => share >= LEAST)
+      .sort((x, y) => y.share - x.share);
+    const said = most.slice(0, SAID).map(({ text, share }) => `${text} ${Math.round(100 * share)} %`);
+    note.textContent = said.length
+      ? `It feeds ${said.join(" · ")}${most.length > SAID ? " …" : ""}`
+      : "It feeds no part of the answer.";
+  }
+  return { node, note, draw, point };
+}
+
+/** @param {ArrayLike<number>} values @param {number} from @param {number} to */
+function sumOf(values, from, to) {
+  let sum = 0;
+  for (let i = from; i <= to; i++) sum += values[i];
+  return sum;
 }

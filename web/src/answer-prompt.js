@@ -1,155 +1,286 @@
 import { shade, shadeStyle } from "./colour.js";
-import { closest, el, number, plainToken, readable } from "./draw.js";
-import { spanFrom, trimmed } from "./answer-line.js";
+import { brush, closest, el, number, plainToken, readable } from "./draw.js";
+import { SMALL, shadingOf } from "./answer-shading.js";
+import { spanFrom, trimmed } from "./answer-span.js";
 
-/** @import { AnswerPage } from "./types" */
+/** @import { AnswerPage, Piece } from "./types" */
 
-const LONG = 1500; // tokens above which the prompt scrolls in a box of its own
+const LONG = 1500; // tokens above which the prompt scrolls in a box of its own, and only what is in sight has tokens
+const BLOCK = 120; // tokens of a block of a long prompt, at least, if it has lines; a line without end is cut at the most
+const MOST = 800;
 const PLAIN = 0.03; // of the largest share: less is not shaded, so that the rest can be read
+const SOFT = 0.36; // how dark sentences get: a whole sentence in the darkest shade would be hard to read
 
-/** The prompt as text that one reads. Its tokens are shaded by their shares, its units underlined by theirs.
+/** @typedef {{ node: HTMLElement, start: number, end: number, token: number, shown: { node: HTMLElement, tokens: number[] }[], units: HTMLElement[], built: boolean }} Block */
+
+/** Where blocks of a long prompt begin: behind line breaks, or in a line without end behind some sentence.
+ *
+ * @param {Piece[]} pieces
+ * @param {Int32Array} sentences of each token
+ */
+function blockStarts(pieces, sentences) {
+  const starts = [0];
+  let size = 0,
+    sentence = -1;
+  pieces.forEach(([text, ...tokens], i) => {
+    const other = tokens.length > 0 && sentences[tokens[0]] !== sentence;
+    if (size >= MOST && other) {
+      starts.push(i);
+      size = 0;
+    }
+    if (tokens.length) sentence = sentences[tokens[0]];
+    size += tokens.length;
+    if (size >= BLOCK && text.includes("\n") && i + 1 < pieces.length) {
+      starts.push(i + 1);
+      size = 0;
+    }
+  });
+  return starts;
+}
+
+/** The prompt as text that one reads, whose units are shaded by their shares.
  *
  * @param {AnswerPage} page
  */
 export function promptText(page) {
-  const { data, state, tip } = page,
-    { pieces, marks, tokens: names } = data.prompt;
+  const { state, tip } = page;
   const text = el("div", { class: "prompt", role: "region", "aria-label": "prompt", tabindex: 0 });
-  const strip = el("canvas", { class: "strip", width: 1, height: 300, "aria-hidden": "true" });
-  const long = names.length > LONG;
-  const node = el("section", { class: long ? "read long" : "read" }, text, long ? strip : null);
-  /** @type {{ node: HTMLElement, tokens: number[] }[]} */
-  let shown = [];
-  /** @type {HTMLElement[]} */
-  let underlined = [];
-  let built = "",
-    chosen = "none yet";
+  const strip = el("canvas", { class: "strip", width: 1, height: 600, "aria-hidden": "true" });
+  const node = el("section", { class: "read" }, text, strip);
+  /** @type {Block[]} */
+  let blocks = [];
+  /** @type {Piece[] | null} */
+  let pieces = null;
+  let long = false,
+    built = "",
+    chosen = "none yet",
+    lit = -1;
+  const seen = new IntersectionObserver(
+    (entries) => {
+      for (const { target, isIntersecting } of entries) {
+        const block = blocks[Number(/** @type {HTMLElement} */ (target).dataset.block)];
+        if (block?.node !== target || block.built === isIntersecting) continue;
+        if (isIntersecting) {
+          build(block, state.get().u);
+          shadeBlocks([block]);
+        } else asText(block);
+      }
+    },
+    { root: text, rootMargin: "900px 0px" },
+  );
+  page.signal.addEventListener("abort", () => seen.disconnect());
 
-  /** Spans of units around spans of tokens. @param {string} unit */
-  function build(unit) {
-    const { of } = data.units[unit];
-    shown = [];
-    underlined = [];
-    text.replaceChildren();
-    /** @type {HTMLElement} */
-    let into = text;
-    let last = -1,
+  function lay() {
+    const { prompt, units } = page.data;
+    pieces = prompt.pieces;
+    long = prompt.tokens.length > LONG;
+    node.classList.toggle("long", long);
+    strip.hidden = !long;
+    seen.disconnect();
+    const starts = long ? blockStarts(pieces, units.sentence.of) : [0];
+    blocks = starts.map((start, i) => {
+      const end = starts[i + 1] ?? prompt.pieces.length;
+      const token = prompt.pieces.slice(start, end).find((piece) => piece.length > 1)?.[1] ?? 0;
+      const box = el("div", { class: "block", "data-block": i });
+      return { node: box, start, end, token: Number(token), shown: [], units: [], built: false };
+    });
+    if (long) blocks.forEach(asText);
+    text.replaceChildren(...blocks.map((block) => block.node));
+    if (long) blocks.forEach((block) => seen.observe(block.node));
+    built = "";
+  }
+
+  /** @param {Block} block */
+  function asText(block) {
+    const { pieces: all } = page.data.prompt;
+    const texts = all.slice(block.start, block.end).map(([content]) => readable(content));
+    block.node.replaceChildren(texts.join(""));
+    Object.assign(block, { shown: [], units: [], built: false });
+  }
+
+  /** Spans of units around spans of tokens. @param {Block} block @param {string} unit */
+  function build(block, unit) {
+    const { of } = page.data.units[unit],
+      { marks } = page.data,
+      box = block.node;
+    Object.assign(block, { shown: [], units: [], built: true });
+    box.replaceChildren();
+    let into = box,
+      last = -1,
       open = /** @type {Node[]} */ ([]);
-    for (const [content, ...tokens] of pieces) {
+    /** @param {number} its */
+    const begin = (its) => {
+      into = el("span", { class: "unit", "data-unit": its });
+      box.append(into);
+      block.units.push(into);
+    };
+    for (const [content, ...tokens] of page.data.prompt.pieces.slice(block.start, block.end)) {
       if (!tokens.length) {
         open.push(document.createTextNode(readable(content))); // with the unit, if it goes on behind it
         continue;
       }
       const its = of[tokens[0]] ?? -1;
       if (its !== last) {
-        text.append(...open);
-        into = its >= 0 ? el("span", { class: "unit", "data-unit": its }) : text;
-        if (its >= 0) {
-          text.append(into);
-          underlined.push(into);
-        }
+        box.append(...open);
+        if (its >= 0) begin(its);
+        else into = box;
         last = its;
       } else into.append(...open);
       open = [];
       const { before, core, after } = trimmed(content);
       const mark = tokens.some((token) => marks[token]);
-      const one = el("span", { class: mark ? "mark" : "tok", "data-at": shown.length }, readable(core));
-      shown.push({ node: one, tokens });
-      // white space in front of a unit's first word is not underlined
-      if (into !== text && !into.hasChildNodes()) into.before(before);
+      const one = el("span", { class: mark ? "mark" : "tok", "data-at": block.shown.length }, readable(core));
+      block.shown.push({ node: one, tokens });
+      // white space in front of a unit's first word is not shaded
+      if (into !== box && !into.hasChildNodes()) into.before(before);
       else into.append(before);
       if (core) into.append(one);
       if (after.includes("\n")) {
-        text.append(after);
-        last = its >= 0 && unit !== "token" && unit !== "word" ? continued(its) : -1;
+        box.append(after);
+        if (its >= 0 && !SMALL.includes(unit)) begin(its);
+        else last = -1;
       } else into.append(after);
     }
-    text.append(...open);
-    built = unit;
+    box.append(...open);
+    if (lit >= 0) light(block);
+  }
 
-    /** A new span of the same unit behind a line break. @param {number} its */
-    function continued(its) {
-      into = el("span", { class: "unit", "data-unit": its });
-      text.append(into);
-      underlined.push(into);
-      return its;
+  /** @param {Block[]} some */
+  function shadeBlocks(some) {
+    const shading = shadingOf(page),
+      { u } = state.get(),
+      { of } = page.data.units[u],
+      colours = page.colours(),
+      full = SMALL.includes(u) ? 1 : SOFT;
+    for (const { shown, units: spans } of some) {
+      for (const one of spans) paint(one, u === "token" ? 0 : shading.unit(Number(one.dataset.unit)));
+      for (const { node: one, tokens } of shown) {
+        const apart = tokens.some(shading.isApart);
+        if (u !== "token" && !apart) continue;
+        const parts = tokens.map((token) => (apart ? shading.alone(token) : shading.unit(of[token])));
+        paint(
+          one,
+          Math.min(
+            1,
+            parts.reduce((sum, x) => sum + x, 0),
+          ),
+        );
+      }
+    }
+
+    /** @param {HTMLElement} one @param {number} part */
+    function paint(one, part) {
+      if (part >= PLAIN) one.setAttribute("style", shadeStyle(colours, full * part));
+      else one.removeAttribute("style");
     }
   }
 
   function draw() {
-    const { s, u, h } = state.get(),
-      colours = page.colours();
-    if (built !== u) build(u);
-    const { shares, units } = data.sources(spanFrom(s, data), u, Boolean(h));
-    const sums = shown.map(({ tokens }) => tokens.reduce((sum, token) => sum + shares[token], 0));
-    const most = Math.max(...sums.filter((_, i) => !shown[i].node.classList.contains("mark")), 0) || 1;
-    const parts = sums.map((x, i) => (shown[i].node.classList.contains("mark") ? 0 : x / most));
-    shown.forEach(({ node: one }, i) => {
-      if (parts[i] >= PLAIN) one.setAttribute("style", shadeStyle(colours, parts[i]));
-      else one.removeAttribute("style");
-    });
-    const top = Math.max(...Array.from(units), 0) || 1;
-    for (const one of underlined) {
-      const part = u === "token" ? 0 : units[Number(one.dataset.unit)] / top;
-      one.style.borderBottomColor = part >= PLAIN ? shade(colours, part) : "transparent";
-    }
-    if (long) paintStrip(parts, colours);
-    if (long && chosen !== `${s} ${h}`) {
-      const strongest = shown[parts.indexOf(Math.max(...parts))]?.node;
-      if (strongest) text.scrollTop = strongest.offsetTop - text.offsetTop - text.clientHeight / 3;
-    }
-    chosen = `${s} ${h}`;
+    const { s, u, h } = state.get();
+    if (pieces !== page.data.prompt.pieces) lay();
+    if (built !== u) for (const block of blocks) if (!long || block.built) build(block, u);
+    built = u;
+    shadeBlocks(blocks.filter((block) => block.built));
+    if (long) paintStrip();
+    if (long && chosen !== `${s} ${u} ${h}`) showStrongest();
+    chosen = `${s} ${u} ${h}`;
   }
 
-  /** Where in a long prompt the shades are. @param {number[]} parts @param {import("./types").Palette} colours */
-  function paintStrip(parts, colours) {
-    const brush = strip.getContext("2d");
-    if (!brush) return;
-    const rows = new Float64Array(strip.height);
-    shown.forEach(({ node: one }, i) => {
-      const at = Math.floor(((one.offsetTop - text.offsetTop) / text.scrollHeight) * rows.length);
-      if (at >= 0 && at < rows.length) rows[at] = Math.max(rows[at], parts[i]);
+  function showStrongest() {
+    const { units } = page.data.sources(spanFrom(state.get().s, page.data), state.get().u, state.get().h);
+    let best = 0;
+    units.forEach((share, i) => (best = share > units[best] ? i : best));
+    if (units.length) bring(best);
+  }
+
+  /** Scrolls the box of a long prompt to a unit. @param {number} unit */
+  function bring(unit) {
+    const token = page.data.units[state.get().u].of.indexOf(unit);
+    let at = blocks.length - 1;
+    while (at > 0 && blocks[at].token > token) at--;
+    const block = blocks[at];
+    if (!block) return;
+    if (!block.built) {
+      build(block, state.get().u);
+      shadeBlocks([block]);
+    }
+    const center = () => {
+      const one = block.node.querySelector(`[data-unit="${unit}"]`) ?? block.node;
+      const box = text.getBoundingClientRect(),
+        place = one.getBoundingClientRect();
+      text.scrollTop += place.top - box.top - text.clientHeight / 3;
+    };
+    center();
+    requestAnimationFrame(center); // what was out of sight had a height that was guessed
+  }
+
+  /** Where in a long prompt the shades are. */
+  function paintStrip() {
+    const { unit: partOf } = shadingOf(page),
+      { of } = page.data.units[state.get().u],
+      colours = page.colours(),
+      context = brush(strip),
+      rows = new Float64Array(strip.height);
+    of.forEach((unit, token) => {
+      const y = Math.floor((token / of.length) * rows.length);
+      if (unit >= 0) rows[y] = Math.max(rows[y], partOf(unit));
     });
-    brush.clearRect(0, 0, 1, rows.length);
+    context.clearRect(0, 0, 1, rows.length);
     rows.forEach((part, y) => {
       if (part < PLAIN) return;
-      brush.fillStyle = shade(colours, part);
-      brush.fillRect(0, y, 1, 1);
+      context.fillStyle = shade(colours, part);
+      context.fillRect(0, y, 1, 1);
     });
   }
   strip.addEventListener("click", (event) => {
-    text.scrollTop = (event.offsetY / strip.clientHeight) * text.scrollHeight - text.clientHeight / 2;
+    const token = (event.offsetY / strip.clientHeight) * page.data.prompt.tokens.length;
+    const block = blocks.findLast((one) => one.token <= token);
+    if (block) text.scrollTop += block.node.getBoundingClientRect().top - text.getBoundingClientRect().top;
   });
 
   text.addEventListener("pointermove", (event) => {
     const at = closest(event, "[data-at]")?.getAttribute("data-at"),
+      block = blocks[Number(closest(event, "[data-block]")?.getAttribute("data-block") ?? -1)],
       unit = closest(event, "[data-unit]")?.getAttribute("data-unit");
-    if (at === null || at === undefined) return tip.hide();
+    page.point(unit ? Number(unit) : -1);
+    const under = at && block?.shown[Number(at)];
+    if (!under) return tip.hide();
     const { s, u, h } = state.get(),
-      { shares, parts, units } = data.sources(spanFrom(s, data), u, Boolean(h));
-    const { tokens } = shown[Number(at)];
+      { data } = page,
+      span = spanFrom(s, data),
+      { tokens } = under;
+    const shares = data.sources(span, "token", h).units,
+      parts = data.signedOf(span, "token");
     const share = tokens.reduce((sum, token) => sum + shares[token], 0),
       part = tokens.reduce((sum, token) => sum + parts[token], 0);
-    const whole = unit && u !== "token" && units[Number(unit)];
     tip.show(event, [
       tokens.map((token) => plainToken(data.units.token.texts[token])).join(" "),
       data.first && tokens[0] === 0 ? "first token: it has no share" : `share ${number(share)}`,
       `${part < 0 ? "against: " : ""}${number(part, 2)} of the log-odds`,
-      whole !== "" && typeof whole === "number" && `its ${u}: share ${number(whole)}`,
+      unit && u !== "token" ? `its ${u}: share ${number(data.sources(span, u, h).units[Number(unit)])}` : null,
     ]);
   });
-  text.addEventListener("pointerleave", () => tip.hide());
+  text.addEventListener("pointerleave", () => {
+    tip.hide();
+    page.point(-1);
+  });
+
+  /** @param {Block} block */
+  function light(block) {
+    for (const one of block.units) one.classList.toggle("lit", Number(one.dataset.unit) === lit);
+  }
 
   /** Lights up one unit, or none; where asked for, scrolls to it.
    *
    * @param {number} unit
-   * @param {boolean} [into]
+   * @param {boolean} into
    */
-  function point(unit, into = false) {
-    text.querySelectorAll(".lit").forEach((one) => one.classList.remove("lit"));
-    const all = text.querySelectorAll(`[data-unit="${unit}"]`);
-    all.forEach((one) => one.classList.add("lit"));
-    if (into) all[0]?.scrollIntoView({ block: "center", behavior: "smooth" });
+  function point(unit, into) {
+    lit = unit;
+    if (into && long) bring(unit);
+    blocks.forEach(light);
+    const one = into ? text.querySelector(`[data-unit="${unit}"]`) : null;
+    one?.scrollIntoView({ block: long ? "nearest" : "center", behavior: "smooth" });
   }
 
   return { node, draw, point };

@@ -153,6 +153,7 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
     state: /** @type {import("./types").State<Choices>} */ (state),
     tip: makeTip(root),
     colours: theme.colours,
+    signal,
     follow: (/** @type {() => void} */ follower) => void followers.push(follower),
   };
   const { lead, above = [], sections, foot } = fill(page);

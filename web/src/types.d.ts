@@ -5,6 +5,7 @@ import type { read } from "./data.js";
 import type { readCorpus } from "./corpus.js";
 import type { readGrid } from "./grid.js";
 import type { readAnswer } from "./answer-data.js";
+import type { truths } from "./answer-truth.js";
 
 export type Floats = Float64Array | Float32Array;
 export type Palette = typeof PALETTES.light;
@@ -286,6 +287,8 @@ export interface PanelsPage {
   tip: Tip;
   follow(follower: () => void): void;
   colours(): Palette;
+  /** Ends with the page. */
+  signal: AbortSignal;
 }
 /** A mark of a chart, and the lines that it says when it is pointed at. */
 export interface Mark {
@@ -427,24 +430,62 @@ export type CorpusPage = PanelsPage & { corpus: Corpus };
 
 /** A text and the numbers of its tokens. */
 export type Piece = [string, ...number[]];
-/** The unit of each token, -1 for none; shares and parts are those of the span that a page opens with. */
-export interface AnswerUnit {
-  of: number[];
+/** A matrix, or the largest entries of each row with their places; covered: the least part of a row's size that they have. */
+export interface Kept {
+  values: Packed;
+  places: Packed | null;
+  width: number;
+  covered: number;
+}
+export interface KeptMatrix {
+  width: number;
+  covered: number;
+  visitRow(row: number, visit: (place: number, value: number) => void): void;
+  at(row: number, place: number): number;
+}
+/** of: runs of the number of a unit, -1 for none, and how many tokens it has; null of tokens. rows, passed, faded: over
+ * units and, last, what stands in none: signed parts and shares of each answer token, and fading of each of its spans.
+ * opening: what the span that the page opens with came from, where the rows are not whole. */
+export interface AnswerUnitDocument {
+  of: number[] | null;
   count: number;
   names: string[] | null;
-  shares: number[];
-  parts: number[];
+  exact: boolean;
+  rows: (Kept & { totals: number[] }) | null;
+  passed: Kept | null;
+  faded: Kept | null;
+  opening: { shares: Packed; parts: Packed } | null;
+}
+export interface AnswerUnit {
+  of: Int32Array;
+  count: number;
+  exact: boolean;
+  readonly texts: string[];
+  rows: (KeptMatrix & { totals: number[] }) | null;
+  passed: KeptMatrix | null;
+  faded: KeptMatrix | null;
+  opening: { shares: Floats; parts: Floats } | null;
 }
 export interface AnswerDocument {
   format: string;
   version: number;
+  /** marks: numbers of the tokens that a chat template or the tokenizer wrote. */
   prompt: { pieces: Piece[]; tokens: string[]; marks: number[] };
   answer: { pieces: Piece[]; tokens: string[]; logProbabilities: number[]; written: boolean };
   evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number; gap: number };
   /** Of each answer token: what speaks for it, against it, and for it at the first token. */
   sizes: [number, number, number][];
-  matrix: { values: Packed; places: Packed | null; covered: number };
-  units: Record<string, AnswerUnit>;
+  /** Signed parts, and of whole rows: what speaks for a token in the prompt and in both texts, sums of parts of the prompt,
+   * of the answer and of the first token, shares of answer tokens, and of marks together. */
+  matrix: Kept & {
+    totals: [number, number][];
+    sums: [number, number, number][];
+    inside: Kept;
+    marks: number[];
+  };
+  units: Record<string, AnswerUnitDocument>;
+  /** The parts of the answer, first and last token, that fading was computed for, and what most of them are. */
+  fading: { spans: [number, number][]; by: string } | null;
   unit: string;
   span: [number, number];
   verified: { unit: string; count: number; falls: number[]; measured: number[] } | null;
@@ -455,16 +496,18 @@ export interface Span {
   from: number;
   to: number;
 }
-/** What a span came from: shares and signed parts of the prompt's tokens, the same of units, and shares with the first token. */
+/** What a span came from: shares of units and of what stands in none, and what is left on tokens of the answer. first: the
+ * first token's share of all; marks, itself: those of chat marks and of the answer's own tokens, of the rest. */
 export interface Sources {
-  shares: ArrayLike<number>;
-  parts: ArrayLike<number>;
-  units: ArrayLike<number>;
-  signed: Float64Array;
+  method: string;
+  units: Float64Array;
+  outside: number;
+  left: Float64Array;
   first: number;
   marks: number;
   itself: number;
-  logOdds: number;
+  odds: { log: number; prompt: number; answer: number };
+  atFirst: number;
 }
 export type AnswerData = Awaited<ReturnType<typeof readAnswer>>;
 /** What the page of an answer asks of `attnflow serve`. */
@@ -472,13 +515,24 @@ export interface AnswerServer {
   /** Really leaves one unit of the prompt out: by how much log p of the span, its first and last token, then falls. */
   leaveOut(question: { span: [number, number]; unit: string; number: number }): Promise<{ fall: number }>;
 }
+/** What happened when a source was left out: a fall of log p, once it is there, or why there is none. */
+export interface Truth {
+  fall?: number;
+  waiting?: boolean;
+  failed?: string;
+}
 export interface AnswerPage extends PanelsPage {
   data: AnswerData;
   server: AnswerServer | null;
+  truth: ReturnType<typeof truths>;
+  /** Lights up a unit of the prompt and what it feeds, or none; into: scrolls there. */
+  point(unit: number, into?: boolean): void;
+  /** Opens Details. */
+  open(): void;
 }
 /** A page of an answer on a screen. update: the same answer, which has grown; what was chosen stays chosen. */
 export interface ShownAnswer {
-  readonly state: State<Choices>;
+  state: State<Choices>;
   update(doc: AnswerDocument): Promise<void>;
   close(): void;
 }

@@ -104,7 +104,7 @@ class Prompt:
                 following = (0, 0)
                 places.append(following)
                 continue
-            start, end = self.offsets[i]
+            start, end = self._written(i)
             following = (start, end) if end > start else following  # a mark of a word's beginning goes with the word
             places.append(following)
         groups = units.assign(places[::-1], ranges)
@@ -112,6 +112,12 @@ class Prompt:
         return Units(
             tuple(texts[k] for k in keep), tuple(tuple(groups[k]) for k in keep), tuple(ranges[k] for k in keep)
         )
+
+    def _written(self, token: int) -> Range:
+        """A token's characters without the white space in front: " A" begins a sentence, and its space ends the last."""
+        start, end = self.offsets[token]
+        lead = end - start - len(self.text[start:end].lstrip())
+        return (start + lead, end) if start + lead < end else (start, end)
 
     def _regions(self) -> list[Range]:
         """What messages and documents divide the text into: no sentence goes from one into another."""

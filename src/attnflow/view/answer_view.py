@@ -19,7 +19,8 @@ from attnflow.errors import InputError
 from attnflow.files import of_extension, write_whole
 from attnflow.result import TokenAttention
 from attnflow.source_methods import METHOD
-from attnflow.view.answer_page import STRONGEST, html_of
+from attnflow.view.answer_numbers import STRONGEST
+from attnflow.view.answer_page import html_of
 from attnflow.view.answer_terminal import AnswerSheet
 from attnflow.view.document import EXACT
 from attnflow.view.page import framed
@@ -67,10 +68,10 @@ class AnswerView:
     def _html(self, unit: str, verify: int, span: Span | None) -> str:
         if self.method not in (None, METHOD):
             raise InputError(
-                f"method={self.method!r}: a page has {METHOD!r}, for every span of the answer; other methods go with the "
-                "terminal and with .json, .csv and .parquet"
+                f"method={self.method!r}: a page has the recommended method of each unit, or {METHOD!r} for all; other "
+                "methods go with the terminal and with .json, .csv and .parquet"
             )
-        return html_of(self.answer, unit, verify, span)
+        return html_of(self.answer, unit, verify, span, self.method)
 
     def to_dict(self, unit: str, verify: int, span: Span | None) -> dict[str, Any]:
         answer, prompt, labels = self.answer, self.answer.prompt, self.answer.labels

@@ -1,0 +1,42 @@
+import { readable } from "./draw.js";
+
+/** @import { Piece, Span } from "./types" */
+
+/** The span that the state names: all of the answer where it names none.
+ *
+ * @param {string} text
+ * @param {{ whole: Span }} data
+ * @returns {Span}
+ */
+export function spanFrom(text, { whole }) {
+  if (!text) return whole;
+  const [from, to = from] = text.split("-").map(Number);
+  return { from: Math.min(from, to), to: Math.min(Math.max(from, to), whole.to) };
+}
+
+/** A span as the state names it.
+ *
+ * @param {Span} span
+ * @param {{ whole: Span }} data
+ */
+export function spanText({ from, to }, { whole }) {
+  if (from === 0 && to === whole.to) return "";
+  return from === to ? String(from) : `${from}-${to}`;
+}
+
+/** White space around a text, and the text. @param {string} text */
+export function trimmed(text) {
+  const [, before, core, after] = /** @type {string[]} */ (/^(\s*)([^]*?)(\s*)$/.exec(text));
+  return { before, core, after };
+}
+
+/** The text of a span of the answer.
+ *
+ * @param {Piece[]} pieces
+ * @param {Span} span
+ */
+export function spanWords(pieces, { from, to }) {
+  const inside = pieces.map(([, ...its]) => its.some((token) => token >= from && token <= to));
+  const texts = pieces.slice(inside.indexOf(true), inside.lastIndexOf(true) + 1).map(([text]) => text);
+  return readable(texts.join("")).replace(/\s+/g, " ").trim();
+}
