@@ -21,9 +21,9 @@ from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.errors import InputError
 from benchmarks.command import run_command
 
-VIEWS = ("top", "graph", "paths", "heads")
+VIEWS = ("first screen", "compare", "graph", "paths", "heads")
 
-# the time of the first frame that shows the shaded sentence, from the start of the navigation
+# the time of the first frame that shows the headline and the shaded text, from the start of the navigation
 SHOWN = """
 const look = () => document.querySelector(".attnflow[data-updated]")
   ? setTimeout(() => { document.documentElement.dataset.shown = performance.now(); }) : requestAnimationFrame(look);
@@ -109,10 +109,10 @@ def _made(tokens: int, layers: int, heads: int, path: Path) -> float:
     return time.perf_counter() - start
 
 
-def _opened(browser: Any, path: Path) -> Any:
+def _opened(browser: Any, path: Path, fragment: str = "") -> Any:
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.add_init_script(SHOWN)
-    page.goto(path.as_uri())
+    page.goto(path.as_uri() + fragment)
     page.wait_for_selector("html[data-shown]")
     return page
 
@@ -125,7 +125,7 @@ def _shown(browser: Any, path: Path) -> float:
 
 
 def _flows(browser: Any, path: Path, tokens: int) -> list[float]:
-    page = _opened(browser, path)
+    page = _opened(browser, path, "#d=1")
     page.locator(".tabs [data-view=paths]").click()
     page.wait_for_selector('[data-view="paths"].view:not([aria-busy])')
     times = [float(page.evaluate(FLOW, str(token))) for token in np.linspace(1, tokens - 1, 10).astype(int)]
@@ -134,9 +134,11 @@ def _flows(browser: Any, path: Path, tokens: int) -> list[float]:
 
 
 def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:
-    page = _opened(browser, path)
+    page = _opened(browser, path, "#a=rollout" if view == "first screen" else "#d=1")
     page.wait_for_selector(".attnflow[data-settled]")
-    if view != "top":
+    if view == "compare":
+        page.locator('[data-panel="compare"]').scroll_into_view_if_needed()
+    elif view != "first screen":
         page.locator(f".tabs [data-view={view}]").click()
         page.wait_for_timeout(3000)  # heads and one maximum flow are computed once
     times = []
