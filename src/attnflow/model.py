@@ -327,12 +327,20 @@ class Model(Runner):
 
     def explain(
         self, text: Any, *, target: str | None = None, query: Query = None,
-        importance: Sequence[str] | None = None, truncate: bool = False, residual: float = 0.5,
+        importance: str | float | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+        truncate: bool = False, residual: float = 0.5, progress: Progress | None = None,
     ) -> Page:  # fmt: skip
         """The interactive page of a text: in a notebook it shows itself, ``.save("page.html")`` makes a file that opens
         offline. See `attnflow.view.explain`."""
         from attnflow.view.explain import explain
 
         return explain(
-            self, text, target=target, query=query, importance=importance, truncate=truncate, residual=residual
+            self,
+            text,
+            target=target,
+            query=query,
+            importance=importance,
+            truncate=truncate,
+            residual=residual,
+            progress=progress,
         )

@@ -164,19 +164,66 @@ def test_a_decoder_is_asked_at_its_last_token() -> None:
     assert held.place == len(held.tokens) - 1 and held.methods == OF_DECODERS and held.against is None
 
 
-def test_a_long_text_of_a_decoder_is_blanked_out_where_somebody_says_so() -> None:
+LONG = "The key to the cabinets is old. Nobody has it, and nobody will. The book is to answer the cabinet. Is it the unbelievable key of the cabinetmaker, or is it a book?"
+
+
+def long_decoder() -> Any:
     tokenizer = byte_level()
-    model = af.wrap(hf("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer))(), tokenizer)
-    short, long = compare(model, "a" * 64), compare(model, "a" * 65)
-    assert len(short.tokens) == 64 and short.methods == OF_DECODERS and short.missing == {}
-    assert long.methods == OF_DECODERS[:-1] and long.measure == "gradient" and long.leading == "answer_rows"
-    assert long.missing == {
-        "blank-out": "it runs the model once for each of the 65 tokens, so a text of more than 64 has it only where it is "
-        "named among the importances"
-    }
-    named = compare(model, "a" * 65, importance=("gradient", "blank-out"))
-    assert named.methods == OF_DECODERS and named.missing == {}
-    np.testing.assert_array_equal(named.values[:-1], long.values)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256}
+    return af.wrap(hf("GPT2LMHeadModel", vocab_size=len(tokenizer), **shape)(), tokenizer)
+
+
+def test_importance_is_as_much_as_somebody_wants() -> None:
+    model = long_decoder()
+    full, none, fast = (compare(model, LONG, importance=level) for level in ("full", "none", None))
+    assert len(full.tokens) > 64 and full.methods == OF_DECODERS and full.missing == {}
+    np.testing.assert_array_equal(full.row("blank-out"), model.blank_out(LONG).row())
+    assert none.methods == OF_DECODERS[:-2] and none.missing == {} and none.sentences == ()
+    np.testing.assert_array_equal(none.values, full.values[:-2])
+    np.testing.assert_allclose(fast.values, full.values, rtol=1e-5, atol=1e-8)  # it is quick enough for all
+    left_out = model.blank_out(LONG, unit="sentence", by="remove", signed=True)
+    assert (
+        full.sentences == tuple(zip(left_out.tokens, left_out.row().tolist(), strict=True)) and len(full.sentences) == 4
+    )
+    assert compare(model, LONG, importance=["gradient"]).methods == OF_DECODERS[:-1]
+    assert compare(model, TEXT).sentences == ()
+
+
+def test_what_there_was_no_time_for_is_no_value_anywhere(tmp_path: Path) -> None:
+    stats = pytest.importorskip("scipy.stats", reason="scipy is what they are compared with")
+    model = long_decoder()
+    full, part = compare(model, LONG, importance="full"), compare(model, LONG, importance=1e-6)
+    row, n = part.row("blank-out"), len(part.tokens)
+    there = np.isfinite(row)
+    highest = np.argsort(-part.row("answer_rows"), kind="stable")[:8]
+    assert set(np.flatnonzero(there)) == set(highest.tolist())
+    np.testing.assert_allclose(row[there], full.row("blank-out")[there], atol=1e-6)
+    note = f"Blank-out of the 8 highest of {n} by answer_rows, for which 1e-06 seconds sufficed: the others were not computed. "
+    assert note + 'importance="full" computes all.' in part.reliability
+    assert part.provenance["importance"]["blank-out"]["computed"] == {
+        "count": 8, "of": n, "seconds": 1e-6, "first": "answer_rows",
+    }  # fmt: skip
+    expected = stats.spearmanr(part.row("flow")[there], row[there]).statistic
+    assert part.correlation("flow", "blank-out") == pytest.approx(expected, abs=1e-12)
+    assert part.correlation("flow", "gradient") == pytest.approx(full.correlation("flow", "gradient"), abs=1e-12)
+    part.save(tmp_path / "x.json")
+    read = json.loads((tmp_path / "x.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert read["values"]["blank-out"].count(None) == n - 8 and read["values"]["flow"].count(None) == 0
+    part.save(tmp_path / "x.csv")
+    with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
+        cells = [row["blank-out"] for row in csv.DictReader(file)]
+    assert cells.count("") == n - 8 and {float(cell) for cell in cells if cell} == set(row[there].tolist())
+    shown = printed(part, width=120)
+    assert "nan" not in shown and "what the answer loses without a sentence, of 4" in shown
+    assert printed(part, colour=True) and printed(part, encoding="ascii")
+    words = compare(model, LONG, importance=1e-6, words=True)
+    assert 0 < np.isfinite(words.row("blank-out")).sum() <= 8 and "nan" not in printed(words)
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    at = part.plot().axes[0]
+    assert (
+        "White: not computed."
+        in [text.get_text() for text in at.texts][-2] + [text.get_text() for text in at.texts][-1]
+    )
 
 
 def test_of_is_what_importance_is_of(model: Any) -> None:
@@ -422,6 +469,8 @@ def test_unknown_words_are_told(model: Any) -> None:
         (lambda m: compare(m, TEXT, query=[1, 2]), "query=[1, 2]: a comparison is of one query; expected its position or token"),
         (lambda m: compare(m, TEXT, layer=None), "layer=None: a comparison is of one layer; expected one int, such as -1 for the last one"),
         (lambda m: compare(m, TEXT, importance=("beauty",)), "importance 'beauty': expected some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
+        (lambda m: compare(m, TEXT, importance="much"), "importance 'much': expected one of 'none', 'fast', 'full', a number of seconds, or some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
+        (lambda m: compare(m, TEXT, importance=0), "importance 0: expected a number of seconds above 0"),
         (lambda m: compare(m, TEXT).row("shapley"), "'shapley' is not in this comparison: expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
         (lambda m: compare(m, TEXT).show("size"), "sort 'size': expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
         (lambda m: compare(m, TEXT).save("x.doc"), "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
@@ -462,6 +511,10 @@ def test_the_command_prints_writes_and_reads(tmp_path: Path, model: Any) -> None
         (
             ["--sort", "size"],
             "sort 'size': expected one of answer_inputs, answer_rows, raw, rollout, flow, gradient, blank-out",
+        ),
+        (
+            ["--importance", "much"],
+            "importance 'much': expected none, fast, full, or a number of seconds for blank-out",
         ),
         (["-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
         (["--target", "the"], "target is for encoder-decoder models, and this is none: leave it out"),

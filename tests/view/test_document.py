@@ -243,13 +243,28 @@ def test_importance_that_is_not_there_says_why(pieces: Any) -> None:
         explain(bare, TEXT, importance=("magic",))
 
 
-def test_the_page_of_a_long_text_of_a_decoder_blanks_nothing_out() -> None:
+def test_the_page_of_a_long_text_says_what_there_was_time_for() -> None:
     tokenizer = byte_level()
-    decoder = af.wrap(hf("GPT2LMHeadModel", n_embd=16, n_layer=2, n_head=2, vocab_size=len(tokenizer))(), tokenizer)
-    found = explain(decoder, "a" * 65).document
-    assert len(found["units"]["subwords"]["tokens"]) == 65
-    assert [one["name"] for one in found["importance"]] == ["answer_rows", "gradient"]
-    assert found["missing"].startswith("No blank-out: it runs the model once for each of the ")
+    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256}
+    decoder = af.wrap(hf("GPT2LMHeadModel", vocab_size=len(tokenizer), **shape)(), tokenizer)
+    text = "The key to the cabinets is old. Nobody has it, and nobody will. The book is to answer the cabinet. Is it the unbelievable key of the cabinetmaker, or is it a book?"
+    found = explain(decoder, text, importance=1e-6).document
+    json.dumps(found, allow_nan=False)
+    assert [one["name"] for one in found["importance"]] == ["answer_rows", "gradient", "blank-out"]
+    values, n = found["importance"][2]["values"], len(found["units"]["subwords"]["tokens"])
+    assert len(values) == n and values.count(None) == n - 8
+    assert found["importance"][2]["settings"]["computed"]["count"] == 8
+    assert found["importance"][2]["reliability"][0].endswith('were not computed. importance="full" computes all.')
+    left_out = decoder.blank_out(text, unit="sentence", by="remove", signed=True)
+    assert (
+        found["sentences"]["texts"] == list(left_out.tokens) and found["sentences"]["values"] == left_out.row().tolist()
+    )
+    for text_of, (start, end) in zip(left_out.tokens, found["sentences"]["positions"], strict=True):
+        pieces = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])[start : end + 1]
+        assert tokenizer.convert_tokens_to_string(pieces).strip() == text_of
+    full, none = (explain(decoder, text, importance=level).document for level in ("full", "none"))
+    assert full["importance"][2]["values"] == decoder.blank_out(text).row().tolist()
+    assert [one["name"] for one in none["importance"]] == ["answer_rows"] and none["sentences"] is None
 
 
 def test_messages_of_a_chat_are_for_answer(decoder: Any) -> None:

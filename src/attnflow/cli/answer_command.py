@@ -31,7 +31,11 @@ from attnflow.texts.units import UNITS
 
 FILES = (".html", ".json", ".csv", ".parquet")
 
-STAGES = {"writing": "writing: {} of {} tokens", "leave-one-out": "leaving parts out: {} of {} runs"}
+STAGES = {
+    "load": "loading the model",
+    "writing": "writing: {} of {} tokens",
+    "leave-one-out": "leaving parts out: {} of {} runs",
+}
 
 
 def answer(
@@ -137,10 +141,12 @@ def answer(
     import attnflow
     from attnflow.capture.chat import has_template
 
-    loaded = attnflow.load(
-        model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-        safetensors=safetensors, gguf_file=gguf,
-    )  # fmt: skip
+    with Stages(STAGES) as stages:
+        stages("load", 0, 1)
+        loaded = attnflow.load(
+            model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
+            safetensors=safetensors, gguf_file=gguf,
+        )  # fmt: skip
     as_message = has_template(loaded.tokenizer) if chat is None else chat
     content: Any = [{"role": "user", "content": text}] if as_message else text
     with Stages(STAGES) as stages:

@@ -10,7 +10,9 @@ import typer
 
 from attnflow.capture.silence import silence
 from attnflow.cli.options import (
+    STAGES,
     AsJson,
+    Budget,
     Device,
     Dtype,
     Gguf,
@@ -28,10 +30,12 @@ from attnflow.cli.options import (
     Words,
     check_measure,
     progress,
+    read_importance,
     read_share,
     read_text,
 )
 from attnflow.errors import InputError
+from attnflow.jobs.progress import Stages
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
 
@@ -51,13 +55,7 @@ def compare(
     sinks: Sinks = "keep",
     target: Target = None,
     of: Of = None,
-    blank_out: Annotated[
-        bool,
-        typer.Option(
-            "--blank-out",
-            help="Blank-out also of a decoder's text of more than 64 tokens: it runs the model once for each of them.",
-        ),
-    ] = False,
+    importance: Budget = None,
     truncate: Truncate = False,
     revision: Revision = None,
     gguf: Gguf = None,
@@ -86,6 +84,7 @@ def compare(
     if sort is not None and sort not in METHODS:
         raise InputError(f"sort {sort!r}: expected one of {', '.join(METHODS)}")
     share = read_share(residual)
+    budget = read_importance(importance)
     check_sinks(sinks)
     if output is not None:
         of_extension(comparison.WRITERS, output)  # before a model is loaded and run in vain
@@ -94,16 +93,19 @@ def compare(
     silence()
     check_measure(of)
     text = read_text(text)
-    loaded = attnflow.load(
-        model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-        safetensors=safetensors, gguf_file=gguf,
-    )  # fmt: skip
-    trace = loaded.trace(text, target=target, truncate=truncate)
-    result = comparison.compare(
-        loaded, text, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
-        words=words, special=special, residual=0.5 if share is None else share, sinks=sinks, truncate=truncate, trace=trace,
-        importance=("gradient", "blank-out") if blank_out else None, of=of,
-    )  # fmt: skip
+    with Stages(STAGES) as stages:
+        stages("load", 0, 1)
+        loaded = attnflow.load(
+            model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
+            safetensors=safetensors, gguf_file=gguf,
+        )  # fmt: skip
+        stages("model", 0, 1)
+        trace = loaded.trace(text, target=target, truncate=truncate)
+        result = comparison.compare(
+            loaded, text, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
+            words=words, special=special, residual=0.5 if share is None else share, sinks=sinks, truncate=truncate,
+            trace=trace, importance=budget, of=of, progress=stages,
+        )  # fmt: skip
     if output is not None:
         result.save(output)
         progress(f"wrote {output}")

@@ -58,7 +58,28 @@ Of = Annotated[
         help="What importance and gradients are of: probability, logit, log-odds or difference.", show_default=False
     ),
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--importance",
+        help="How much is measured by changing the text: none; fast: gradient, and blank-out of whole sentences and of as "
+        "many tokens as 20 seconds allow, the highest by answer edges first; a number: the same in so many seconds; full: "
+        "every token. fast by default.",
+        show_default=False,
+    ),
+]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
+
+STAGES = {
+    "load": "loading the model",
+    "model": "running the model",
+    "answer edges": "splitting the answer over its edges",
+    "gradient": "taking the gradient",
+    "sentences": "leaving sentences out: {} of {}",
+    "blank-out": "blanking tokens out: {} of {}",
+    "flow": "flow: {} of {}",
+}
+"""What a terminal says of the work on one text."""
 
 progress = to_stderr
 
@@ -95,6 +116,19 @@ def read_share(text: str | None) -> float | Literal["measured"] | None:
     if not 0 <= weight <= 1:
         raise InputError(f"residual {text!r}: expected a weight between 0 and 1, or measured")
     return weight
+
+
+def read_importance(text: str | None) -> str | float | None:
+    """How much importance a page has: none, fast, full, or a number of seconds."""
+    if text is None or text in ("none", "fast", "full"):
+        return text
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"importance {text!r}: expected none, fast, full, or a number of seconds for blank-out")
+    return seconds
 
 
 def check_measure(of: str | None) -> None:

@@ -12,7 +12,9 @@ import typer
 from attnflow.capture.silence import silence
 from attnflow.cli.heads_option import Heads, check_heads, show_heads
 from attnflow.cli.options import (
+    STAGES,
     AsJson,
+    Budget,
     Device,
     Dtype,
     Gguf,
@@ -29,6 +31,7 @@ from attnflow.cli.options import (
     Words,
     check_measure,
     progress,
+    read_importance,
     read_share,
     read_text,
 )
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
 OF_ANSWERS = (METHOD, INPUTS)
 PROPAGATIONS = (*OF_ANSWERS, "raw", "rollout", "flow", "joint_flow", "gather")
 OF_STATES = ("rollout", "flow", "joint_flow")
-STAGES = {"model": "running the model", "answer edges": "splitting the answer over its edges"}
 IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
 
 
@@ -104,6 +106,7 @@ def show(
         ),
     ] = None,
     of: Of = None,
+    importance: Budget = None,
     receptive_field: Annotated[
         str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
     ] = None,
@@ -154,7 +157,13 @@ def show(
         method = "rollout" if about_state or edges not in (None, "answer") else METHOD
     _check(method, edges, normalize, answer, of, as_page)
     share = read_share(residual)
+    budget = read_importance(importance)
     check_sinks(sinks)
+    if budget is not None and not as_page:
+        raise InputError(
+            "--importance is about what a page has: give -o page.html, or --method blank-out or gradient, which have all "
+            "tokens; attnflow compare takes it too"
+        )
     for option, chosen in (("--residual measured", share == "measured"), ("--sinks residual", sinks != "keep")):
         if chosen and as_page:
             raise InputError(
@@ -187,10 +196,12 @@ def show(
     import attnflow
 
     text = read_text(text)
-    loaded = attnflow.load(
-        model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-        safetensors=safetensors, gguf_file=gguf,
-    )  # fmt: skip
+    with Stages(STAGES) as stages:
+        stages("load", 0, 1)
+        loaded = attnflow.load(
+            model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
+            safetensors=safetensors, gguf_file=gguf,
+        )  # fmt: skip
     if heads is not None:
         show_heads(
             loaded,
@@ -206,19 +217,25 @@ def show(
         return
     measured: dict[str, Any] = {} if of is None else {"of": of}
     if as_page and output is not None:
+        from attnflow.evaluate.importances import plan_of
         from attnflow.view.explain import explain, traced
 
+        plan = plan_of(budget)
+        if method in IMPORTANCE:  # what is named is measured of every token, unless a limit is given with it
+            plan = {"blank-out": {}, **plan} if budget is not None and method == "blank-out" else {**plan, method: {}}
+
         def explained(one: Model, of_text: str) -> Page:
-            trace = traced(one, of_text, target, truncate)
+            with Stages(STAGES) as stages:
+                stages("model", 0, 1)
+                trace = traced(one, of_text, target, truncate)
             position = read_query(query, len(trace.tokens))
             number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
             state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
-            names = dict.fromkeys(("gradient", "blank-out", method)) if method in IMPORTANCE else None
             with Stages(STAGES) as stages:
                 return explain(
                     one, of_text, query=None if position == "all" else position, truncate=truncate, trace=trace,
                     residual=share if isinstance(share, float) else 0.5, progress=stages,
-                    importance=None if names is None else dict.fromkeys(names, measured),
+                    importance={name: {**own, **measured} for name, own in plan.items()},
                     state={name: value for name, value in state.items() if value is not None},
                 )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
 from attnflow.evaluate.arguments import some_of
+from attnflow.texts.units import sentences
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -19,13 +20,21 @@ IMPORTANCES = ("blank-out", "gradient", "integrated-gradients", "shapley")
 
 Options = dict[str, dict[str, Any]]
 
-Importance = Sequence[str] | Mapping[str, Mapping[str, Any]]
-"""Some of `IMPORTANCES`, or a dict from names to their options."""
+Report = Callable[[str, int, int], None]
+"""Called with a stage, how much of it is done and how much there is."""
+
+LEVELS = ("none", "fast", "full")
+
+Importance = str | float | Sequence[str] | Mapping[str, Mapping[str, Any]]
+"""One of `LEVELS`, or seconds; or some of `IMPORTANCES`, or a dict from these to their options."""
 
 USUAL = ("gradient", "blank-out")
 
-BLANKED = 64
-"""Blank-out runs a decoder once a token: texts of more tokens have it only where somebody names it."""
+SHORT = 64
+"""Up to so many tokens a text is blanked out token by token at once; of a longer one, whole sentences come first."""
+
+SECONDS = 20.0
+"""How long blank-out of tokens may take where nobody says anything else; that of sentences before it has half as long."""
 
 ANSWER_EDGES = "answer edges"
 """What stands among the missing where a text has none."""
@@ -38,11 +47,14 @@ class Worth:
     importances: by their names, first what the answer rests on by answer edges (`Trace.sources`).
     missing: why others are not there.
     answered: the trace with answer edges, for more views of the answer without another pass; None where there is none.
+    sentences: of a long text, what the answer loses without each sentence; None where blank-out is not among the
+        importances, or where there is one sentence only.
     """
 
     importances: dict[str, TokenAttention]
     missing: dict[str, str]
     answered: Trace | None = None
+    sentences: TokenAttention | None = None
 
 
 def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> Options:
@@ -55,24 +67,42 @@ def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> O
     return options
 
 
-def usual_importances(trace: Trace) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The importances of a text of which nobody said which, and why others are missing."""
-    count, answer = len(trace.tokens), trace.prediction
-    if answer is None or answer.kind != "next token" or count <= BLANKED:
-        return USUAL, {}
-    return USUAL[:1], {
-        "blank-out": f"it runs the model once for each of the {count} tokens, so a text of more than {BLANKED} has it only "
-        "where it is named among the importances"
-    }
+def plan_of(importance: Importance | None) -> Options:
+    """The importances of one text with their options.
+
+    "none": answer edges and attention alone. "fast", the default: gradient, and blank-out as far as 20 seconds go, or as
+    many as a number says. "full": both, blank-out of every token. Others are those named.
+
+    >>> plan_of(60)
+    {'gradient': {'method': 'gradient'}, 'blank-out': {'method': 'blank-out', 'seconds': 60}}
+    """
+    if isinstance(importance, str) and importance not in (*LEVELS, *IMPORTANCES):
+        raise InputError(
+            f"importance {importance!r}: expected one of {', '.join(map(repr, LEVELS))}, a number of seconds, or some of "
+            f"{', '.join(map(repr, IMPORTANCES))}"
+        )
+    if importance is None or importance == "fast":
+        importance = SECONDS
+    if isinstance(importance, int | float):
+        if isinstance(importance, bool) or not importance > 0:
+            raise InputError(f"importance {importance!r}: expected a number of seconds above 0")
+        return options_of({"gradient": {}, "blank-out": {"seconds": importance}})
+    if importance == "none" or not importance:
+        return {}
+    return options_of(USUAL if importance == "full" else importance)
 
 
 def importances_of_texts(
     model: Model, texts: list[Any], answers: list[Any], options: Mapping[str, Any]
 ) -> list[TokenAttention]:
     """One importance of several texts. options: one entry of `options_of`."""
-    more = {name: value for name, value in options.items() if name != "method"}
-    scores: list[TokenAttention] = getattr(model, options["method"].replace("-", "_"))(texts, answers, **more)
+    measure = getattr(model, options["method"].replace("-", "_"))
+    scores: list[TokenAttention] = measure(texts, answers, **_settings(options))
     return scores
+
+
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "method"}
 
 
 def importances_of(
@@ -81,18 +111,25 @@ def importances_of(
     trace: Trace,
     options: Options,
     truncate: bool = False,
-    progress: Callable[[str, int, int], None] = lambda stage, count, total: None,
+    progress: Report = lambda stage, count, total: None,
+    leading: TokenAttention | None = None,
 ) -> tuple[dict[str, TokenAttention], dict[str, str]]:
-    """Every importance of one traced text, and why there is none of some. options: from `options_of`."""
+    """Every importance of one traced text, and why there is none of some. options: from `options_of`.
+
+    leading: what is blanked first where there is no time for all tokens.
+    """
     if trace.parts:  # the model would write its answer once more for each
         return {}, dict.fromkeys(options, _two_texts(model))
     scores: dict[str, TokenAttention] = {}
     missing: dict[str, str] = {}
     for name, own in options.items():
         progress(name, 0, 1)
-        more = {"progress": partial(progress, name)} if own["method"] == "blank-out" else {}
+        more: dict[str, Any] = {}
+        if own["method"] == "blank-out":
+            more = {"progress": partial(progress, name), **({"first": leading} if "seconds" in own else {})}
         try:
-            (scores[name],) = importances_of_texts(model, [text], [None], {**own, **more, "truncate": truncate})
+            measure = getattr(model, own["method"].replace("-", "_"))
+            scores[name] = measure(text, None, truncate=truncate, **_settings(own), **more)
         except InputError as e:
             missing[name] = str(e)
     return scores, missing
@@ -102,21 +139,17 @@ def worth_of(
     model: Model,
     text: Any,
     trace: Trace,
-    options: Options | None,
+    options: Options,
     of: str | None = None,
     truncate: bool = False,
-    progress: Callable[[str, int, int], None] = lambda stage, count, total: None,
+    progress: Report = lambda stage, count, total: None,
     early: Callable[[Worth], None] | None = None,
 ) -> Worth:
     """What each token of a traced text is worth to the answer: `Trace.sources` by answer edges, then importances.
 
-    options: from `options_of`; None for the usual importances. of: what they are of, where their options do not say it.
+    options: from `plan_of`. of: what they are of, where their options do not say it.
     early: is called with the sources by answer edges, where there are any, before importances are computed.
     """
-    missing: dict[str, str] = {}
-    if options is None:
-        names, missing = usual_importances(trace)
-        options = options_of(names)
     measured = {} if of is None else {"of": of}
     progress("answer edges", 0, 1)
     answered = _answered(model, text, trace, truncate)
@@ -124,19 +157,63 @@ def worth_of(
     if early is not None and first is not None:
         early(first)
     own = {name: {**measured, **more} for name, more in options.items()}
-    worth, absent = importances_of(model, text, trace, own, truncate, progress)
-    missing |= absent
+    leading = None if first is None else next(iter(first.importances.values()))
+    blanks = next((more for more in own.values() if more["method"] == "blank-out"), None)
+    lost = None if blanks is None else _sentences(model, text, trace, blanks, truncate, progress, leading)
+    worth, missing = importances_of(model, text, trace, own, truncate, progress, leading)
+    worth = {name: _with_way(result) for name, result in worth.items()}
     if first is not None:
-        return replace(first, importances=first.importances | worth, missing=missing)
+        return replace(first, importances=first.importances | worth, missing=missing, sentences=lost)
     why = str(answered)
-    if absent and not worth and len(set(absent.values())) == 1:  # one reason for all of them
-        why = next(iter(absent.values()))
-    return Worth(worth, {ANSWER_EDGES: why, **missing})
+    if missing and not worth and len(set(missing.values())) == 1:  # one reason for all of them
+        why = next(iter(missing.values()))
+    return Worth(worth, {ANSWER_EDGES: why, **missing}, None, lost)
 
 
 def _leading(answered: Trace) -> Worth:
     sources = answered.sources()
     return Worth({sources.method: sources}, {}, answered)
+
+
+def _sentences(
+    model: Model,
+    text: Any,
+    trace: Trace,
+    options: Mapping[str, Any],
+    truncate: bool,
+    progress: Report,
+    leading: TokenAttention | None,
+) -> TokenAttention | None:
+    """Blank-out of whole sentences, which are far fewer than tokens; None of a short text, or of one sentence."""
+    if trace.parts or trace.patches is not None or len(trace.tokens) <= SHORT or len(sentences(trace.text)) < 2:
+        return None
+    seconds = options.get("seconds")
+    of = {"of": options["of"]} if "of" in options else {}
+    limits = {} if seconds is None else {"seconds": seconds / 2, "first": leading}
+    try:
+        result: TokenAttention = model.blank_out(
+            text,
+            unit="sentence",
+            by="remove",
+            signed=True,
+            truncate=truncate,
+            progress=partial(progress, "sentences"),
+            **of,
+            **limits,
+        )
+    except InputError:  # the same reason stands with blank-out of tokens
+        return None
+    return result
+
+
+def _with_way(result: TokenAttention) -> TokenAttention:
+    """The same; where there was no time for some values, with how to have them all."""
+    if "computed" not in result.provenance:
+        return result
+    first, *others = result.reliability
+    return replace(
+        result, provenance={**result.provenance, "reliability": [f'{first} importance="full" computes all.', *others]}
+    )
 
 
 def _answered(model: Model, text: Any, trace: Trace, truncate: bool) -> Trace | str:

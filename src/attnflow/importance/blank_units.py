@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attnflow.capture.inputs import Encoded
 from attnflow.errors import InputError
@@ -23,6 +24,13 @@ class BlankUnits:
     special: tuple[bool, ...]
     word_ids: tuple[int | None, ...]
     word_texts: tuple[str, ...]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What a result says of its units: of sentences also the first token and the last one of each."""
+        if self.unit == "sentence":
+            return {"unit": self.unit, "positions": [[group[0], group[-1]] for group in self.groups]}
+        return {} if self.unit == "token" else {"unit": self.unit}
 
 
 def check_unit(unit: str) -> None:

@@ -336,7 +336,7 @@ def result(
         text=e.text,
         provenance={
             **model.identity(),
-            **({} if units.unit == "token" else {"unit": units.unit}),
+            **units.provenance,
             "answer": {"kind": question.kind, "name": question.name, "probability": question.chance},
             **options,
             **({"reliability": notes} if notes else {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,7 +144,8 @@ PATIENCE = 2.0
 
 
 class Stages:
-    """Shows how far one piece of work is, in a terminal: ``stages(stage, done, total)``, from two seconds on.
+    """Shows how far one piece of work is, in a terminal: ``stages(stage, done, total)``, from two seconds on, with an
+    estimate of the time that the stage still takes.
 
     words: a sentence for each stage, with two places for the numbers; others are called by their names.
     """
@@ -152,19 +154,36 @@ class Stages:
         self.words = words
         self.console = console or Console(stderr=True, highlight=False)
         self.begun = time.monotonic()
+        self.stage = ""
+        self.meter = Meter(None)
+        self.timer: threading.Timer | None = None
         columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
         self.bar = Bar(*columns, console=self.console, auto_refresh=False, redirect_stdout=False, transient=True)
         self.task = self.bar.add_task("", total=None)
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        if not self.console.is_terminal or time.monotonic() - self.begun < PATIENCE:
+        if not self.console.is_terminal:
             return
-        description = self.words.get(stage, f"{stage}: {{}} of {{}}").format(f"{done:,}", f"{total:,}")
-        with contextlib.suppress(OSError):
-            self.bar.start()
-            self.bar.update(self.task, description=description, total=total, completed=done, refresh=True)
+        if stage != self.stage:
+            self.stage, self.meter = stage, Meter(total)
+        self.meter.total, self.meter.count = total, done
+        if time.monotonic() - self.begun >= PATIENCE:
+            self._draw()
+        elif self.timer is None:  # nobody may call again before a long stage is over
+            self.timer = threading.Timer(PATIENCE, self._draw)
+            self.timer.daemon = True
+            self.timer.start()
         if done >= total:
             self.clear()
+
+    def _draw(self) -> None:
+        meter, total = self.meter, self.meter.total or 0
+        words = self.words.get(self.stage, f"{self.stage}: {{}} of {{}}").format(f"{meter.count:,}", f"{total:,}")
+        left = meter.seconds_left if 0 < meter.count < total else None
+        description = words if left is None else f"{words} · {duration(left)} left"
+        with contextlib.suppress(OSError):
+            self.bar.start()
+            self.bar.update(self.task, description=description, total=total, completed=meter.count, refresh=True)
 
     def __enter__(self) -> Stages:
         return self
@@ -174,6 +193,9 @@ class Stages:
 
     def clear(self) -> None:
         """Takes the bar away, before something else is printed."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         if self.bar.live.is_started:
             with contextlib.suppress(OSError):
                 self.bar.stop()

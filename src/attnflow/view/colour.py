@@ -20,14 +20,14 @@ RAMP = np.array(
 
 
 def shares(x: FloatArray) -> FloatArray:
-    """Scale values from 0 at the lowest to 1 at the highest; all are 0 where all are equal.
+    """Scale values from 0 at the lowest to 1 at the highest; all are 0 where all are equal. NaN stays.
 
     >>> shares(np.array([2.0, 3.0, 4.0])).tolist()
     [0.0, 0.5, 1.0]
     """
     x = x.astype(np.float64)
-    spread = x.max() - x.min()
-    scaled: FloatArray = (x - x.min()) / spread if spread > 0 else np.zeros_like(x)
+    low, high = np.nanmin(x), np.nanmax(x)
+    scaled: FloatArray = (x - low) / (high - low) if high > low else x * 0.0
     return scaled
 
 
@@ -37,9 +37,9 @@ def signed_shares(x: FloatArray) -> FloatArray:
     >>> signed_shares(np.array([-2.0, 1.0, 4.0])).tolist()
     [-0.5, 0.25, 1.0]
     """
-    if float(x.min()) >= 0:
+    if float(np.nanmin(x)) >= 0:
         return shares(x)
-    scaled: FloatArray = x.astype(np.float64) / float(np.abs(x).max())
+    scaled: FloatArray = x.astype(np.float64) / float(np.nanmax(np.abs(x)))
     return scaled
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console, RenderableType
 
 from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
-from attnflow.evaluate.importances import Importance, answering_position, options_of, worth_of
-from attnflow.evaluate.statistics import rank_correlations
+from attnflow.evaluate.importances import Importance, Report, answering_position, plan_of, worth_of
+from attnflow.evaluate.statistics import rank_correlations, spearman
 from attnflow.files import PICTURES, of_extension, table_text, write_whole
 from attnflow.source_methods import ANSWER_WAYS
 from attnflow.view.comparison_figure import shaded_lines
@@ -42,7 +43,8 @@ VERSION = 4  # 1 called patches grid; 2 had no answer edges; 3 had answer_rows o
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """What each input is to one query at one layer, and to the model's answer: ``values[method, input]``.
+    """What each input is to one query at one layer, and to the model's answer: ``values[method, input]``, NaN for what was
+    not computed.
 
     methods: what the answer rests on by answer edges (`Trace.sources`: answer_inputs of a class or a masked token, where
         what is below zero speaks against the answer, or answer_rows of the next token); raw, rollout and flow; then the
@@ -54,6 +56,8 @@ class Comparison:
     tokens, special, parts, patches, text: the inputs, as in `TokenAttention`; words where provenance says so.
     prediction: what the model said; None where it answers nothing.
     missing: for answer edges and each importance, if there is none, why.
+    sentences: of a long text with blank-out, each sentence and what the answer loses without it; None where there was no
+        time to look.
     """
 
     methods: tuple[str, ...]
@@ -70,6 +74,7 @@ class Comparison:
     patches: tuple[int, int] | None = None
     prediction: Prediction | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    sentences: tuple[tuple[str, float | None], ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -105,7 +110,7 @@ class Comparison:
     @property
     def against(self) -> str | None:
         """What inputs below zero do to the answer; None where there are none."""
-        if float(self.values.min()) >= 0:
+        if float(np.nanmin(self.values)) >= 0:
             return None
         about: Mapping[str, Any] = self.provenance.get("importance", {}).get(self.methods[0], {}).get("answer") or {}
         name = repr(about["name"]) if about.get("name") else "the answer"
@@ -149,9 +154,12 @@ class Comparison:
         return shaded_lines(self, width=width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as a .json file stores it; an undefined correlation is None."""
+        """Everything, as a .json file stores it; an undefined correlation and a value that was not computed are None."""
         answer = self.prediction
-        known = [[None if np.isnan(rho) else rho for rho in row] for row in self.correlations.tolist()]
+        known, values = (
+            [[None if np.isnan(x) else x for x in row] for row in table.tolist()]
+            for table in (self.correlations, self.values)
+        )
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -166,11 +174,12 @@ class Comparison:
             "patches": None if self.patches is None else list(self.patches),
             "prediction": None if answer is None else {"kind": answer.kind, "top": [list(one) for one in answer.top]},
             "methods": list(self.methods),
-            "values": dict(zip(self.methods, self.values.tolist(), strict=True)),
+            "values": dict(zip(self.methods, values, strict=True)),
             "correlations": {
                 name: dict(zip(self.methods, row, strict=True)) for name, row in zip(self.methods, known, strict=True)
             },
             "missing": dict(self.missing),
+            "sentences": [list(one) for one in self.sentences],
             "notes": list(self.notes),
             "provenance": dict(self.provenance),
         }
@@ -178,7 +187,7 @@ class Comparison:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file, whole or not at all: .svg, .pdf and .png are `plot`, .json is everything, .csv the values.
 
-        .csv has one row an input and one column a method, with layers counted from 1.
+        .csv has one row an input and one column a method, with layers counted from 1; an empty cell was not computed.
         """
         path = Path(path)
         of_extension(WRITERS, path)(self, path)
@@ -204,6 +213,7 @@ def compare(
     importance: Importance | None = None,
     of: str | None = None,
     trace: Trace | None = None,
+    progress: Report = lambda stage, done, total: None,
 ) -> Comparison:
     """Compare what the answer takes from each token with raw attention, rollout and flow of one query at one layer, and
     with the importance of each token.
@@ -213,11 +223,13 @@ def compare(
     layer: one, counted from 0; negative ones count from the last.
     words: words instead of subwords; special: whether special tokens are among the inputs.
     residual, sinks: of rollout and flow, and of raw attention, as in `Trace.rollout`.
-    importance: some of gradient, blank-out, integrated-gradients, shapley; or a dict from these to their options. Gradient
-        and blank-out by default, but no blank-out of a decoder's text of more than 64 tokens, for each of which the model
-        would run once. A model that answers nothing has none. `missing` says what there is not, and why.
+    importance: "none"; "fast", the default: gradient, and blank-out within 20 seconds, of what answer edges rank highest
+        where there is no time for all tokens; a number: the same within so many seconds; "full": both, of every token. Or
+        some of gradient, blank-out, integrated-gradients, shapley, or a dict from these to their options. A model that
+        answers nothing has none. `missing` says what there is not, and why.
     of: what importance is of, where its own options do not say it, as in `Model.gradient`.
     trace: of the same text, where there is one already.
+    progress: called with a stage, how much of it is done and how much there is.
 
     >>> import attnflow as af
     >>> by_all = compare(af.load(), "the key to the cabinets", special=False)
@@ -226,11 +238,12 @@ def compare(
     >>> by_all.tokens[by_all.row("blank-out").argmax()]
     'key'
     """
-    options = None if importance is None else options_of(importance)
+    options = plan_of(importance)
     _check_one(query, layer)
     if trace is None:
+        progress("model", 0, 1)
         trace = model.trace(text, target=target, truncate=truncate)
-    worth = worth_of(model, text, trace, options, of, truncate)
+    worth = worth_of(model, text, trace, options, of, truncate, progress)
     groups: Sequence[Sequence[int]] = [(i,) for i in range(len(trace.tokens))]
     position = (
         answering_position(trace, next(iter(worth.importances.values())))
@@ -243,6 +256,7 @@ def compare(
         word_of = {position: number for number, group in enumerate(groups) for position in group}
         position = word_of[position + whole.first_query] - trace.first_query
     query = position if query is None else query
+    progress("flow", 0, 1)
     results = {
         "raw": trace.raw(query, layer, sinks),
         "rollout": trace.rollout(query, layer, residual, sinks=sinks),
@@ -266,7 +280,7 @@ def compare(
     return Comparison(
         methods=tuple(methods),
         values=values,
-        correlations=rank_correlations(np.abs(values), np.abs(values)),
+        correlations=_correlations(np.abs(values)),
         layer=first.layers[0],
         query=first.queries[0],
         query_token=first.query_tokens[0],
@@ -278,6 +292,7 @@ def compare(
         patches=first.patches,
         prediction=trace.prediction,
         missing=worth.missing,
+        sentences=() if worth.sentences is None else _pairs(worth.sentences),
         provenance={
             **first.provenance,
             **({"importance": origins} if origins else {}),
@@ -285,6 +300,23 @@ def compare(
             **({} if special else {"steps": ["without_special"]}),
         },
     )
+
+
+def _correlations(values: NDArray[np.float64]) -> FloatArray:
+    """Of every pair of rows, over the inputs that have both values."""
+    if np.isfinite(values).all():
+        return rank_correlations(values, values)
+    table = np.full((len(values), len(values)), np.nan)
+    for i, first in enumerate(values):
+        for j, second in enumerate(values):
+            both = np.isfinite(first) & np.isfinite(second)
+            table[i, j] = spearman(first[both], second[both])
+    return table
+
+
+def _pairs(sentences: TokenAttention) -> tuple[tuple[str, float | None], ...]:
+    values = [None if np.isnan(value) else value for value in sentences.row().tolist()]
+    return tuple(zip(sentences.tokens, values, strict=True))
 
 
 def _check_one(query: Any, layer: Any) -> None:
@@ -300,7 +332,7 @@ def _check_one(query: Any, layer: Any) -> None:
 
 def _origin(result: TokenAttention) -> dict[str, Any]:
     """The settings of an importance."""
-    names = ("answer", "by", "signed", "reduce", "of", "steps", "samples", "seed")
+    names = ("answer", "by", "signed", "reduce", "of", "steps", "samples", "seed", "computed")
     return {name: result.provenance[name] for name in names if name in result.provenance}
 
 
@@ -319,7 +351,8 @@ def _write_csv(comparison: Comparison, path: Path) -> None:
             out.writerow(["layer", "query", "query_token", "input", "token", "special", "part", *comparison.methods])
             for i, (token, special, part) in enumerate(zip(comparison.tokens, comparison.special, parts, strict=True)):
                 labels = [i, table_text(token), str(special).lower(), table_text(part)]
-                out.writerow([*own, *labels, *comparison.values[:, i].tolist()])
+                values = ["" if np.isnan(x) else x for x in comparison.values[:, i].tolist()]
+                out.writerow([*own, *labels, *values])
 
     write_whole(path, write)
 

@@ -119,7 +119,7 @@ def _draw(
             x = left
             for i in block:
                 depth = float(shade[method][i])
-                fill = (oranges if depth < 0 else blues)(0.9 * abs(depth))
+                fill = (1.0, 1.0, 1.0, 1.0) if np.isnan(depth) else (oranges if depth < 0 else blues)(0.9 * abs(depth))
                 _box(at, x, y, wide[i], fill, framed=i == comparison.place)
                 back = [255 * c for c in fill[:3]]
                 colour = "white" if ink(back) == "#ffffff" else sheet.INK
@@ -158,10 +158,12 @@ def _foot(comparison: Comparison, width: float) -> list[str]:
     """What the shades and ρ mean, in lines of the given width."""
     pieces = []
     for number, (name, row) in enumerate(zip(comparison.methods, comparison.values, strict=True)):
-        low, high = numbers_of(np.array([row.min(), row.max()]))
+        low, high = numbers_of(np.array([np.nanmin(row), np.nanmax(row)]))
         pieces.append(f"{name} {low} to {high}{'.' if number == len(comparison.values) - 1 else ','}")
     if comparison.against is not None:
         pieces += f"Orange values are below 0: they {comparison.against}.".split(" ")
+    if np.isnan(comparison.values).any():
+        pieces.append("White: not computed.")
     if comparison.measure is not None:
         pieces.append(f"ρ: rank correlation with {comparison.measure}.")
     if comparison.summed is not None:

@@ -16,6 +16,7 @@ from attnflow.view.colour import signed_shares
 if TYPE_CHECKING:
     from attnflow.view.comparison import Comparison
 
+SENTENCES = 5  # the most that are listed
 SENTENCE = terminal.SENTENCE // 2  # tokens: they are printed once for every method
 
 
@@ -50,6 +51,7 @@ def _lines(comparison: Comparison, sort: str | None, screen: terminal.Screen) ->
     yield from _table(comparison, sort, screen)
     yield Text()
     yield from _agreement(comparison, screen)
+    yield from _left_out(comparison, screen)
     for note in comparison.notes:
         yield Text(screen.shown(note))
 
@@ -146,6 +148,23 @@ def _agreement(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text
             rho = comparison.correlations[number, other]
             line.append(f"  {'' if other <= number else 'none' if np.isnan(rho) else f'{rho:.2f}':>{cells}}")
         yield _cropped(line)
+
+
+def _left_out(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
+    """The sentences that the answer loses most without."""
+    known = [(text, value) for text, value in comparison.sentences if value is not None]
+    if not known:
+        return
+    known.sort(key=lambda one: -abs(one[1]))
+    numbers = terminal.numbers_of(np.array([value for _, value in known[:SENTENCES]]))
+    yield Text()
+    looked = "" if len(known) == len(comparison.sentences) else f" ({len(known)} were looked at)"
+    yield Text(f"what the answer loses without a sentence, of {len(comparison.sentences)}{looked}", style="bold")
+    wide = max(map(len, numbers))
+    for number, (text, _) in zip(numbers, known, strict=False):
+        yield _cropped(
+            Text(f"{number:>{wide}}  {screen.fitted(screen.shown(text), max(screen.width - wide - 2, 1))}".rstrip())
+        )
 
 
 def _head(front: str, names: Sequence[str], wide: Sequence[int], screen: terminal.Screen) -> Text:

@@ -20,6 +20,7 @@ from attnflow.errors import InputError
 from attnflow.flow import max_flow
 from attnflow.receptive import uniform
 from attnflow.result import TokenAttention
+from attnflow.result_files import plain_numbers
 from attnflow.view import came_from
 from attnflow.view.came_from import causal
 
@@ -60,6 +61,7 @@ def of_trace(
     residual: float = 0.5,
     importance: Sequence[TokenAttention] = (),
     missing: str = "",
+    sentences: TokenAttention | None = None,
     image: FloatArray | None = None,
     state: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -69,7 +71,8 @@ def of_trace(
     """The document of one trace.
 
     query: the positions whose rows are held where not all can be, as in `Trace.flow`; the first of them is shown first.
-    importance: what tokens are worth, by `blank_out` and the like; missing: why it is not here.
+    importance: what tokens are worth, by `blank_out` and the like; missing: why it is not here. sentences: what the answer
+        loses without each sentence, by `blank_out(unit="sentence")`.
     image: what a vision model saw, uint8 [height, width, 3].
     state: what is selected at first: "layer", "method", "unit", "special", "field", as the page's own fragment has it.
     flow: False leaves it out, which takes longest: for a page that is shown while the rest is computed.
@@ -131,10 +134,12 @@ def of_trace(
         importance=[
             {
                 "name": result.method,
-                "values": result.row().tolist(),
+                "values": plain_numbers(result.values)[-1][0],
                 "answer": result.provenance.get("answer"),
                 "settings": {
-                    k: result.provenance[k] for k in ("by", "reduce", "of", "values") if k in result.provenance
+                    k: result.provenance[k]
+                    for k in ("by", "reduce", "of", "values", "computed")
+                    if k in result.provenance
                 },
                 "reliability": list(result.reliability),
                 "aside": aside if number == 0 else {},
@@ -145,6 +150,7 @@ def of_trace(
         if answered is None
         else came_from.of_answer(answered, importance[0], groups),
         missing=missing,
+        sentences=None if sentences is None else _of_sentences(sentences),
         reliability=_reliability(trace, chosen[0], layers[-1], residual, flow),
         leftOut=left_out,
         state={**state, **_opening(traces, chosen[0], state.get("unit"))},
@@ -157,9 +163,22 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
         "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "image": None,
         "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
-        "methods": {}, "heads": None, "importance": [], "origin": None, "missing": "", "reliability": [], "leftOut": [],
+        "methods": {}, "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None, "reliability": [],
+        "leftOut": [],
         "state": {}, **more,
     }  # fmt: skip
+
+
+def _of_sentences(result: TokenAttention) -> dict[str, Any]:
+    """What the answer loses without each sentence, from its first token to its last; null where nobody looked."""
+    return {
+        "texts": list(result.tokens),
+        "positions": result.provenance["positions"],
+        "values": plain_numbers(result.values)[-1][0],
+        "answer": result.provenance["answer"],
+        "of": result.provenance["of"],
+        "reliability": list(result.reliability),
+    }
 
 
 def _reliability(trace: Trace, query: int, layer: int, residual: float, flow: bool) -> list[str]:

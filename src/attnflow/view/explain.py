@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow._arrays import FloatArray
-from attnflow.evaluate.importances import Importance, Worth, answering_position, options_of, worth_of
+from attnflow.evaluate.importances import Importance, Worth, answering_position, plan_of, worth_of
 from attnflow.view import document
 from attnflow.view.page import Page
 
@@ -37,16 +37,17 @@ def explain(
 
     text, target, truncate: as in `Model.trace`.
     query: the position, token, or several of them, to explain first; by default the one that answers.
-    importance: some of gradient, blank-out, integrated-gradients and shapley, or a mapping from these to their options.
-        Gradient and blank-out by default, but no blank-out of a decoder's text of more than 64 tokens, for each of which
-        the model would run once. A model without an answer has none. The page says what is missing, and why.
+    importance: "none"; "fast", the default: gradient, and blank-out within 20 seconds, of what answer edges rank highest
+        where there is no time for all tokens; a number: the same within so many seconds; "full": both, of every token. Or
+        some of gradient, blank-out, integrated-gradients and shapley, or a mapping from these to their options. A model
+        without an answer has none. The page says what is missing, and why.
     residual: the weight of the residual connection.
     state: what else is selected at first, as the page's fragment has it: {"layer": 2, "method": "flow"}.
     progress: called with a stage, how much of it is done and how much there is; what it raises stops the work.
     trace: of the same text, from `traced`, where there is one already.
     early: called with the page as soon as answer edges are there, without what takes longer: importances and flow.
     """
-    options = None if importance is None else options_of(importance) if importance else {}
+    options = plan_of(importance)
     say: document.Progress = progress or (lambda stage, part, whole: None)
     say("model", 0, 1)
     if trace is None:
@@ -61,6 +62,7 @@ def explain(
                 query=answering_position(known, first) if query is None and first is not None else query,
                 residual=residual,
                 importance=list(worth.importances.values()),
+                sentences=worth.sentences,
                 missing=" ".join(f"No {names}: {why}." for names, why in by_reason(worth.missing)),
                 image=None if known.patches is None else seen(model, text),
                 state=state,

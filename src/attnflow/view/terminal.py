@@ -179,7 +179,7 @@ def _of_no_layer(result: TokenAttention) -> bool:
 def _against(result: TokenAttention, row: FloatArray) -> str | None:
     """What inputs below zero do to the answer; None where there are none, or where no answer is explained."""
     answer = result.provenance.get("answer")
-    if not _of_no_layer(result) or not isinstance(answer, dict) or float(row.min()) >= 0:
+    if not _of_no_layer(result) or not isinstance(answer, dict) or float(np.nanmin(row)) >= 0:
         return None
     name = str(answer.get("name") or "the answer")
     return f"lower {name!r}" if answer.get("kind") == "score" else f"speak against {name!r}"
@@ -212,12 +212,16 @@ def _method(result: TokenAttention) -> str:
 
 
 def shade(share: float) -> Style:
-    """The colour of a share as background, with black or white on it, whichever reads better."""
+    """The colour of a share as background, with black or white on it, whichever reads better; none of NaN."""
+    if math.isnan(share):
+        return Style()
     red, green, blue = (int(c) for c in colours(np.array(share)).round())
     return Style(color=ink((red, green, blue)), bgcolor=Color.from_rgb(red, green, blue))
 
 
 def character(share: float, screen: Screen) -> str:
+    if math.isnan(share):
+        return " "
     shades = SHADES if screen.blocks else ASCII_SHADES
     return shades[min(int(share * len(shades)), len(shades) - 1)]
 
@@ -225,7 +229,7 @@ def character(share: float, screen: Screen) -> str:
 def _sentence(tokens: Sequence[str], row: FloatArray, signed: bool, screen: Screen) -> Text:
     """signed: whether what is below 0 speaks against an answer."""
     line = Text()
-    depths = row.clip(0) / (row.max() if row.max() > 0 else 1) if signed else shares(row)
+    depths = row.clip(0) / (np.nanmax(row) if np.nanmax(row) > 0 else 1) if signed else shares(row)
     for number, (token, depth, value) in enumerate(zip(tokens[:SENTENCE], depths.tolist(), row.tolist(), strict=False)):
         style = AGAINST if signed and value < 0 else shade(depth)
         line.append(" " if number else "").append(screen.shown(token), style if screen.coloured else None)
@@ -251,7 +255,7 @@ def patch_lines(patches: FloatArray, screen: Screen) -> Iterator[Text]:
 
 
 def _legend(values: FloatArray, screen: Screen) -> Text:
-    low, high = numbers_of(np.array([values.min(), values.max()]))
+    low, high = numbers_of(np.array([np.nanmin(values), np.nanmax(values)]))
     return ramp(low, high, screen)
 
 
@@ -295,7 +299,7 @@ def _table(result: TokenAttention, row: FloatArray, signed: bool, screen: Screen
     listed, bold = sorted(order[:limit]), set(order[:BOLD])
     numbers = numbers_of(row[listed])
     number_cells = max(map(len, numbers))
-    largest = float(np.abs(row).max()) or 1.0
+    largest = float(np.nanmax(np.abs(row))) or 1.0
     for i, front, number in zip(listed, fronts(result, listed, screen, 2)[1:], numbers, strict=True):
         line = f"{front}  {number:>{number_cells}}  "
         cells = min(BAR_CELLS, screen.width - cell_len(line))
@@ -308,7 +312,9 @@ def _table(result: TokenAttention, row: FloatArray, signed: bool, screen: Screen
 
 
 def bar(share: float, cells: int, screen: Screen) -> str:
-    """A bar of up to so many cells; of a negative share, of other signs."""
+    """A bar of up to so many cells; of a negative share, of other signs; of NaN, none."""
+    if math.isnan(share):
+        return ""
     if share < 0:
         return ("░" if screen.blocks else "-") * round(-share * cells)
     if not screen.blocks:
@@ -318,8 +324,11 @@ def bar(share: float, cells: int, screen: Screen) -> str:
 
 
 def numbers_of(values: FloatArray) -> list[str]:
-    """Print numbers with three digits of the largest, so that rows over thousands of inputs are not all 0.000."""
-    largest = float(np.abs(values).max())
+    """Print numbers with three digits of the largest, so that rows over thousands of inputs are not all 0.000; NaN as -."""
+    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    if np.isnan(values).any():  # nobody computed it
+        shown = iter(numbers_of(values[~np.isnan(values)]))
+        return ["-" if np.isnan(value) else next(shown) for value in values.tolist()]
     if largest and not 1e-6 <= largest < 1e6:
         return [f"{value:.2e}" for value in values.tolist()]
     digits = 3 if largest == 0 else max(3, 2 - math.floor(math.log10(largest)))
