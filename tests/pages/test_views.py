@@ -14,6 +14,7 @@ import torch
 import attnflow as af
 from attnflow.evaluate.statistics import spearman
 from attnflow.view.page import of_weights
+from helpers.architectures import hf
 from helpers.browser import opened, settle
 from helpers.page_reading import (
     METHODS,
@@ -33,6 +34,7 @@ from helpers.page_reading import (
     view_of,
 )
 from helpers.small_models import sinking
+from helpers.small_tokenizers import byte_level
 
 
 def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) -> None:
@@ -599,3 +601,40 @@ def test_the_page_says_what_a_sink_takes(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path / "values.html") as page:
         notes = page.locator(".notes li").all_inner_texts()
         assert [note for note in notes if "of this rollout" in note] == list(trace.rollout(start=1).reliability)
+
+
+def test_what_was_not_computed_is_no_number_and_no_shade(browser: Any, tmp_path: Path) -> None:
+    """Blank-out of a long text as far as its time went: the rest is empty, not zero, wherever it is shown."""
+    tokenizer = byte_level()
+    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256}
+    model = af.wrap(hf("GPT2LMHeadModel", vocab_size=len(tokenizer), **shape)(), tokenizer)
+    text = "The key to the cabinets is old. Nobody has it, and nobody will. The book is to answer the cabinet. It is the unbelievable cabinetmaker."
+    made = model.explain(text, importance=1e-6)
+    made.save(tmp_path / "part.html")
+    blank = made.document["importance"][2]["values"]
+    there = [i for i, value in enumerate(blank) if value is not None]
+    assert len(there) == 8
+    with opened(browser, tmp_path / "part.html", "#u=subwords") as page:
+        rows = as_json(page, "compare")
+        assert [row["blank-out"] for row in rows] == blank
+        back = {token["back"] for i, token in enumerate(rows_of(page)["blank-out"]["tokens"]) if i not in there}
+        assert back == {"rgb(255, 255, 255)"}
+        cells = [row[-1] for row in table_of(page, ".numbers table")[1:]]
+        assert all((cell == "–") == (i not in there) for i, cell in enumerate(cells))
+        flow = column(rows, "flow")  # as another test compares it with the library's
+        rho = [float(title.split(": ")[1]) for title, _ in rows_of(page)["flow"]["rho"]]
+        assert rho[1] == pytest.approx(spearman(flow[there], np.array([blank[i] for i in there])), rel=1e-12)
+        head = page.get_by_role("columnheader", name="blank-out").get_by_role("button")
+        for up in (False, True):
+            head.click()
+            order = page.locator(".numbers tbody tr").evaluate_all("rows => rows.map(row => Number(row.dataset.i))")
+            assert order[:8] == sorted(there, key=lambda i: blank[i], reverse=not up)
+        said = page.locator(".notes").inner_text()
+        assert (
+            f"Blank-out of the 8 highest of {len(blank)} by answer_rows" in said
+            and 'importance="full" computes all.' in said
+        )
+        assert "Without a whole sentence the answer" in said
+        page.get_by_label("method", exact=True).select_option("blank-out")
+        settle(page)
+        assert "NaN" not in page.locator(".attnflow").inner_text()

@@ -22,8 +22,19 @@ import { readerNotes, reliabilityOf } from "./notes.js";
 
 /** @import { Cells, Changed, Method, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
 
-/** Importance has sizes alone, so that signed values are compared by theirs. @param {number[]} values */
-const sizes = (values) => values.map(Math.abs);
+/** The rank correlation of sizes, because importance has no signs, over the tokens that have both values.
+ *
+ * @param {number[]} one
+ * @param {number[]} other
+ */
+function agreement(one, other) {
+  const both = one.map((_, i) => i).filter((i) => Number.isFinite(one[i]) && Number.isFinite(other[i]));
+  const sizes = (/** @type {number[]} */ values) => both.map((i) => Math.abs(values[i]));
+  return spearman(sizes(one), sizes(other));
+}
+
+/** From the highest down; what has no value comes last, whatever the direction. @param {number} a @param {number} b */
+const descending = (a, b) => (Number.isNaN(a) ? 1 : 0) - (Number.isNaN(b) ? 1 : 0) || b - a || 0;
 
 /** What the others are compared with. @param {Method} method */
 const isMeasure = ({ name, importance }) => importance && !isAnswerEdges(name);
@@ -100,7 +111,7 @@ export function comparePanel(page) {
       if (!isMeasure(method))
         method.correlations = worth.map((w) => ({
           name: w.name,
-          value: spearman(sizes(method.values), sizes(w.values)),
+          value: agreement(method.values, w.values),
         }));
     }
   }
@@ -257,7 +268,7 @@ export function comparePanel(page) {
 
   /** @param {ValuedRow} method @param {Now} at */
   function spokenRow({ title, values }, at) {
-    const order = values.map((_, i) => i).sort((a, b) => values[b] - values[a]);
+    const order = values.map((_, i) => i).sort((a, b) => descending(values[a], values[b]));
     const highest = order.slice(0, 3).map((i) => `${plainToken(at.tokens[at.inputs[i]])} ${number(values[i])}`);
     return `${title}: highest ${highest.join(", ")}`;
   }
@@ -269,8 +280,11 @@ export function comparePanel(page) {
     const [key, direction] = o ? o.split(".") : ["text", "up"];
     const column = there.find((method) => method.name === key);
     const order = at.inputs.map((_, place) => place);
-    if (column) order.sort((a, b) => (direction === "up" ? 1 : -1) * (column.values[a] - column.values[b]) || a - b);
-    else if (direction === "down") order.reverse();
+    if (column) {
+      const sign = direction === "up" ? -1 : 1,
+        valueOf = (/** @type {number} */ i) => sign * column.values[i];
+      order.sort((a, b) => descending(valueOf(a), valueOf(b)) || a - b);
+    } else if (direction === "down") order.reverse();
     const shown = all ? order : order.slice(0, TABLE);
     /** @param {string} name @param {string} title */
     const head = (name, title) => {
@@ -307,7 +321,7 @@ export function comparePanel(page) {
       n = there[0].values.length;
     /** @param {ValuedRow} a @param {ValuedRow} b */
     const cell = (a, b) => {
-      const rho = spearman(sizes(a.values), sizes(b.values)),
+      const rho = agreement(a.values, b.values),
         known = Number.isFinite(rho);
       const title = known ? `${a.title} and ${b.title}: ${rho}` : "one of them is the same for all tokens";
       return el("td", { title, style: shadeStyle(colours, known ? rho * 0.9 : 0) }, correlation(rho));
@@ -355,7 +369,7 @@ export function comparePanel(page) {
         at.special[i],
         at.query,
         at.layerName,
-        ...there.map((method) => method.values[place]),
+        ...there.map(({ values }) => (Number.isNaN(values[place]) ? null : values[place])),
       ]),
     ];
   }
@@ -389,6 +403,7 @@ export function comparePanel(page) {
     page.tip.show(event, [
       `${plainToken(at.tokens[i])} · position ${i}`,
       ...valued().map(({ name, title, values }) => {
+        if (Number.isNaN(values[place])) return `${title}: not computed`;
         const above = values.filter((v) => v > values[place]).length;
         return `${name === own ? "▸ " : ""}${title} ${values[place]} · rank ${above + 1} of ${values.length}`;
       }),

@@ -104,7 +104,11 @@ export async function read(doc) {
     return once(`worth ${unit}`, () =>
       doc.importance.map((one) => ({
         ...one,
-        values: summed(Float64Array.from(one.values), doc.units[unit].groups),
+        // what was not computed is no number, and neither is a word that it is part of
+        values: summed(
+          Float64Array.from(one.values, (v) => v ?? NaN),
+          doc.units[unit].groups,
+        ),
       })),
     );
   }

@@ -12,6 +12,7 @@ const ATTENTION = ["raw", "rollout", "flow"];
 
 /** @param {number} share */
 export const percent = (share) => {
+  if (!Number.isFinite(share)) return "–";
   const x = 100 * share;
   const text = x >= 99.95 && share < 1 ? "99.9" : x >= 99 || x < 1 ? String(Number(x.toFixed(1))) : x.toFixed(0);
   return `${text.replace("-", "−")} %`;

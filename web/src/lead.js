@@ -148,7 +148,7 @@ export function leadPanel(page, pictured) {
     const { apart, shareOf } = lead,
       { tokens } = page.now();
     const places = tokens.map((_, i) => i).filter((i) => apart[i]);
-    const shown = places.sort((i, j) => shareOf(j) - shareOf(i)).slice(0, 4);
+    const shown = places.sort((i, j) => (shareOf(j) || 0) - (shareOf(i) || 0)).slice(0, 4);
     const chips = shown.map((i) =>
       el("span", { class: "chip", "data-i": i }, plainToken(tokens[i]), " ", el("b", {}, percent(shareOf(i)))),
     );

@@ -1,5 +1,5 @@
 import { isAnswerEdges } from "./data.js";
-import { plainToken } from "./draw.js";
+import { number, plainToken } from "./draw.js";
 import { mixedNotes, rowNotes, witnesses } from "./reliability.js";
 
 /** @import { Data, MethodRow, Now, Page } from "./types" */
@@ -24,7 +24,7 @@ export function readerNotes(page) {
     [first] = worth;
   if (edges?.answer)
     lines.push(
-      `answer edges: what the answer (${plainToken(edges.answer.name, 30)}) takes from each token, as a share of all that speaks for it${edges.values.some((v) => v < 0) ? "; below 0 is what speaks against it" : ""}${data.causal ? "; the first token, where attention goes that has nowhere to go, is left out" : ""}.`,
+      `answer edges: what the answer (${plainToken(edges.answer.name, 30)}) takes from each token, as a share of all that speaks for it${edges.values.some((v) => (v ?? 0) < 0) ? "; below 0 is what speaks against it" : ""}${data.causal ? "; the first token, where attention goes that has nowhere to go, is left out" : ""}.`,
     );
   if (first?.answer) {
     const by = worth
@@ -40,6 +40,15 @@ export function readerNotes(page) {
     lines.push(
       `${worth.map(({ name }) => name).join(" and ")}: how much the answer (${plainToken(first.answer.name, 30)}) moves with a token, up or down${by && `; ${by}`}.`,
     );
+  }
+  const { sentences } = data;
+  if (sentences) {
+    const known = sentences.values.flatMap((value, i) => (value === null ? [] : { value, text: sentences.texts[i] }));
+    const most = known.reduce((best, one) => (Math.abs(one.value) > Math.abs(best.value) ? one : best), known[0]);
+    if (most)
+      lines.push(
+        `Without a whole sentence the answer (${plainToken(sentences.answer.name, 30)}) changes most without “${plainToken(most.text, 60)}”: by ${number(-most.value)} of its ${sentences.of}.`,
+      );
   }
   if (at.unit === "words")
     lines.push(
@@ -68,17 +77,17 @@ export function reliabilityOf(page, table) {
   if (at.field) return worth;
   const named = !data.queries && !at.parts.length,
     before = data.units[at.unit].sinks ?? [],
-    number = data.layers[at.layer];
+    depth = data.layers[at.layer];
   const notes = table.flatMap(({ name, importance, values }) => {
     const row = page.values(name)?.row;
     if (importance || !values || !row) return [];
     const labels = {
       tokens: at.tokens,
       special: at.special,
-      sinks: (name === "raw" ? before.slice(number, number + 1) : before.slice(0, number + 1)).flat(),
+      sinks: (name === "raw" ? before.slice(depth, depth + 1) : before.slice(0, depth + 1)).flat(),
       causal: data.causal,
       method: name,
-      layer: `L${number + 1}`,
+      layer: `L${depth + 1}`,
       own: data.queries ? null : at.query,
       bound: name === "flow" && data.exact ? flowBound(data, at) : null,
     };

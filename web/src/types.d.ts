@@ -73,12 +73,22 @@ export interface Unit {
 }
 export interface Importance {
   name: string;
-  values: number[];
+  /** null where there was no time to compute it */
+  values: (number | null)[];
   answer: { name: string } | null;
-  settings: { by?: string };
+  settings: { by?: string; computed?: { count: number; of: number; seconds: number; first: string | null } };
   reliability?: string[];
   /** Shares of tokens that were left out of the values, by unit and token. */
   aside?: Record<string, Record<number, number>>;
+}
+/** What the answer loses without each sentence, from its first token to its last one; null where nobody looked. */
+export interface Sentences {
+  texts: string[];
+  positions: [number, number][];
+  values: (number | null)[];
+  answer: { name: string };
+  of: string;
+  reliability: string[];
 }
 /** The strongest edges from tokens up to the answer: layer, query, key, what it carries, and its part of what lies below. */
 export interface Origin {
@@ -121,6 +131,7 @@ export interface TextDocument {
   methods: Record<string, Record<string, Table<Packed> | null>>;
   heads: { queries: number[]; counts: number[]; weights: Packed } | null;
   importance: Importance[];
+  sentences?: Sentences | null;
   origin?: Record<string, Origin> | null;
   missing: string;
   reliability: string[];
