@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.corpus import lists, tally
+from attnflow.corpus import lists, shards, tally
 from attnflow.corpus import summary as report
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import spearman
@@ -75,7 +75,7 @@ def plain(scored: list[dict[str, Any]]) -> Plain:
 def summary(folder: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     """In one batch a part, and in many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "BATCH", request.param)
+        patch.setattr(shards, "BATCH", request.param)
         patch.setattr(tally, "CELLS", 500 if request.param == 7 else tally.CELLS)
         return report.summarize(folder, texts=5)
 
@@ -172,7 +172,13 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
             named = {row[0]: row[1:] for row in whole["received"][view][layer]}
             ids = [row[0] for row in whole["types"]["rows"]]
             plain = [kind for kind in named if ids[kind] < 100]
-            best = {ids[k] for at in (1, 2, 3) for k in sorted(plain, key=lambda kind: -named[kind][at])[:2]}
+            words = [kind for kind in plain if not whole["types"]["rows"][kind][6]]
+            best = {
+                ids[k]
+                for some in (plain, words)  # with punctuation and without
+                for at in (1, 2, 3)
+                for k in sorted(some, key=lambda kind: -named[kind][at])[:2]
+            }
             marked = max((kind for kind in named if ids[kind] > 100), key=lambda kind: named[kind][1])
             listed = [short["types"]["rows"][row[0]][0] for row in short["received"][view][layer]]
             assert set(listed) == best | {ids[marked]} and len(listed) == len(set(listed))
@@ -180,8 +186,8 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
 
 @pytest.mark.parametrize(("texts", "least"), [(12, 2), (100, 5), (300, 10), (9000, 10), (40000, 40)])
 def test_how_often_a_token_must_stand(texts: int, least: int) -> None:
-    told = lists.list_tokens(tally.Tokens((1, 1)), ["raw"], ["L1"], texts)
-    assert told["least"] == least
+    told = lists.list_tokens(lists.Types(tally.Tokens((1, 1))), ["raw"], ["L1"], texts)
+    assert told["least"] == lists.least_count(texts) == least
 
 
 def test_positions(summary: dict[str, Any], scored: list[dict[str, Any]]) -> None:
@@ -330,9 +336,9 @@ def test_an_unknown_word_may_be_any_text(tmp_path: Path) -> None:
     names = sorted(kept, key=lambda name: (-counts[name], name))
     for batch in (1024, 3):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(report, "BATCH", batch)
+            patch.setattr(shards, "BATCH", batch)
             (found,) = [row for row in report.summarize(out)["types"]["rows"] if row[0] == 3]
-        assert found == [3, names[0], names[1:4], 16, False, 57]
+        assert found == [3, names[0], names[1:4], 16, False, 57, False]
 
 
 def test_words_have_no_ids(tmp_path: Path) -> None:
@@ -341,7 +347,7 @@ def test_words_have_no_ids(tmp_path: Path) -> None:
     found = report.summarize(stored(tmp_path / "words", whole, columns))
     counted = Counter(token for row in whole if "error" not in row for token in row["tokens"])
     assert found["words"] and found["types"]["seen"] == len(counted)
-    for number, text, others, spellings, _, count in found["types"]["rows"]:
+    for number, text, others, spellings, _, count, _ in found["types"]["rows"]:
         assert number is None and (others, spellings) == ([], 1) and count == counted[text]
     assert not report.summarize(stored(tmp_path / "tokens", rows, columns))["words"]
 

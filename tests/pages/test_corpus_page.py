@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from attnflow.corpus import summary as report
 from attnflow.view.corpus_page import html_of, write
-from helpers.browser import opened, settle
+from helpers.browser import opened as shown
+from helpers.browser import settle
 from helpers.corpora import WORDS, embedded, made_up, stored, traced
 
 METHODS = ("raw", "rollout", "flow")
@@ -41,6 +43,11 @@ def path(summary: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The report of twelve sentences, with the pages of some of them."""
     return write(stored(tmp_path_factory.mktemp("real") / "out", *traced()), texts=2)
+
+
+def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
+    """With its details."""
+    return shown(browser, path, f"{fragment or '#'}&open=1", **options)
 
 
 def saved(path: Path, summary: dict[str, Any]) -> Path:
@@ -86,6 +93,7 @@ def ranked(
         (kinds[kind], mean, share, lift if counted else plain)
         for kind, mean, share, lift, plain in summary["received"][method][layer]
     ]
+    rows = [row for row in rows if counted or not row[0]["punctuation"]]
     rows = sorted((row for row in rows if row[0]["special"] == special), key=lambda row: -row[3 if by == "lift" else 2])
     return [[kind["text"], lift, share, kind["count"]] for kind, _, share, lift in rows]
 
@@ -113,10 +121,11 @@ def same(found: list[list[str]], wanted: list[list[Any]]) -> None:
 def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str, Any], tmp_path: Path) -> None:
     with opened(browser, path) as page:
         assert page.title() == "corpus · attnflow"
-        assert page.locator(".model-name").inner_text() == "small <model> · 0123456789ab · float32"
+        assert page.locator(".model-name").inner_text() == "small <model>"
         assert page.locator(".prediction").inner_text() == (
             "texts.txt: 288 texts explained by raw, rollout, flow at 2 layers; 12 of 300 failed (empty 4, too long 4, encoding "
-            "4). 1 text was cut. Where several positions of a text were explained (1 text), its scores are their mean."
+            "4). 1 text was cut. Where several positions of a text were explained (1 text), its scores are their mean. "
+            "Model: revision 0123456789ab, float32."
         )
         means = {
             " – ".join(one["views"]): one["correlation"]["mean"]
@@ -136,15 +145,209 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
         assert page.locator(".missing").all_inner_texts() == [
             "The job is not finished: this covers the 3 parts that are there."
         ]
-        assert page.locator(".model-name").inner_text() == "bert/model · 0123456789ab · float32"
+        assert page.locator(".model-name").inner_text() == "bert/model"
         assert page.locator(".model-name").get_attribute("title") == elsewhere["model"]
         assert (
             page.locator(".prediction")
             .inner_text()
             .endswith(
-                "The rows were not all made alike: they differ in device, torch, and what is named above is the most frequent."
+                "The rows were not all made alike: they differ in device, torch, and what is named above is the most frequent. "
+                "Model: revision 0123456789ab, float32."
             )
         )
+
+
+def visible_words(page: Any) -> list[str]:
+    """What the page itself says before anybody asks for more: not the user's words, labels and ids, nor closed menus."""
+    text = page.evaluate(
+        """() => {
+            const style = document.head.appendChild(document.createElement("style"));
+            style.textContent = ".sr, .spelling, .in-context, .words h3, .examples bdi, .headline strong, option { display: none }";
+            const text = document.querySelector("article").innerText +
+                [...document.querySelectorAll(".opening select")].map(one => " " + one.selectedOptions[0].textContent);
+            style.remove();
+            return text;
+        }"""
+    )
+    return [word for word in text.split() if re.search(r"[^\W\d]", word) and not word.startswith("texts.txt:")]
+
+
+def words_of(page: Any) -> dict[str, list[tuple[str, float]]]:
+    """The lists of the first screen, by the key of their group: words and their numbers."""
+    lists = page.locator(".words").evaluate_all(
+        """all => all.map(one => [one.dataset.group, [...one.querySelectorAll(".word")].map(
+            word => [word.querySelector(".spelling").textContent, word.querySelector(".number").textContent])])"""
+    )
+    return {key: [(word, number(text.replace("+", ""))) for word, text in words] for key, words in lists}
+
+
+def grouped(
+    summary: dict[str, Any], split: int, method: str, by: int = 1, every: bool = False
+) -> dict[str, list[tuple[str, float]]]:
+    """The same as the page should have them; by: 1 for lift, 2 for the difference."""
+    kinds = [dict(zip(summary["types"]["fields"], row, strict=True)) for row in summary["types"]["rows"]]
+    lists = {}
+    for g, group in enumerate(summary["splits"][split]["groups"]):
+        rows = [row for row in group["received"][method] if row[by] is not None]
+        rows = [row for row in rows if every or not kinds[row[0]]["punctuation"]]
+        rows = sorted(rows, key=lambda row: -row[by])[:10]
+        lists[f"{split}.{g}"] = [(plain(kinds[row[0]]["text"]), row[by]) for row in rows]
+    return lists
+
+
+def alike(page: Any, wanted: dict[str, list[tuple[str, float]]]) -> None:
+    lists = words_of(page)
+    assert {key: [word for word, _ in words] for key, words in lists.items()} == {
+        key: [word for word, _ in words] for key, words in wanted.items()
+    }
+    for key, words in wanted.items():
+        assert [x for _, x in lists[key]] == pytest.approx([x for _, x in words], abs=0.0501)
+
+
+def test_the_first_screen_says_it_in_words(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    assert summary["lead"] == {"method": "raw", "layer": "L2"}
+    best = ranked(summary, "raw", "L2", "lift", False)
+    with shown(browser, path) as page:
+        assert page.locator(".headline").inner_text() == (
+            f"Across 288 texts, attention goes most to {plain(best[0][0])}, {plain(best[1][0])} and {plain(best[2][0])}."
+        )
+        assert page.locator(".reason").inner_text() == (
+            "By raw, the attention of layer 2: where the model looks, not what its answer rests on."
+        )
+        assert len(visible_words(page)) <= 60, visible_words(page)
+        assert not page.locator(".panel").first.is_visible()
+        assert page.get_by_label("split").locator("option").all_inner_texts() == ["all texts", "prediction"]
+        alike(page, grouped(summary, 0, "raw"))
+        heads = page.locator(".words h3").all_inner_texts()
+        assert heads == [f"{group['value']} {group['texts']} texts" for group in summary["splits"][0]["groups"]]
+        page.get_by_label("split").select_option("all texts")
+        settle(page)
+        alike(page, {"": [(plain(row[0]), row[1]) for row in best[:15]]})
+        assert page.get_by_role("group", name="words").is_hidden()
+        page.get_by_role("combobox", name="method").select_option("flow")
+        settle(page)
+        alike(page, {"": [(plain(row[0]), row[1]) for row in ranked(summary, "flow", "L2", "lift", False)[:15]]})
+        assert page.locator(".reason").inner_text().startswith("By flow, the most attention that could flow down")
+
+
+def test_a_split_shows_what_differs(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    with shown(browser, path) as page:
+        page.get_by_role("group", name="words").get_by_role("button", name="what differs").click()
+        settle(page)
+        alike(page, grouped(summary, 0, "raw", by=2))
+        assert page.locator(".measure").inner_text() == "+2×: two equal shares more than in all other texts"
+        page.wait_for_function("() => location.hash.includes('x=differs')")
+        page.reload()
+        settle(page)
+        alike(page, grouped(summary, 0, "raw", by=2))
+
+
+def test_punctuation_only_when_it_is_asked_for(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    kinds = [dict(zip(summary["types"]["fields"], row, strict=True)) for row in summary["types"]["rows"]]
+    assert [kind["text"] for kind in kinds if kind["punctuation"]] == ["."]
+    with shown(browser, path, "#b=&v=rollout") as page:
+        every = page.locator(".opening").get_by_label("punctuation and special tokens")
+        assert not every.is_checked() and page.locator(".apart").count() == 0
+        assert "." not in [word for word, _ in words_of(page)[""]]
+        every.focus()
+        page.keyboard.press("Space")
+        settle(page)
+        rows = summary["received"]["rollout"]["L2"]
+        best = sorted((row for row in rows if not kinds[row[0]]["special"]), key=lambda row: -row[4])[:15]
+        alike(page, {"": [(plain(kinds[row[0]]["text"]), row[4]) for row in best]})
+        assert "." in [word for word, _ in words_of(page)[""]]
+        special = sorted((row for row in rows if kinds[row[0]]["special"]), key=lambda row: -row[2])
+        wanted = ", ".join(f"{kinds[row[0]]['text']} {100 * row[2]:.1f} %" for row in special)
+        assert page.locator(".apart").inner_text() == f"Apart, of all attention: {wanted}"
+        page.get_by_label("split").select_option("prediction")
+        settle(page)
+        alike(page, grouped(summary, 0, "rollout", every=True))
+        assert "." in [word for word, _ in words_of(page)["0.0"]]
+
+
+def test_a_word_leads_to_its_examples(browser: Any, path: Path, summary: dict[str, Any]) -> None:
+    contexts = summary["contexts"]
+
+    def shown_examples(page: Any, key: str, type_: str) -> None:
+        wanted = [contexts["texts"][i] for i in contexts["of"][key][type_]]
+        lines = page.locator(".examples li")
+        assert lines.count() == len(wanted) > 0
+        for line, text in zip(lines.all(), wanted, strict=True):
+            plainly = [token for token, special in zip(text["tokens"], text["special"], strict=True) if not special]
+            assert line.locator(".tok").all_inner_texts() == list(map(plain, plainly))
+            assert line.locator(".the-word").all_inner_texts() == [plain(text["tokens"][text["at"]])]
+            notes = f"predicted {text['prediction']} · {text['lifts']['raw'][text['at']]:.1f}× · {text['id']}"
+            assert line.locator(".note").inner_text() == notes
+            titles = line.locator(".tok").evaluate_all("all => all.map(one => one.title)")
+            lifts = [x for x, special in zip(text["lifts"]["raw"], text["special"], strict=True) if not special]
+            assert [number(title.rsplit(": ", 1)[1].split("×")[0]) for title in titles] == pytest.approx(
+                lifts, abs=6e-3
+            )
+
+    with shown(browser, path) as page:
+        first = page.locator(".word").first
+        assert first.get_attribute("aria-pressed") == "true" and page.locator('.word[aria-pressed="true"]').count() == 1
+        shown_examples(page, *first.get_attribute("data-word").split(":"))
+        other = page.locator('[data-group="0.1"] .word').nth(3)
+        name = other.get_attribute("data-word")
+        other.click()
+        settle(page)
+        shown_examples(page, *name.split(":"))
+        assert page.locator(".examples h3").inner_text() == f"“{other.locator('bdi').inner_text()}” in context"
+        value = summary["splits"][0]["groups"][1]["value"]
+        assert all(f"predicted {value}" in note for note in page.locator(".examples .note").all_inner_texts())
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        settle(page)
+        after = page.evaluate("document.activeElement.dataset.word")
+        assert after != name and page.locator('.word[aria-pressed="true"]').get_attribute("data-word") == after
+        shown_examples(page, *after.split(":"))
+        page.wait_for_function(f"() => new URLSearchParams(location.hash.slice(1)).get('w') === '{after}'")
+        shades = page.locator(".examples .tok").first.evaluate("one => one.style.background")
+        page.get_by_role("button", name="dark theme").click()
+        settle(page)
+        assert page.locator(".examples .tok").first.evaluate("one => one.style.background") != shades
+
+
+def test_columns_of_the_input_are_splits(browser: Any, tmp_path: Path) -> None:
+    rows, columns = made_up(120)
+    table = [{"text": row["text"], "source": "news" if row["row"] % 3 else "web", "n": row["row"]} for row in rows]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+    out = stored(tmp_path / "out", rows, columns)
+    summary_of = report.summarize(out, source=tmp_path / "texts.jsonl")
+    found = {**summary_of, "pages": [], "missing": None}
+    with shown(browser, saved(tmp_path / "index.html", found)) as page:
+        page.get_by_label("split").select_option("source")
+        settle(page)
+        alike(page, grouped(found, 1, "raw"))
+        assert page.locator(".words h3").all_inner_texts() == [
+            f"source: {group['value']} {group['texts']} texts" for group in found["splits"][1]["groups"]
+        ]
+        page.locator(".everything > summary").click()
+        assert page.locator(".unsplit").inner_text() == "No split: n (fewer than two values with 5 texts)."
+    gone = {**found, "splits": [], "no_columns": "The columns of texts.csv were not read: it has changed since."}
+    with shown(browser, saved(tmp_path / "gone.html", gone)) as page:
+        assert page.locator(".opening .missing").inner_text() == gone["no_columns"]
+        assert page.get_by_label("split").count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_fits(browser: Any, path: Path, width: int, scheme: str) -> None:
+    touch = {"has_touch": True, "is_mobile": True} if width == 390 else {}
+    with shown(browser, path, viewport={"width": width, "height": 844}, color_scheme=scheme, **touch) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        if touch:
+            for control in page.locator(
+                ".opening button:visible, .opening select, summary:visible, .checks label:visible"
+            ).all():
+                assert control.bounding_box()["height"] >= 44
+            page.locator(".word").nth(2).tap()
+            settle(page)
+            examples = page.locator(".examples").bounding_box()
+            assert examples["y"] < 844 and examples["y"] + examples["height"] > 0  # it is brought into sight
+        beside = page.locator(".words").evaluate_all("all => new Set(all.map(one => one.offsetTop)).size")
+        assert beside == (2 if width == 390 else 1)
 
 
 def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, Any]) -> None:
@@ -160,11 +363,11 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             most = max(1, *lifts)  # bars reach to the highest of their own list, and a line stands at 1×
             assert bars(page, method, "--part") == pytest.approx([100 * lift / most for lift in lifts], abs=0.06)
             assert bars(page, method, "--even") == pytest.approx([100 / most] * 20, abs=0.06)
-        page.get_by_role("button", name="the first 28").click()
+        page.get_by_role("button", name="the first 27").click()
         assert page.evaluate("document.activeElement.textContent") == "show the first 20"
         page.get_by_role("button", name="by share").click()
         page.get_by_role("group", name="layer").get_by_role("button", name="L1").click()
-        page.get_by_label("special tokens too").check()
+        page.get_by_label("punctuation and special tokens too").check()
         settle(page)
         for method in METHODS:
             found = received(page, method)
@@ -174,7 +377,7 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             assert max(bars(page, method, "--part")) == 100 and set(bars(page, method, "--even")) == {-1}  # none
         page.wait_for_function("() => location.hash.includes('l=L1')")
         address = dict(page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
-        assert address == {"l": "L1", "s": "1", "o": "share", "n": "1"}
+        assert address == {"l": "L1", "s": "1", "o": "share", "n": "1", "open": "1"}
         before = page.locator("article").inner_text()
         page.reload()
         settle(page)
@@ -233,7 +436,7 @@ def test_positions(browser: Any, path: Path, summary: dict[str, Any], end: str, 
 def test_agreement(browser: Any, path: Path, summary: dict[str, Any]) -> None:
     with opened(browser, path) as page:
         for special, layer in ((False, "L2"), (True, "L2"), (True, "L1")):
-            page.get_by_label("special tokens too").set_checked(special)
+            page.get_by_label("punctuation and special tokens too").set_checked(special)
             page.get_by_role("group", name="layer").get_by_role("button", name=layer).click()
             settle(page)
             told = [one for one in summary["agreement"] if (one["layer"], one["special"]) == (layer, special)]
@@ -299,7 +502,7 @@ def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any])
             assert [light[i] for i in order] == sorted(light)
             ends.add((min(light), max(light)))
         assert len(ends) == 1  # each row from its own lowest to its own highest
-        page.get_by_label("special tokens too").check()
+        page.get_by_label("punctuation and special tokens too").check()
         settle(page)
         assert case.locator(".row").first.locator(".tok").count() == len(text["tokens"])
 
@@ -364,7 +567,8 @@ def test_what_the_scores_are_of(
         how = panel(page, "tokens").locator(".how")
         assert how.locator("p").first.is_hidden()
         how.locator("summary").click()
-        first, lift, share, ratio, last = how.locator("p").all_inner_texts()
+        first, lift, share, ratio, signs, last = how.locator("p").all_inner_texts()
+        assert signs == "Punctuation is left out, unless it is asked for."
         assert first.startswith(f"The score of a token says how much of it a method finds in {told}. Scores by flow")
         assert lift.endswith("Special tokens neither count in that nor have a part, unless they are asked for.")
         assert "with what special tokens have" in share and "the largest score by the smallest" in ratio
@@ -397,14 +601,14 @@ def test_scores_that_hardly_differ(browser: Any, tmp_path: Path, summary: dict[s
 
 
 def test_the_head_leads_to_what_failed(browser: Any, path: Path, tmp_path: Path, summary: dict[str, Any]) -> None:
-    with opened(browser, path, "#l=L1") as page:
+    with shown(browser, path, "#l=L1") as page:
         assert page.locator(".failures li").first.is_hidden()
         page.get_by_role("button", name="12 of 300 failed").click()
         assert page.locator(".failures li").first.is_visible()
         top = page.evaluate("document.activeElement.getBoundingClientRect().top")
         assert page.evaluate("document.activeElement.textContent") == "empty: 4 texts"
         assert 0 < top < page.viewport_size["height"]
-        assert page.evaluate("location.hash") == "#l=L1"
+        page.wait_for_function("() => location.hash === '#l=L1&open=1'")
     whole = {**summary, "texts": summary["scored"], "errors": []}
     with opened(browser, saved(tmp_path / "whole.html", whole)) as page:
         assert (
@@ -446,13 +650,13 @@ def test_keys_reach_everything(browser: Any, path: Path) -> None:
         (_, second, *_), *_ = listed(page, "positions")
         tip = page.locator(".tip:not([hidden]) > div").all_inner_texts()
         assert ", ".join(tip) == second
-        page.get_by_label("special tokens too").focus()
+        page.get_by_label("punctuation and special tokens too").focus()
         page.keyboard.press("Space")
         settle(page)
         assert page.locator('.received[data-method="flow"] tbody').count() == 2
         reached = set()
         page.locator("body").click(position={"x": 2, "y": 2})
-        for _ in range(40):
+        for _ in range(110):
             page.keyboard.press("Tab")
             reached.add(page.evaluate("document.activeElement.closest('[data-panel]')?.dataset.panel"))
         assert {"tokens", "positions", "agreement", "disagreement", "texts"} <= reached
@@ -494,6 +698,7 @@ def test_little_to_show(browser: Any, tmp_path: Path) -> None:
     }
     with opened(browser, saved(tmp_path / "one.html", {**found, "disagreement": short, "received": empty})) as page:
         assert page.locator(".empty").all_inner_texts() == [
+            "No token stands often enough.",
             "Nothing stands 2 times in the corpus.",
             "Too few tokens stand at any position.",
             "No text is long enough for its rank correlation to mean something.",

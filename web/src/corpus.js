@@ -1,11 +1,12 @@
 import { boot } from "./boot.js";
-import { shadeStyle, shares, extent } from "./colour.js";
 import { decimals } from "./charts.js";
-import { el, between, button, closest, correlation, flattened, plainToken, tokenLine, tokenNodes } from "./draw.js";
-import { many, panelsTop, panel, pick, switched, checks, showPanels } from "./frame.js";
+import { el, between, button, closest, correlation, flattened, plainToken, tokenNodes } from "./draw.js";
+import { many, topOf, shortName, panel, pick, switched, checks, showPanels } from "./frame.js";
+import { disagreementParts } from "./corpus-cases.js";
+import { leadSection } from "./corpus-lead.js";
 import { percent, unit, times, isWeak, weakly, positionsChart, agreementParts, textsParts } from "./corpus-charts.js";
 
-/** @import { Child, Corpus, CorpusPage, CorpusSummary, CorpusText, TokenType } from "./types" */
+/** @import { Child, Corpus, CorpusPage, CorpusSummary, TokenType } from "./types" */
 
 const FIRST = 20; // tokens in a list, unless all are asked for
 
@@ -39,6 +40,7 @@ const HOW = {
         ? "Share is the part of all score, with what special tokens have, which the head of a list tells. They stand apart, where they are asked for."
         : "",
       `The head of a list also tells by how much a method tells the ${one}s of a text apart${special ? ", special ones aside" : ""}: the largest score by the smallest, in the median text.`,
+      corpus.types.punctuation ? "Punctuation is left out, unless it is asked for." : "",
       `Bars reach to the highest of a list, which holds what stands at least ${corpus.least} times in the corpus. The one pointed at lights up in every list.`,
     ].filter(Boolean);
   },
@@ -84,6 +86,7 @@ export function readCorpus(summary) {
     summary.received[method][layer].map(([type, mean, share, lift, plain]) => {
       return /** @type {TokenType} */ ({ ...types[type], type, mean, share, lift: special ? lift : plain });
     });
+  const typeOf = (/** @type {number} */ type) => /** @type {TokenType} */ (types[type]);
   const pairs = summary.disagreement.pairs.map(({ views }) => views.join(" – "));
   const cells = new Map(
     summary.agreement.map((cell) => [`${cell.views.join(" – ")} ${cell.layer} ${cell.special}`, cell]),
@@ -91,7 +94,7 @@ export function readCorpus(summary) {
   /** @param {string} pair @param {string} layer @param {string} special */
   const cell = (pair, layer, special) =>
     /** @type {import("./types").Agreement} */ (cells.get(`${pair} ${layer} ${Boolean(special)}`));
-  return { ...summary, methods: summary.views, listOf, pairs, cell };
+  return { ...summary, methods: summary.views, listOf, typeOf, pairs, cell };
 }
 
 /**
@@ -137,7 +140,8 @@ function tokenTables(page) {
     { l, s, n } = state.get(),
     o = state.get().o === "share" ? "share" : "lift";
   const lists = corpus.methods.map((method) => corpus.listOf(method, l, s).sort((a, b) => b[o] - a[o]));
-  const shown = lists.map((list) => list.filter(({ special }) => !special).slice(0, n ? 100 : FIRST));
+  const isListed = (/** @type {TokenType} */ { special, punctuation }) => !special && (Boolean(s) || !punctuation);
+  const shown = lists.map((list) => list.filter(isListed).slice(0, n ? 100 : FIRST));
   const marks = lists.map((list) => (s ? list.filter(({ special }) => special) : []));
   const even = o === "lift" ? 1 : 0;
   /** @param {TokenType} one @param {number} place @param {number} most */
@@ -201,7 +205,7 @@ function tokenTables(page) {
   };
   box.addEventListener("pointerover", (event) => light(closest(event, "[data-type]")?.dataset.type));
   box.addEventListener("pointerleave", () => light());
-  const longest = Math.max(...lists.map((list) => list.filter(({ special }) => !special).length));
+  const longest = Math.max(...lists.map((list) => list.filter(isListed).length));
   if (!longest) return [el("p", { class: "empty" }, `Nothing stands ${corpus.least} times in the corpus.`)];
   const turn = () => {
     state.set({ n: n ? "" : "1" });
@@ -211,111 +215,12 @@ function tokenTables(page) {
   return [box, longest > FIRST ? more : null];
 }
 
-/**
+/** Leads to what failed, and opens it.
+ *
  * @param {CorpusPage} page
- * @param {CorpusText} text
- * @param {string} method
- * @param {number[]} places of the tokens that are shown
  */
-function textRow(page, text, method, places, kind = "row") {
-  const colours = page.colours(),
-    values = places.map((i) => text.shares[method][i]),
-    parts = shares(values, ...extent([values], true));
-  const order = values.map((_, i) => i).sort((a, b) => values[b] - values[a]);
-  const line = tokenLine(text, places, (i, place) => ({
-    style: shadeStyle(colours, parts[place]),
-    title: `${plainToken(text.tokens[i])}: ${method} ${decimals(values[place], 4)}, rank ${order.indexOf(place) + 1}`,
-  }));
-  const highest = order.slice(0, 3).map((at) => `${plainToken(text.tokens[places[at]])} ${decimals(values[at])}`);
-  return el(
-    "div",
-    { class: kind, "data-method": method },
-    el("div", { class: "name" }, method, el("span", { class: "sr" }, `: highest ${highest.join(", ")}`)),
-    el("div", { class: "text" }, line),
-    el("div", { class: "range", title: "lowest – highest score, and their ratio" }, rangeOf(values)),
-  );
-}
-
-/** The lowest and the highest, with as many decimals as tell them apart.
- *
- * @param {number[]} values
- */
-function rangeOf(values) {
-  const [low, high] = extent([values], true);
-  const digits = high > low ? between(3, Math.ceil(-Math.log10(high - low)) + 1, 6) : 3;
-  return `${decimals(low, digits)} – ${decimals(high, digits)}${low > 0 ? ` · ${times(high / low)}×` : ""}`;
-}
-
-/** The fragment of a text's page that shows what is shown here.
- *
- * @param {Corpus} corpus
- * @param {string} special
- */
-function opening({ disagreement, receptive_field: field, words }, special) {
-  return new URLSearchParams({
-    l: disagreement.layer.slice(1),
-    ...(!special && { s: "0" }),
-    ...(field && { f: field }),
-    ...(words && { u: "words" }),
-  });
-}
-
-/** @param {CorpusPage} page @param {{ row: number, correlation: number }} entry @param {string[]} methods */
-function caseOf(page, { row, correlation: value }, methods) {
-  const { corpus, state } = page,
-    { s } = state.get(),
-    text = corpus.disagreement.texts[row];
-  const places = text.tokens.map((_, i) => i).filter((i) => s || !text.special[i]);
-  const name = corpus.pages.includes(row)
-    ? el("a", { href: `texts/${row}.html#${opening(corpus, s)}` }, text.id)
-    : el("span", {}, text.id);
-  const answer = text.prediction,
-    left = text.size > text.tokens.length && `the first ${text.tokens.length} of ${many(text.size, "token")}`;
-  const notes = [
-    answer && `${plainToken(answer.label, 40)} ${decimals(answer.probability, 2)}`,
-    text.truncated && "cut to what the model takes",
-    text.queries.length > 1 && `mean of ${text.queries.length} queries`,
-    left,
-  ];
-  return el(
-    "li",
-    { class: "case", "data-row": row },
-    el(
-      "div",
-      { class: "about" },
-      name,
-      el(
-        "strong",
-        { title: `Spearman's rank correlation of ${methods.join(" and ")}: ${value}` },
-        `ρ ${correlation(value)}`,
-      ),
-      notes.filter(Boolean).map((note) => el("span", { class: "note" }, note)),
-    ),
-    corpus.methods.filter((method) => methods.includes(method)).map((method) => textRow(page, text, method, places)),
-    corpus.methods
-      .filter((method) => !methods.includes(method))
-      .map((method) => textRow(page, text, method, places, "row other")),
-  );
-}
-
-/** @param {CorpusPage} page */
-function disagreementParts(page) {
-  const { corpus, state } = page,
-    { views: methods, texts } = corpus.disagreement.pairs[Number(state.get().p)];
-  return [
-    corpus.missing ? el("p", { class: "missing" }, corpus.missing) : null,
-    texts.length
-      ? el(
-          "ol",
-          { class: "cases" },
-          texts.map((one) => caseOf(page, one, methods)),
-        )
-      : el("p", { class: "empty" }, "No text is long enough for its rank correlation to mean something."),
-  ];
-}
-
-/** Leads to what failed, and opens it. */
-function showFailures() {
+function showFailures(page) {
+  page.state.set({ open: "1" });
   /** @type {NodeListOf<HTMLDetailsElement>} */
   const kinds = document.querySelectorAll(".corpus .failures details");
   kinds.forEach((one) => (one.open = true));
@@ -323,24 +228,19 @@ function showFailures() {
   kinds[0].scrollIntoView({ block: "center" });
 }
 
-/** What was read, and what came out in a sentence.
+/** What was read, how far the methods agree, and what is no split.
  *
  * @param {Corpus} corpus
- * @param {HTMLElement} theme
  */
-function corpusHead(corpus, theme) {
+function corpusFacts(corpus) {
   const failed = corpus.texts - corpus.scored,
     name = corpus.input?.split(/[\\/]/).findLast(Boolean) ?? corpus.folder;
   const layers = corpus.layers.length > 1 ? `${corpus.layers.length} layers` : corpus.layers[0];
   const lines = [
     `${name}: ${many(corpus.scored, "text")} explained by ${corpus.methods.join(", ")} at ${layers}`,
-    failed ? "; " : ".",
     failed
-      ? button(`${failed.toLocaleString("en")} of ${corpus.texts.toLocaleString("en")} failed`, showFailures, {
-          class: "lead",
-        })
-      : "",
-    failed ? ` (${corpus.errors.map(({ kind, count }) => `${kind} ${count.toLocaleString("en")}`).join(", ")}).` : "",
+      ? `; ${failed.toLocaleString("en")} of ${corpus.texts.toLocaleString("en")} failed (${corpus.errors.map(({ kind, count }) => `${kind} ${count.toLocaleString("en")}`).join(", ")}).`
+      : ".",
     corpus.truncated ? ` ${many(corpus.truncated, "text")} ${corpus.truncated === 1 ? "was" : "were"} cut.` : "",
     corpus.several_queries
       ? ` Where several positions of a text were explained (${many(corpus.several_queries, "text")}), its scores are their mean.`
@@ -353,9 +253,12 @@ function corpusHead(corpus, theme) {
     weak = corpus.methods.filter((method) => isWeak(corpus, method, last)),
     mean = (/** @type {string} */ pair) => corpus.cell(pair, last, "").correlation.mean;
   const agree = corpus.pairs.map((pair) => el("span", {}, `${pair} ${correlation(mean(pair))}`));
+  const { revision, dtype } = corpus.provenance,
+    made = [revision && `revision ${String(revision).slice(0, 12)}`, dtype].filter(Boolean).join(", "),
+    none = corpus.unsplit.map(({ name: column, why }) => `${column} (${why})`).join(", ");
   return [
-    panelsTop(corpus.provenance, theme),
-    el("p", { class: "prediction" }, lines),
+    el("p", { class: "prediction" }, lines, made && ` Model: ${made}.`),
+    none ? el("p", { class: "unsplit" }, `No split: ${none}.`) : "",
     agree.length
       ? el(
           "p",
@@ -372,13 +275,34 @@ function corpusHead(corpus, theme) {
           ),
         )
       : "",
+  ];
+}
+
+/** What must be said on the first screen: texts that failed, a job that is not finished, columns that could not be read.
+ *
+ * @param {CorpusPage} page
+ */
+function corpusNotice(page) {
+  const { corpus } = page,
+    failed = corpus.texts - corpus.scored;
+  return [
+    failed
+      ? button(
+          `${failed.toLocaleString("en")} of ${corpus.texts.toLocaleString("en")} failed`,
+          () => showFailures(page),
+          {
+            class: "lead",
+          },
+        )
+      : null,
     corpus.finished
-      ? ""
+      ? null
       : el(
           "p",
           { class: "missing" },
           `The job is not finished: this covers the ${many(corpus.parts, "part")} that ${corpus.parts === 1 ? "is" : "are"} there.`,
         ),
+    corpus.no_columns ? el("p", { class: "missing" }, corpus.no_columns) : null,
   ];
 }
 
@@ -395,7 +319,9 @@ function corpusPickers(page) {
     "div",
     { class: "pickers" },
     el("div", { class: "pick-layer" }, shown),
-    types.special ? checks(page, "tokens", "s", [["1", "special tokens too"]]) : "",
+    types.special || types.punctuation
+      ? checks(page, "tokens", "s", [["1", "punctuation and special tokens too"]])
+      : "",
   );
 }
 
@@ -432,7 +358,19 @@ function corpusSections(page) {
  */
 function showCorpus(root, summary) {
   const corpus = readCorpus(summary);
-  const defaults = { l: corpus.layers[corpus.layers.length - 1], s: "", o: "lift", n: "", e: "start", p: "0" };
+  const defaults = {
+    l: corpus.layers[corpus.layers.length - 1],
+    s: "",
+    o: "lift",
+    n: "",
+    e: "start",
+    p: "0",
+    b: corpus.splits[0]?.predicted ? "0" : "",
+    v: corpus.lead.method,
+    x: "most",
+    w: "",
+    open: "",
+  };
   const allowed = {
     l: corpus.layers,
     s: ["", "1"],
@@ -440,6 +378,11 @@ function showCorpus(root, summary) {
     n: ["", "1"],
     e: ["start", "end"],
     p: corpus.pairs.map((_, i) => String(i)),
+    b: ["", ...corpus.splits.map((_, i) => String(i))],
+    v: corpus.methods,
+    x: ["most", "differs"],
+    w: { includes: (/** @type {string} */ text) => /^(\d+\.\d+)?:\d+$/.test(text) },
+    open: ["", "1"],
   };
   const foot =
     "Attention-based scores are approximations of what a token is worth to the answer: the page of a text puts them beside gradients and blank-out, where the model answers something. Every score is in the Parquet files.";
@@ -448,8 +391,16 @@ function showCorpus(root, summary) {
     subject: { corpus },
     defaults,
     allowed,
-    head: (theme) => corpusHead(corpus, theme),
-    fill: (page) => ({ above: [corpusPickers(page)], sections: corpusSections(page), foot }),
+    head: (theme) => {
+      const { model } = corpus.provenance;
+      return topOf([shortName(model)], model && model !== shortName(model) ? model : null, theme);
+    },
+    fill: (page) => ({
+      lead: [leadSection(page, corpusNotice(page))],
+      above: [corpusFacts(corpus), corpusPickers(page)],
+      sections: corpusSections(page),
+      foot,
+    }),
   });
 }
 

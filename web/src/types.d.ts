@@ -373,7 +373,15 @@ export interface CorpusSummary {
   layers: string[];
   views: string[];
   least: number;
-  types: { fields: string[]; rows: any[][]; special: number; spellings: number };
+  types: { fields: string[]; rows: any[][]; special: number; punctuation: number; spellings: number };
+  /** The method and the layer of the first screen. */
+  lead: { method: string; layer: string };
+  splits: CorpusSplit[];
+  /** Labels that make no split, and why. */
+  unsplit: { name: string; why: string }[];
+  no_columns: string | null;
+  /** Words in context: places among the texts, by list ("" or split.group) and type. */
+  contexts: { texts: CorpusContext[]; of: Record<string, Record<string, number[]>>; omitted: number; method: string };
   received: Record<string, Record<string, [number, number, number, number, number][]>>;
   special_share: Record<string, Record<string, number>>;
   ratio: Record<string, Record<string, number | null>>;
@@ -421,12 +429,43 @@ export interface CorpusText {
   prediction: { label: string; probability: number } | null;
   shares: Record<string, number[]>;
 }
+export interface CorpusSplit {
+  name: string;
+  predicted: boolean;
+  texts: number;
+  others: number;
+  groups: CorpusGroup[];
+}
+export interface CorpusGroup {
+  value: string;
+  texts: number;
+  /** Type, lift, what it is more than in all other texts, and count. */
+  received: Record<string, [number, number, number | null, number][]>;
+}
+export interface CorpusContext {
+  row: number;
+  id: string;
+  at: number;
+  size: number;
+  first: number;
+  tokens: string[];
+  special: boolean[];
+  joins: boolean[];
+  parts: string[] | null;
+  prediction: string | null;
+  lifts: Record<string, (number | null)[]>;
+}
+/** A word of a list of the first screen. */
+export type GroupWord = Pick<TokenType, "type" | "text" | "others" | "count" | "punctuation" | "lift"> & {
+  difference: number | null;
+};
 /** A row of a list of tokens. */
 export interface TokenType {
   type: number;
   text: string;
   id: number | null;
   special: boolean;
+  punctuation: boolean;
   count: number;
   spellings: number;
   others: string[];

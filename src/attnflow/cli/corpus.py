@@ -145,15 +145,21 @@ def report(
     texts: Annotated[
         int, typer.Option(min=1, help="Texts for each two methods, of those on which they disagree the most.")
     ] = 20,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--input", help="Where the job's INPUT lies, unless its path says so from here: its columns are splits."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a page of a job's result: which tokens and positions receive attention by each method, how far the methods
-    agree, and the texts on which they disagree the most, each with its interactive page."""
+    """Make a page of a job's result: which words receive attention, split by prediction and by columns of the input, with
+    examples; how far the methods agree, and the texts on which they disagree the most, each with its interactive page."""
     from attnflow.corpus.summary import summarize
     from attnflow.view.corpus_page import write
 
     silence()
-    page, *_ = write(output, folder, model=model, texts=texts, say=progress)
+    page, *_ = write(output, folder, model=model, texts=texts, source=source, say=progress)
     progress(f"wrote {page}")
     if as_json:
-        print(json.dumps(summarize(output, texts=texts)))
+        print(json.dumps(summarize(output, texts=texts, source=source)))

@@ -2,67 +2,162 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attnflow.corpus.tally import BINS, PLACES, SPELLINGS, Agreement, Floats, Ints, Positions, Tokens
+from attnflow.corpus.splits import GroupSums, Split
+from attnflow.corpus.tally import BINS, PLACES, SPELLINGS, Agreement, Floats, Positions, Tokens
 from attnflow.evaluate.statistics import wilson
 
 LISTED = 100
 """Tokens in a list: so many by lift, with special tokens and without, and so many by share, for each method and layer."""
 SPECIAL = 20
+GROUPED = 15
+"""The same of a group: by lift and by the difference from all other texts, with punctuation and without."""
 LABELS = 20
+BLANKS = "\u0120\u010a\u0109\u2581"
+"""How tokenizers write white space: Ġ, Ċ, ĉ and ▁."""
 
 
-def list_tokens(tokens: Tokens, methods: Sequence[str], layers: Sequence[str], texts: int) -> dict[str, Any]:
-    """Which tokens received most: types, and for each method and layer rows of their numbers."""
-    least = max(2, min(10, texts // 20), texts // 1000)
-    n = len(tokens.ids)
-    counts, special = tokens.counts[:n], 2 * tokens.special[:n] > tokens.counts[:n]
-    alone = np.where(counts > tokens.special[:n], counts - tokens.special[:n], np.nan)
-    plain = np.flatnonzero((counts >= least) & ~special)
-    ids = np.array(tokens.ids)
-    lists: dict[str, dict[str, list[list[Any]]]] = {method: {} for method in methods}
-    special_share: dict[str, dict[str, Any]] = {method: {} for method in methods}
-    types: dict[int, int] = {}
+def least_count(texts: int) -> int:
+    """How often a token must stand in so many texts to be in a list."""
+    return max(2, min(10, texts // 20), texts // 1000)
 
-    def best(some: Ints, by: Floats, most: int) -> list[int]:
+
+class Types:
+    """The tokens that some list names, each with a number; and which may be in lists.
+
+    special: those that mostly are. words: those that are neither special nor punctuation.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        n = len(tokens.ids)
+        self.counts = tokens.counts[:n]
+        self.special = 2 * tokens.special[:n] > self.counts
+        self.punctuation = np.array([is_punctuation(spelled(names)[0]) for names in tokens.names], bool)
+        self.alone = np.where(self.counts > tokens.special[:n], self.counts - tokens.special[:n], np.nan)
+        self._ids = np.array(tokens.ids)
+        self._numbers: dict[int, int] = {}
+
+    @property
+    def words(self) -> NDArray[np.bool_]:
+        words: NDArray[np.bool_] = ~self.special & ~self.punctuation
+        return words
+
+    @property
+    def slots(self) -> list[int]:
+        """The place of each number."""
+        return list(self._numbers)
+
+    def number(self, slot: int) -> int:
+        return self._numbers.setdefault(slot, len(self._numbers))
+
+    def best(self, some: NDArray[np.bool_], by: Floats, most: int) -> list[int]:
         """The first by these numbers; ties by id, so that neither batches nor the order of texts choose."""
-        order: list[int] = some[np.lexsort((ids[some], -by[some]))][:most].tolist()
+        there = np.flatnonzero(some & np.isfinite(by))
+        order: list[int] = there[np.lexsort((self._ids[there], -by[there]))][:most].tolist()
         return order
 
+    def rows(self, least: int) -> dict[str, Any]:
+        """All that were numbered, and how many there are."""
+        tokens = self.tokens
+        return {
+            "seen": len(tokens.ids),
+            "special": int(self.special.sum()),
+            "punctuation": int((self.punctuation & ~self.special).sum()),
+            "counted": int(((self.counts >= least) & ~self.special).sum()),
+            "fields": ["id", "text", "others", "spellings", "special", "count", "punctuation"],
+            "spellings": SPELLINGS,
+            "rows": [
+                [
+                    None if tokens.words else tokens.ids[i], *spelled(tokens.names[i]), bool(self.special[i]),
+                    int(self.counts[i]), bool(self.punctuation[i]),
+                ]
+                for i in self._numbers
+            ],
+        }  # fmt: skip
+
+
+def list_tokens(types: Types, methods: Sequence[str], layers: Sequence[str], texts: int) -> dict[str, Any]:
+    """Which tokens received most: for each method and layer rows of their numbers."""
+    least = least_count(texts)
+    tokens, counts, special = types.tokens, types.counts, types.special
+    n = len(counts)
+    often = counts >= least
+    lists: dict[str, dict[str, list[list[Any]]]] = {method: {} for method in methods}
+    special_share: dict[str, dict[str, Any]] = {method: {} for method in methods}
     for m, method in enumerate(methods):
         for k, layer in enumerate(layers):
             sums, lifts = tokens.sums[m, k, :n], tokens.lifts[m, k, :n] / counts
-            lone = tokens.plain[m, k, :n] / alone
+            lone = tokens.plain[m, k, :n] / types.alone
             share = sums / (np.abs(sums).sum() or 1)
             special_share[method][layer] = rounded([share[special].sum()])[0]
-            chosen = [i for by in (lone, lifts, share) for i in best(plain, by, LISTED)]
-            chosen += best(np.flatnonzero(special), share, SPECIAL)
+            chosen = [i for by in (lone, lifts, share) for i in types.best(often & ~special, by, LISTED)]
+            chosen += [i for by in (lone, lifts, share) for i in types.best(often & types.words, by, LISTED)]
+            chosen += types.best(special, share, SPECIAL)
             lists[method][layer] = [
-                [types.setdefault(i, len(types)), *rounded([sums[i] / counts[i], share[i], lifts[i], lone[i]])]
+                [types.number(i), *rounded([sums[i] / counts[i], share[i], lifts[i], lone[i]])]
                 for i in dict.fromkeys(chosen)
             ]
     return {
         "least": least,
-        "types": {
-            "seen": n,
-            "special": int(special.sum()),
-            "counted": len(plain),
-            "fields": ["id", "text", "others", "spellings", "special", "count"],
-            "spellings": SPELLINGS,
-            "rows": [
-                [None if tokens.words else tokens.ids[i], *spelled(tokens.names[i]), bool(special[i]), int(counts[i])]
-                for i in types
-            ],
-        },
         "received": {"fields": ["type", "mean", "share", "lift", "plain"], **lists},
         "special_share": special_share,
     }
+
+
+def list_splits(
+    types: Types, splits: Sequence[Split], sums: GroupSums, methods: Sequence[str], layer: int, least: int
+) -> list[dict[str, Any]]:
+    """What receives most in each group, and what more than in all other texts; layer: its place in the sums of tokens.
+
+    A row is a type, its lift in the group, its lift there less that in all other texts, and its count in the group.
+    least: how often it must stand in all texts; in a group, as often as in a corpus of so many texts.
+    """
+    n = len(types.counts)
+    often = types.counts >= least
+    entries = []
+    for split, texts, counts, lifts in zip(splits, sums.texts, sums.counts, sums.lifts, strict=True):
+        groups = []
+        for g, value in enumerate(split.values):
+            fewest = least_count(int(texts[g]))
+            here = counts[g, :n]
+            rest = np.nan_to_num(types.alone) - here
+            rows: dict[str, list[list[Any]]] = {}
+            for m, method in enumerate(methods):
+                lift = np.divide(lifts[m, g, :n], here, out=np.full(n, np.nan), where=here >= fewest)
+                others = types.tokens.plain[m, layer, :n] - lifts[m, g, :n]
+                differs = lift - np.divide(others, rest, out=np.full(n, np.nan), where=rest >= fewest)
+                kinds = (often & types.words, often & ~types.special)
+                chosen = [i for some in kinds for by in (lift, differs) for i in types.best(some, by, GROUPED)]
+                rows[method] = [
+                    [types.number(i), *rounded([lift[i], differs[i]]), int(here[i])] for i in dict.fromkeys(chosen)
+                ]
+            groups.append({"value": value, "texts": int(texts[g]), "least": fewest, "received": rows})
+        entries.append(
+            {
+                "name": split.name, "predicted": split.is_prediction, "texts": split.texts, "others": split.others,
+                "fields": ["type", "lift", "difference", "count"], "groups": groups,
+            }
+        )  # fmt: skip
+    return entries
+
+
+def is_punctuation(text: str) -> bool:
+    """Whether a token has no letter, number, currency or picture in it.
+
+    >>> [is_punctuation(text) for text in (".", "##,", "Ċ", "n't", "$", "👍", "—")]
+    [True, True, True, False, False, False, True]
+    """
+    bare = text.removeprefix("##").strip(BLANKS)
+    return all(unicodedata.category(sign)[0] in "PZC" or unicodedata.category(sign) in ("Sk", "Sm") for sign in bare)
 
 
 def spelled(names: Counter[str]) -> tuple[str, list[str], int]:

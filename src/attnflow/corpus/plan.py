@@ -123,18 +123,19 @@ class Reader:
     def _opened(self, file: File) -> Lines | Table:
         if self._source is None or self._source.file is not file:
             self.close()
-            self._source = _open(file, self.corpus)
+            self._source = open_file(file, self.corpus)
         return self._source
 
 
-def _open(file: File, corpus: Corpus) -> Lines | Table:
+def open_file(file: File, corpus: Corpus) -> Lines | Table:
+    """The reader of a file of the input."""
     return Table(file, corpus) if file.kind in TABLES.values() else Lines(file, corpus)
 
 
 def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
     """All texts, each with its file and its offset, row and line there."""
     for number, file in enumerate(corpus.files):
-        with closing(_open(file, corpus)) as source:
+        with closing(open_file(file, corpus)) as source:
             first, head = source.begin
             for row, (offset, line, text) in enumerate(source.records(first, 0, head)):
                 yield number, offset, row, line, text

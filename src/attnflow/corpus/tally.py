@@ -91,15 +91,11 @@ class Tokens:
         self.slots, self.counts, self.special = (np.zeros(0, np.int64) for _ in range(3))
         self.sums, self.lifts, self.plain = (np.zeros((*shape, 0)) for _ in range(3))
 
-    def add(self, batch: Batch, texts: Any) -> None:
-        """texts: what stands for each token, an Arrow array."""
+    def add(self, batch: Batch, texts: Any) -> Ints:
+        """Add what they received; return the place of each token in the arrays. texts: what stands for it, as Arrow."""
         spelled = texts.dictionary_encode()
         words, codes = spelled.dictionary.to_pylist(), spelled.indices.to_numpy()
-        own = batch.ids
-        if own is not None and len(own) and not 0 <= own.min() <= own.max() < VOCABULARY:
-            raise ValueError(f"token ids from {own.min()} to {own.max()}")
-        if own is None:
-            own = np.array([self.words.setdefault(word, len(self.words)) for word in words])[codes]
+        own = self._own(batch, words, codes)
         ids, inverse, counts = np.unique(own, return_inverse=True, return_counts=True)
         at = self._places(ids)
         self.counts[at] += counts
@@ -117,6 +113,23 @@ class Tokens:
             names, word = self.names[at[pairs[k] // len(words)]], words[pairs[k] % len(words)]
             if word in names or len(names) < SPELLINGS:
                 names[word] += int(each[k])
+        slots: Ints = at[inverse]
+        return slots
+
+    def places(self, batch: Batch, texts: Any) -> Ints:
+        """The place of each token in the arrays, of texts that were added."""
+        spelled = texts.dictionary_encode()
+        slots: Ints = self.slots[self._own(batch, spelled.dictionary.to_pylist(), spelled.indices.to_numpy())]
+        return slots
+
+    def _own(self, batch: Batch, words: list[str], codes: Ints) -> Ints:
+        """The id of each token; of words, one that stands for their text."""
+        own = batch.ids
+        if own is not None and len(own) and not 0 <= own.min() <= own.max() < VOCABULARY:
+            raise ValueError(f"token ids from {own.min()} to {own.max()}")
+        if own is None:
+            own = np.array([self.words.setdefault(word, len(self.words)) for word in words])[codes]
+        return own
 
     def _places(self, ids: Ints) -> Ints:
         if len(ids) and ids[-1] >= len(self.slots):

@@ -40,7 +40,7 @@ class Table:
                             f"{file.name}: the column {name!r} holds {kind}; expected text, so name another with "
                             f"{argument}="
                         )
-                self.fields = sorted({schema.names.index(name) for name in self.names if name is not None})
+                self.schema = schema
             except BaseException:
                 self.content.close()
                 raise
@@ -120,13 +120,32 @@ class Table:
         self.groups = list(accumulate(counts[:-1], initial=0))
         return parquet
 
-    def _from(self, group: int) -> Iterator[Any]:
+    def labelled(self) -> Generator[tuple[Text, dict[str, str | None]]]:
+        """All texts, each with the other cells of its row that are text, whole numbers or truth values."""
+        also = [name for name, kind in zip(self.schema.names, self.schema.types, strict=True) if self._short(kind)]
+        also = [name for name in also if name not in self.names]
+        with reading(self.file):
+            row = 0
+            for batch in self._from(0, also):
+                for start in range(0, batch.num_rows, ROWS):
+                    rows = batch.slice(start, ROWS)
+                    cells = [self._strings(rows.column(rows.schema.names.index(name))) for name in also]
+                    for number, text in enumerate(self._read(rows, row)):
+                        yield text, {name: own[number] for name, own in zip(also, cells, strict=True)}
+                    row += rows.num_rows
+
+    def _short(self, kind: Any) -> bool:
+        types = self.pa.types
+        return bool(self._textual(kind) or types.is_integer(kind) or types.is_boolean(kind))
+
+    def _from(self, group: int, also: Sequence[str] = ()) -> Iterator[Any]:
+        """Batches of the columns of texts and of some others."""
+        names = list(dict.fromkeys(name for name in (*self.names, *also) if name is not None))
         if self.file.kind == "parquet":
-            names = [name for name in self.names if name is not None]
             groups = range(group, self.content.num_row_groups)
             yield from self.content.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False)
             return
-        reader = _reader(self.pa, self.content, self.fields)
+        reader = _reader(self.pa, self.content, sorted(self.schema.names.index(name) for name in names))
         if hasattr(reader, "num_record_batches"):
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)

@@ -94,6 +94,13 @@ class Lines:
         for number, (at, line_of_row, cells) in enumerate(self.rows(offset, line), row):
             yield at, line_of_row, self._text(cells, number, line_of_row)
 
+    def labelled(self) -> Generator[tuple[Text, Row]]:
+        """All texts, each with the other cells of its row; with none where the row cannot be read."""
+        own = (self.text, self.pair, self.id)
+        for number, (_, line, cells) in enumerate(self.rows(*self.begin)):
+            others = {} if isinstance(cells, Broken) else {name: cells[name] for name in cells if name not in own}
+            yield self._text(cells, number, line), others
+
     def _text(self, cells: Row | Broken, row: int, line: int) -> Text:
         if not isinstance(cells, Broken):
             text, pair, id = (None if name is None else cells.get(name) for name in (self.text, self.pair, self.id))

@@ -1,4 +1,5 @@
-"""The page of a corpus: which tokens receive attention, how far the methods agree and where they do not.
+"""The page of a corpus: which words receive attention, in all texts and in groups of them, how far the methods agree and
+where they do not.
 
 Each text that it shows has its own interactive page beside it.
 """
@@ -34,6 +35,7 @@ def write(
     model: str | None = None,
     layer: int | None = None,
     texts: int = 20,
+    source: str | Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
     """Write the report, index.html, and texts/<row>.html for each text that it shows; return their paths.
@@ -41,9 +43,9 @@ def write(
     output: a folder; _report in the corpus's own by default.
     model: what makes the pages of texts; by default the model that explained the corpus. Where it is gone, the report has
         no links and says why.
-    layer, texts: as in `summarize`. say: takes the sentence on texts without a page.
+    layer, texts, source: as in `summarize`. say: takes the sentence on texts without a page.
     """
-    summary = summarize(folder, layer=layer, texts=texts)
+    summary = summarize(folder, layer=layer, texts=texts, source=source)
     target = Path(folder) / REPORT if output is None else Path(output)
     make_folder(target)
     pages, missing = _text_pages(summary, model, target / "texts")

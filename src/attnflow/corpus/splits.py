@@ -1,0 +1,174 @@
+"""A corpus split into groups, by what the model predicts and by columns of the input: what receives attention in each.
+
+Which values make a split is counted first, in a pass over predictions and the input alone; the sums of groups are then made
+with all others, in one more pass. Both grow with the vocabulary, never with the corpus.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnflow.corpus.input_columns import Cells, InputRows
+from attnflow.corpus.shards import batches
+from attnflow.corpus.tally import Batch, Floats, Ints
+from attnflow.errors import InputError
+from attnflow.texts.sources import Corpus
+
+PREDICTED = "predicted"
+"""The split by what the model predicts; columns of the input go by their own names, behind it."""
+SPLITS = 6
+GROUPS = 8
+"""Splits, and groups of each, at most: the most frequent values."""
+MEMBERS = 5
+"""Texts without which a value is no group."""
+VALUES = 1000
+"""Values of a column above which it is no label."""
+LONGEST = 60
+"""Characters of a value above which it is a text."""
+ROOM = 4096
+"""Tokens by which sums grow, to grow seldom."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Groups of texts by one label. texts: how many texts have any value. others: values that are no group."""
+
+    name: str
+    is_prediction: bool
+    values: tuple[str, ...]
+    texts: int
+    others: int
+
+
+def label_of(prediction: Mapping[str, Any] | None) -> str | None:
+    """What the model says of a text."""
+    return str(prediction["top"][0]["label"]) if prediction and prediction["top"] else None
+
+
+def plan_splits(paths: Sequence[Path], corpus: Corpus | None) -> tuple[list[Split], list[dict[str, str]]]:
+    """The splits that shards and input have, the one by predictions first; and the columns that are none, with why."""
+    counts: dict[tuple[bool, str], Counter[str]] = {}
+    scored = 0
+    with closing(InputRows(corpus)) as rows:
+        for table in batches(paths, ["row", "text", "prediction", "error"], "counting labels"):
+            cells = rows.take(table.column("row").to_pylist(), table.column("text").to_pylist())
+            predictions, errors = (table.column(name).to_pylist() for name in ("prediction", "error"))
+            for own, prediction, error in zip(cells, predictions, errors, strict=True):
+                if error is not None:
+                    continue
+                scored += 1
+                for key, value in _labels(own, prediction):
+                    values = counts.setdefault(key, Counter())
+                    if value and (value in values or len(values) <= VALUES):
+                        values[value] += 1
+    splits: list[Split] = []
+    left: list[dict[str, str]] = []
+    for (is_prediction, name), values in sorted(counts.items(), key=lambda item: not item[0][0]):
+        split, why = split_of(name, is_prediction, values, scored)
+        if split is not None and len(splits) == SPLITS:
+            split, why = None, f"only {SPLITS} splits are kept"
+        if split is None:
+            left.append({"name": name, "why": why})
+        else:
+            splits.append(split)
+    return splits, left
+
+
+def _labels(cells: Cells, prediction: Mapping[str, Any] | None) -> Iterable[tuple[tuple[bool, str], str]]:
+    label = label_of(prediction)
+    if label is not None:
+        yield (True, PREDICTED), label
+    for name, value in cells.items():
+        yield (False, name), value
+
+
+def split_of(name: str, is_prediction: bool, values: Counter[str], texts: int) -> tuple[Split | None, str]:
+    """The split by a label, or why it is none. values: how many texts have each. texts: that there are."""
+    if len(values) > VALUES:
+        return None, f"more than {VALUES:,} values"
+    if any(len(value) > LONGEST for value in values) and not is_prediction:
+        return None, "its values are texts"
+    if len(values) < 2:
+        return None, "one value alone"
+    ordered = sorted(values, key=lambda value: (-values[value], value))
+    groups = tuple(value for value in ordered[:GROUPS] if values[value] >= MEMBERS)
+    if len(groups) < 2:
+        return None, f"fewer than two values with {MEMBERS} texts"
+    if 2 * sum(values[value] for value in groups) < texts:
+        return None, f"its {len(groups)} most frequent values have less than half of the texts"
+    if all(value.removeprefix("-").isdecimal() for value in groups):  # stars, years: in their own order
+        groups = tuple(sorted(groups, key=int))
+    return Split(name, is_prediction, groups, values.total(), len(values) - len(groups)), ""
+
+
+def groups_of(splits: Sequence[Split], cells: Sequence[Cells], predictions: Sequence[Any]) -> Ints:
+    """The group of each text in each split, [split, text]; -1 where it is in none."""
+    numbers = [{value: g for g, value in enumerate(split.values)} for split in splits]
+    rows = [
+        [own.get((label_of(prediction) if split.is_prediction else cell.get(split.name)) or "", -1)
+         for cell, prediction in zip(cells, predictions, strict=True)]
+        for split, own in zip(splits, numbers, strict=True)
+    ]  # fmt: skip
+    return np.array(rows, np.int64).reshape(len(splits), len(cells))
+
+
+class GroupSums:
+    """What tokens that are not special received in each group, at one layer.
+
+    counts: [group, token], lifts: sums of lifts [method, group, token], texts: [group]; a list of each, by split.
+    """
+
+    def __init__(self, splits: Sequence[Split], methods: int) -> None:
+        self.methods = methods
+        self.texts = [np.zeros(len(split.values), np.int64) for split in splits]
+        self.counts = [np.zeros((len(split.values), 0), np.int64) for split in splits]
+        self.lifts = [np.zeros((methods, len(split.values), 0)) for split in splits]
+
+    def add(self, batch: Batch, slots: Ints, groups: Ints, layer: int) -> None:
+        """slots: the place of each token among the types. groups: [split, text]. layer: its place in the batch."""
+        if not len(groups):
+            return
+        plain = np.flatnonzero(~batch.special)
+        slots, text = slots[plain], batch.text[plain]
+        lifts = plain_lifts(batch, layer)[:, plain]
+        size = max(-(-(int(slots.max()) + 1) // ROOM) * ROOM if len(slots) else 0, self.counts[0].shape[-1])
+        for s, own in enumerate(groups):
+            self.texts[s] += np.bincount(own[own >= 0], minlength=len(self.texts[s]))
+            self.counts[s], self.lifts[s] = _widened(self.counts[s], size), _widened(self.lifts[s], size)
+            for g in np.unique(own[own >= 0]).tolist():
+                members = own[text] == g
+                here = slots[members]
+                self.counts[s][g] += np.bincount(here, minlength=size)
+                for m in range(self.methods):
+                    self.lifts[s][m, g] += np.bincount(here, lifts[m, members], size)
+
+
+def plain_lifts(batch: Batch, layer: int) -> Floats:
+    """How many times the even share of its text each token has, special ones aside, [method, token]."""
+    scale = batch.scale[:, layer] * batch.plain  # [method, text]
+    lifts: Floats = np.where(batch.special, 0, batch.shares[:, layer] * scale[:, batch.text])
+    return lifts
+
+
+def _widened(array: Any, size: int) -> Any:
+    more = size - array.shape[-1]
+    return array if more <= 0 else np.concatenate([array, np.zeros((*array.shape[:-1], more), array.dtype)], -1)
+
+
+def read_splits(
+    paths: Sequence[Path], corpus: Corpus | None, missing: str | None
+) -> tuple[list[Split], list[dict[str, str]], Corpus | None, str | None]:
+    """`plan_splits`, by predictions alone where the input is no longer what was explained."""
+    try:
+        return *plan_splits(paths, corpus), corpus, missing
+    except InputError:
+        if corpus is None:
+            raise
+        return *plan_splits(paths, None), None, "The columns of the input were not read: it has changed since."

@@ -1,0 +1,323 @@
+import { shadeStyle, shares, extent } from "./colour.js";
+import { decimals } from "./charts.js";
+import { el, flattened, plainToken, tokenLine, tokenNodes } from "./draw.js";
+import { many, pick, switched, checks } from "./frame.js";
+import { isWeak, percent, times, unit } from "./corpus-charts.js";
+
+/** @import { Child, Corpus, CorpusContext, CorpusGroup, CorpusPage, CorpusSplit, GroupWord } from "./types" */
+
+const ALL = 15; // words in the list of all texts
+const EACH = 10; // words in the list of a group
+
+/** What a method follows, for somebody who meets it first. @type {Record<string, (layer: string) => string>} */
+const METHODS = {
+  raw: (layer) => `the attention of layer ${layer.slice(1)}`,
+  rollout: (layer) => `attention multiplied down from layer ${layer.slice(1)}`,
+  flow: (layer) => `the most attention that could flow down from layer ${layer.slice(1)}`,
+};
+
+/** The words of all texts at the layer of the first screen, those that receive most first.
+ *
+ * @param {Corpus} corpus
+ * @param {string} method
+ * @param {boolean} every with punctuation
+ * @returns {GroupWord[]}
+ */
+function wordsOfAll(corpus, method, every) {
+  return corpus
+    .listOf(method, corpus.lead.layer, "")
+    .filter(({ special, punctuation, lift }) => !special && (every || !punctuation) && Number.isFinite(lift))
+    .sort((a, b) => b.lift - a.lift)
+    .map((one) => ({ ...one, difference: null }));
+}
+
+/** The words of a group, by what they receive there, or by how much more than in all other texts.
+ *
+ * @param {Corpus} corpus
+ * @param {CorpusGroup} group
+ * @param {string} method
+ * @param {boolean} every
+ * @param {boolean} isDifference
+ * @returns {GroupWord[]}
+ */
+function wordsOfGroup(corpus, group, method, every, isDifference) {
+  const words = group.received[method].map(([type, lift, difference, count]) => {
+    return { ...corpus.typeOf(type), type, lift, difference, count };
+  });
+  const by = (/** @type {GroupWord} */ one) => (isDifference ? one.difference : one.lift) ?? -Infinity;
+  return words
+    .filter((one) => (every || !one.punctuation) && Number.isFinite(by(one)))
+    .sort((a, b) => by(b) - by(a))
+    .slice(0, EACH);
+}
+
+/** Which groups the first screen shows, each with its words and its key among the examples.
+ *
+ * @param {CorpusPage} page
+ */
+function shownGroups({ corpus, state }) {
+  const { b, v, s, x } = state.get(),
+    every = Boolean(s);
+  const split = /** @type {CorpusSplit | undefined} */ (b === "" ? undefined : corpus.splits[Number(b)]);
+  if (!split) return [{ key: "", title: "", note: "", words: wordsOfAll(corpus, v, every).slice(0, ALL) }];
+  return split.groups.map((group, g) => ({
+    key: `${b}.${g}`,
+    title: split.predicted ? group.value : `${split.name}: ${group.value}`,
+    note: many(group.texts, "text"),
+    words: wordsOfGroup(corpus, group, v, every, x === "differs"),
+  }));
+}
+
+/** The headline: what receives most over all texts, in words.
+ *
+ * @param {CorpusPage} page
+ */
+function headline({ corpus, state }) {
+  const words = wordsOfAll(corpus, state.get().v, false).slice(0, 3);
+  if (!words.length)
+    return `Across ${many(corpus.scored, "text")}, no ${unit(corpus)} stands often enough (${corpus.least} times) to be named.`;
+  const named = words.map(({ text }) => el("strong", {}, el("bdi", {}, plainToken(text))));
+  const between = words.map((_, i) => (i === 0 ? "" : i === words.length - 1 ? " and " : ", "));
+  return [
+    `Across ${many(corpus.scored, "text")}, attention goes most to `,
+    words.map((_, i) => [between[i], named[i]]),
+    ".",
+  ];
+}
+
+/** @param {CorpusPage} page */
+function reason({ corpus, state }) {
+  const { v } = state.get(),
+    { layer } = corpus.lead;
+  const weak = isWeak(corpus, v, layer)
+    ? ` It hardly tells ${unit(corpus)}s apart here: the largest is ${times(corpus.ratio[v][layer] ?? NaN)} times the smallest.`
+    : "";
+  return `By ${v}, ${METHODS[v]?.(layer) ?? v}: where the model looks, not what its answer rests on.${weak}`;
+}
+
+/** One word as a button that shows it in context, with a bar.
+ *
+ * @param {CorpusPage} page
+ * @param {string} key of its list
+ * @param {GroupWord} one
+ * @param {number} most
+ * @param {string} chosen
+ */
+function wordButton(page, key, one, most, chosen) {
+  const { state } = page,
+    isDifference = state.get().x === "differs" && key !== "",
+    value = (isDifference ? one.difference : one.lift) ?? 0,
+    name = `${key}:${one.type}`;
+  const text = isDifference ? `${value < 0 ? "" : "+"}${decimals(value, 1)}×` : `${decimals(value, 1)}×`;
+  const also = one.others.map((other) => `“${other}”`).join(", ");
+  const title = [`${decimals(one.lift, 2)}× an equal share`, many(one.count, "time"), also && `also ${also}`];
+  return el(
+    "li",
+    {},
+    el(
+      "button",
+      {
+        type: "button",
+        class: "word",
+        title: title.filter(Boolean).join(", "),
+        "data-word": name,
+        "aria-pressed": String(name === chosen),
+        onclick: () => state.set({ w: name }),
+      },
+      el("span", { class: "spelling" }, tokenNodes(one.text)),
+      el("span", { class: "length", style: `--part:${((100 * Math.max(0, value)) / most).toFixed(1)}%` }),
+      el("span", { class: "number" }, text),
+    ),
+  );
+}
+
+/** Special tokens stand apart, with their share of all that there is.
+ *
+ * @param {CorpusPage} page
+ */
+function specialLine({ corpus, state }) {
+  const { v, s } = state.get(),
+    { layer } = corpus.lead;
+  if (!s || !corpus.types.special) return null;
+  const marks = corpus.listOf(v, layer, "").filter(({ special }) => special);
+  const named = marks.slice(0, 3).map(({ text, share }) => `${plainToken(text)} ${percent(share)}`);
+  return el("p", { class: "apart" }, `Apart, of all attention: ${named.join(", ")}`);
+}
+
+/** @param {CorpusPage} page @param {ReturnType<typeof shownGroups>} groups @param {string} chosen */
+function listsOf(page, groups, chosen) {
+  const { corpus, state } = page,
+    isDifference = state.get().x === "differs";
+  const values = groups.flatMap(({ key, words }) =>
+    words.map((one) => (isDifference && key !== "" ? one.difference : one.lift) ?? 0),
+  );
+  const most = Math.max(...values, 1e-9);
+  return groups.map(({ key, title, note, words }) =>
+    el(
+      "div",
+      { class: "words", "data-group": key },
+      title ? el("h3", {}, plainToken(title, 40), el("small", {}, ` ${note}`)) : null,
+      words.length
+        ? el(
+            "ol",
+            { "aria-label": title || "all texts" },
+            words.map((one) => wordButton(page, key, one, most, chosen)),
+          )
+        : el("p", { class: "empty" }, `No ${unit(corpus)} stands often enough.`),
+    ),
+  );
+}
+
+/** What a split leaves out. @param {CorpusPage} page */
+function leftOut({ corpus, state }) {
+  const split = corpus.splits[Number(state.get().b || NaN)];
+  if (!split) return null;
+  const grouped = split.groups.reduce((sum, { texts }) => sum + texts, 0),
+    rest = corpus.scored - grouped;
+  if (rest <= 0) return null;
+  const why = split.others ? `${many(split.others, "rarer value")}, or none` : "no value";
+  return el("p", { class: "apart" }, `${many(rest, "more text")} (${why}) in no group`);
+}
+
+/** A text around a word: the word marked, all shaded by the method.
+ *
+ * @param {CorpusPage} page
+ * @param {CorpusContext} one
+ */
+function contextLine(page, one) {
+  const { v } = page.state.get(),
+    colours = page.colours();
+  const places = one.tokens.map((_, i) => i).filter((i) => !one.special[i]),
+    values = places.map((i) => one.lifts[v][i] ?? 0),
+    parts = shares(values, ...extent([values], true));
+  const line = tokenLine(one, places, (i, place) => ({
+    class: `tok${one.joins[i] ? " joined" : ""}${i === one.at ? " the-word" : ""}`,
+    style: shadeStyle(colours, parts[place]),
+    title: `${plainToken(one.tokens[i])}: ${decimals(values[place], 2)}× an equal share`,
+  }));
+  const notes = [
+    one.prediction && `predicted ${plainToken(one.prediction, 40)}`,
+    `${decimals(one.lifts[v][one.at] ?? NaN, 1)}×`,
+    one.id,
+  ];
+  const isCut = one.first + one.tokens.length < one.size;
+  return el(
+    "li",
+    { "data-row": one.row },
+    el("p", { class: "in-context", dir: "auto" }, one.first > 0 ? "… " : null, line, isCut ? " …" : null),
+    el("p", { class: "note" }, notes.filter(Boolean).join(" · ")),
+  );
+}
+
+/** The word that is chosen, by its list and its type: the first of the first list where the choice is in none.
+ *
+ * @param {CorpusPage} page
+ * @param {ReturnType<typeof shownGroups>} groups
+ */
+function chosenWord({ state }, groups) {
+  const there = groups.flatMap(({ key, words }) => words.map(({ type }) => `${key}:${type}`)),
+    { w } = state.get();
+  return there.includes(w) ? w : (there[0] ?? "");
+}
+
+/** The chosen word in context.
+ *
+ * @param {CorpusPage} page
+ * @param {string} chosen
+ * @returns {Child[]}
+ */
+function examplesOf(page, chosen) {
+  const { corpus } = page,
+    { of, texts } = corpus.contexts;
+  if (!chosen) return [];
+  const [key, type] = chosen.split(":"),
+    places = of[key]?.[type] ?? of[""]?.[type] ?? [];
+  const name = plainToken(corpus.typeOf(Number(type)).text);
+  return [
+    el("h3", {}, el("bdi", {}, `“${name}”`), " in context"),
+    places.length
+      ? el(
+          "ol",
+          {},
+          places.map((i) => contextLine(page, texts[i])),
+        )
+      : el("p", { class: "empty" }, "No example of it is kept."),
+  ];
+}
+
+/** @param {CorpusPage} page @returns {Child} */
+function controlsOf(page) {
+  const { corpus } = page;
+  const splits = Object.fromEntries(
+    corpus.splits.map(({ name, predicted }, i) => [String(i), predicted ? "prediction" : name]),
+  );
+  const by = el(
+    "select",
+    { "data-pick": "b" },
+    Object.entries({ "": "all texts", ...splits })
+      .sort(([a], [b]) => Number(a === "" ? -1 : a) - Number(b === "" ? -1 : b))
+      .map(([value, text]) => el("option", { value }, text)),
+  );
+  by.addEventListener("change", () => page.state.set({ b: by.value, w: "" }));
+  page.follow(() => (by.value = page.state.get().b));
+  const order = switched(page, "words", "x", { most: "most", differs: "what differs" });
+  page.follow(() => order.toggleAttribute("hidden", page.state.get().b === ""));
+  const others = corpus.types.special || corpus.types.punctuation;
+  return [
+    corpus.splits.length ? el("label", {}, "split ", by) : null,
+    pick(page, "method", "v", corpus.methods),
+    corpus.splits.length ? order : null,
+    others ? checks(page, "tokens", "s", [["1", "punctuation and special tokens"]]) : null,
+  ];
+}
+
+/** The first screen: what receives most in a sentence, the words of each group, and the chosen word in context.
+ *
+ * @param {CorpusPage} page
+ * @param {Child} notice what must be said at once
+ */
+export function leadSection(page, notice) {
+  const say = el("h2", { class: "headline" }),
+    why = el("p", { class: "reason" }),
+    lists = el("div", { class: "groups" }),
+    examples = el("div", { class: "examples", "aria-live": "polite" }),
+    rest = el("div", { class: "rest" });
+  const body = el("div", { class: "spread" }, el("div", {}, lists, rest), examples);
+  const scale = el("p", { class: "measure" });
+  const node = el(
+    "section",
+    { class: "opening", "data-panel": "lead", "aria-label": "summary" },
+    say,
+    why,
+    notice,
+    el("div", { class: "steering" }, controlsOf(page)),
+    scale,
+    body,
+  );
+  let word = "";
+  function draw() {
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.word,
+      { b, x, w } = page.state.get();
+    scale.replaceChildren(
+      b !== "" && x === "differs"
+        ? "+2×: two equal shares more than in all other texts"
+        : "2× is twice an equal share.",
+    );
+    say.replaceChildren(...flattened(headline(page)));
+    why.replaceChildren(reason(page));
+    const groups = shownGroups(page),
+      chosen = chosenWord(page, groups);
+    lists.replaceChildren(...listsOf(page, groups, chosen));
+    lists.classList.toggle("single", groups.length === 1);
+    body.classList.toggle("stacked", groups.length > 2);
+    rest.replaceChildren(...flattened([specialLine(page), leftOut(page)]));
+    examples.replaceChildren(...flattened(examplesOf(page, chosen)));
+    if (focused)
+      /** @type {HTMLElement | null} */ (lists.querySelector(`[data-word="${focused}"]`))?.focus({
+        preventScroll: true,
+      });
+    if (w !== word && w !== "") examples.scrollIntoView({ block: "nearest" }); // on a phone it stands below the lists
+    word = w;
+  }
+  return { node, needs: ["b", "v", "s", "x", "w", "theme"], draw };
+}
