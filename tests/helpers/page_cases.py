@@ -95,6 +95,18 @@ def images(folder: Path) -> tuple[Case, Case]:
     return save(folder, "vit", vit.explain(pixels), vit.trace(pixels)), save(folder, "swin", of_trace(merging), merging)
 
 
+def photo(folder: Path) -> Case:
+    """A classifier of images, with a picture that is wider than high."""
+    pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    labels = {"id2label": {0: "cat", 1: "boat", 2: "tree"}, "label2id": {"cat": 0, "boat": 1, "tree": 2}}
+    layers = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    build = hf("ViTForImageClassification", image_size=32, patch_size=8, initializer_range=0.3, **layers, **labels)
+    model = af.wrap(build(), transformers.ViTImageProcessor(size={"height": 32, "width": 32}))
+    pixels = np.random.default_rng(1).integers(0, 255, (48, 80, 3)).astype(np.uint8)
+    edges = model.trace(pixels, edges="answer").sources()
+    return save(folder, "photo", model.explain(pixels), model.trace(pixels), edges=edges)
+
+
 def hostile(folder: Path) -> Case:
     n = len(HOSTILE)
     weights = np.random.default_rng(0).dirichlet(np.ones(n), size=(2, 2, n))

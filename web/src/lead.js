@@ -24,7 +24,8 @@ export function leadPanel(page, pictured) {
     others = el("p", { class: "others" });
   const text = el("div", { class: "reading", role: "group", "aria-label": "the text, shaded" });
   const strip = el("canvas", { class: "ribbon", width: 1, height: 1, "aria-hidden": "true" });
-  const image = pictured?.(page) ?? null;
+  const image = pictured?.(page) ?? null,
+    alone = image !== null && !data.patchPlaces; // not within a text
   const aside = el("div", { class: "aside" }),
     asks = el("p", { class: "asks hint" });
   const pick = el(
@@ -45,10 +46,9 @@ export function leadPanel(page, pictured) {
     { class: "lead", "data-panel": "lead", tabindex: "-1" },
     headline,
     others,
-    image ? image.node : el("div", { class: "paper" }, text, strip),
-    controls,
-    asks,
-    el("div", { class: "two" }, origin.node, list),
+    alone ? el("div", { class: "pictured" }, image?.node, el("div", { class: "side" }, controls, asks)) : image?.node,
+    !alone && [el("div", { class: "paper" }, text, strip), controls, asks],
+    !alone && el("div", { class: "two" }, origin.node, list),
   );
   /** @type {HTMLElement[]} */
   let spans = [];
@@ -103,7 +103,7 @@ export function leadPanel(page, pictured) {
   function build() {
     const at = page.now(),
       key = at.unit;
-    if (built === key || image) return;
+    if (built === key || alone) return;
     built = key;
     spans = [];
     const apart = at.special;
@@ -265,7 +265,7 @@ export function leadPanel(page, pictured) {
       pick.hidden = page.methods.length < 2;
       layer.hidden = !lead || lead.method.importance || data.layers.length < 2;
       layer.value = String(data.layers[page.now().layer] + 1);
-      asks.textContent = lead?.method.asks ?? "";
+      asks.textContent = (lead?.method.asks ?? "").replace(/\bword(?=s?\b)/g, alone ? "place" : "word");
       if (touched(changed, "u")) build();
       if (touched(changed, "u", "q", "l", "f", "rows")) drawHeadline();
       if (touched(changed, "u", "q", "l", "f", "a", "x", "t", "theme", "rows")) {

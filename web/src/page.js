@@ -5,6 +5,8 @@ import { makeTheme } from "./theme.js";
 import { isAnswerEdges, queryNames } from "./data.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
+import { leadOf } from "./headline.js";
+import { imageLead } from "./image-lead.js";
 import { leadPanel } from "./lead.js";
 import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
@@ -347,7 +349,7 @@ export function mount(root, data, prefix = "", server = null) {
   );
   const viewBox = el("div", { class: "viewbox", role: "tabpanel", id: `${prefix}view` });
 
-  const lead = leadPanel(page);
+  const lead = leadPanel(page, data.patches ? () => imageLead(page, () => leadOf(page)) : undefined);
   const summary = el(
     "summary",
     {},

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from attnflow._arrays import FloatArray
 from attnflow.evaluate.importances import Importance, Worth, answering_position, plan_of, worth_of
 from attnflow.view import document
 from attnflow.view.page import Page
+from attnflow.view.photo import seen
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -94,24 +92,3 @@ def by_reason(missing: Mapping[str, str]) -> list[tuple[str, str]]:
     """Group the missing importances by the reason: (names, reason)."""
     reasons = dict.fromkeys(missing.values())
     return [(" and no ".join(name for name, reason in missing.items() if reason == why), why) for why in reasons]
-
-
-def seen(model: Model, picture: Any) -> FloatArray | None:
-    """The image as the model saw it, cropped and scaled: uint8 [height, width, 3]."""
-    from attnflow.capture import encode
-
-    pixels = encode.encode(model, picture, None, False, None).tensors.get("pixel_values")
-    if pixels is None or pixels.dim() != 4:
-        return None
-    image = pixels[0].float().cpu().numpy().transpose(1, 2, 0)
-    processor = getattr(model.processor, "image_processor", model.processor)
-    mean, spread = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
-    if mean is not None and spread is not None and getattr(processor, "do_normalize", True):
-        image = image * np.asarray(spread) + np.asarray(mean)
-    else:
-        low, high = float(image.min()), float(image.max())
-        image = (image - low) / (high - low or 1.0)
-    if image.shape[2] == 1:
-        image = image.repeat(3, axis=2)
-    shown: FloatArray = (image[:, :, :3].clip(0, 1) * 255).round().astype(np.uint8)
-    return shown
