@@ -7,7 +7,7 @@ import { pairView } from "./pair-view.js";
 /** @import { Shown } from "./app-slot.js" */
 
 /** What two pages of the same tokens share. */
-const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l"];
+const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l", "a", "x", "d"];
 
 /** @param {HTMLElement} root @param {Model[]} models */
 function application(root, models) {
