@@ -1,13 +1,16 @@
 import { el, messageOf } from "./draw.js";
 
-/** Hands the document that stands in this file to what shows it, and says so where that cannot.
+/** Hands the document that stands in this file to what shows it, with the view that it was saved with, and says so where that
+ * cannot.
  *
  * @param {(root: HTMLElement, content: any) => unknown} show
  */
 export async function boot(show) {
   const root = /** @type {HTMLElement} */ (document.getElementById("attnflow"));
   try {
-    await show(root, JSON.parse(document.getElementById("attnflow-document")?.textContent ?? ""));
+    const content = JSON.parse(document.getElementById("attnflow-document")?.textContent ?? "");
+    root.dataset.view = typeof content.view === "string" ? content.view : "";
+    await show(root, content);
   } catch (error) {
     root.removeAttribute("aria-busy");
     root.replaceChildren(

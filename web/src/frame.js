@@ -1,4 +1,5 @@
 import { el, flattened, makeTip, choice, press } from "./draw.js";
+import { keepControls } from "./share.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 
@@ -142,10 +143,14 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
   const ended = new AbortController(),
     { signal } = ended;
   const themes = ["", "light", "dark"];
-  const state = makeState({ ...defaults, theme: "" }, { ...allowed, theme: themes }, prefix, signal);
+  const opening = root.dataset.view ?? "";
+  const state = makeState({ ...defaults, theme: "" }, { ...allowed, theme: themes }, prefix, signal, opening);
   const theme = makeTheme(root, state, signal, () => update());
   const node = el("article", { class: `attnflow ${kind}` }, head(theme.node));
   root.replaceChildren(node);
+  const live = el("p", { class: "sr", "aria-live": "polite" });
+  const announce = (/** @type {string} */ text) => void (live.textContent = text);
+  node.querySelector(".top .controls")?.prepend(...keepControls({ state, name: kind.split(" ").at(-1) ?? kind, announce }));
   /** @type {(() => void)[]} */
   const followers = [];
   const page = {
@@ -163,6 +168,7 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
     closed.append(...rest);
     node.append(...lead.map((section) => section.node), closed);
   } else node.append(...rest);
+  node.append(live);
 
   /** @param {Set<string>} [changed] */
   function update(changed) {

@@ -17,7 +17,7 @@ async function showPair(root, doc) {
     throw new Error(`this page cannot read a document of format ${doc.format} ${doc.version ?? ""}`);
   const [first, second] = await Promise.all(doc.pages.map(read));
   const { signal } = new AbortController(),
-    opening = doc.view ?? "";
+    opening = root.dataset.view ?? "";
   const dress = makeState({ theme: "" }, { theme: ["", "light", "dark"] }, "", signal, opening);
   const theme = makeTheme(root, dress, signal, () => theme.paint());
   dress.listen(() => theme.paint());

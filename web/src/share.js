@@ -10,28 +10,39 @@ import { download, pinnedLines, savingButtons } from "./keep.js";
  * @param {string} [title]
  */
 export function pageFile(doc, view, title = document.title) {
-  const style = document.querySelector("style")?.textContent ?? "",
-    script = document.querySelector("script[type=module]")?.textContent ?? "",
+  const file = document.implementation.createHTMLDocument(title);
+  /** @param {HTMLElement} parent @param {string} tag @param {Record<string, string>} attributes */
+  const add = (parent, tag, attributes, text = "") => {
+    const node = file.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.textContent = text;
+    parent.append(node, "\n");
+  };
+  const own = (/** @type {string} */ selector) => document.querySelector(selector)?.textContent ?? "",
     policy = document.querySelector("meta[http-equiv]")?.getAttribute("content") ?? "";
+  file.documentElement.lang = "en";
+  add(file.head, "meta", { charset: "utf-8" });
+  file.head.prepend(file.head.lastElementChild ?? "");
+  add(file.head, "meta", {
+    "http-equiv": "Content-Security-Policy",
+    content: policy.replace(/connect-src [^;]*/, "connect-src 'none'"),
+  });
+  add(file.head, "meta", { name: "viewport", content: "width=device-width, initial-scale=1" });
+  add(file.head, "style", {}, own("style"));
+  add(file.body, "main", { id: "attnflow", "aria-busy": "true" }, "Reading the document …");
+  add(file.body, "noscript", {}, "This page computes what it shows, and needs JavaScript for that.");
   // "<" cannot end the script element that holds it, whatever the tokens are; JSON reads it back
   const data = JSON.stringify({ ...doc, view }).replaceAll("<", "\\u003c");
-  return [
-    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-    `<meta http-equiv="Content-Security-Policy" content="${policy.replace(/connect-src [^;]*/, "connect-src 'none'")}">\n`,
-    '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-    `<title>${escaped(title)}</title>\n<style>${style}</style>\n`,
-    '</head>\n<body>\n<main id="attnflow" aria-busy="true"><p class="loading">Reading the document …</p></main>\n',
-    "<noscript>This page computes what it shows, and needs JavaScript for that.</noscript>\n",
-    `<script type="application/json" id="attnflow-document">${data}</script>\n`,
-    `<script type="module">${script}</script>\n</body>\n</html>\n`,
-  ].join("");
+  add(file.body, "script", { type: "application/json", id: "attnflow-document" }, data);
+  add(file.body, "script", { type: "module" }, own("script[type=module]"));
+  return `<!doctype html>\n${file.documentElement.outerHTML}\n`;
 }
-
-/** @param {string} text */
-const escaped = (text) => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
 /** The document that stands in this file. */
 export const ownDocument = () => JSON.parse(document.getElementById("attnflow-document")?.textContent ?? "{}");
+
+/** Whether this is the app, whose own document holds no text. */
+const isApp = () => Boolean(document.querySelector("#attnflow.app"));
 
 /** Whether this page stands in a frame of a notebook, which has no address and prints nothing. */
 const isFramed = () => location.protocol === "about:";
@@ -64,7 +75,8 @@ export function keepControls({
     foot(menu, `${location.protocol === "file:" ? "" : location.href.split("#")[0]}${state.fragment()}`, view());
     print();
   };
-  const kinds = { page, ...works, ...(!isFramed() && { PDF: paper }) };
+  const hasPage = source !== ownDocument || !isApp();
+  const kinds = { ...(hasPage && { page }), ...works, ...(!isFramed() && { PDF: paper }) };
   const menu = el(
     "details",
     { class: "export keep", "data-name": name },
