@@ -87,6 +87,7 @@ def test_exports(browser: Any, which: str, request: pytest.FixtureRequest, tmp_p
                 "text",
                 "title",
                 "image",
+                "metadata",
             }
             for attribute, value in node.attrib.items():
                 attribute = attribute.rpartition("}")[2]

@@ -281,7 +281,7 @@ def test_three_pages_in_a_notebook(browser: Any, sentence: Case, decoder: Case, 
         second.locator("#tab-heads").click()
         settle(second)
         assert first.get_by_role("tab", selected=True).inner_text() == "Flow paths"
-        third.locator("details.export summary").first.click()
+        third.locator('details.export[data-name="compare"] summary').click()
         with page.expect_download() as download:
             third.locator('[data-name="compare"] [data-kind="csv"]').click()
         assert download.value.suggested_filename == "attnflow-compare.csv"

@@ -216,6 +216,7 @@ export async function read(doc) {
 
   return {
     ...doc,
+    source: doc,
     image,
     methods,
     steps,

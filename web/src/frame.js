@@ -150,7 +150,9 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
   root.replaceChildren(node);
   const live = el("p", { class: "sr", "aria-live": "polite" });
   const announce = (/** @type {string} */ text) => void (live.textContent = text);
-  node.querySelector(".top .controls")?.prepend(...keepControls({ state, name: kind.split(" ").at(-1) ?? kind, announce }));
+  node
+    .querySelector(".top .controls")
+    ?.prepend(...keepControls({ state, name: kind.split(" ").at(-1) ?? kind, announce }));
   /** @type {(() => void)[]} */
   const followers = [];
   const page = {

@@ -132,9 +132,15 @@ function withView(drawing, { data }, view) {
       drawing.append(label(2, height + 16 * i + 6, line, { "font-size": 10.5, fill: PALETTES.light.faint })),
     );
   }
-  drawing.prepend(svg("metadata", {}, JSON.stringify({ text: data.text, model: data.model, view })));
+  drawing.prepend(svg("metadata", {}, printable(JSON.stringify({ text: data.text, model: data.model, view }))));
   return drawing;
 }
+
+/** JSON without the two signs that XML cannot hold.
+ *
+ * @param {string} json
+ */
+const printable = (json) => json.replace(/[\ufffe\uffff]/g, (sign) => (sign === "\ufffe" ? "\\ufffe" : "\\uffff"));
 
 /** What is pinned, in words: tokens with their names, and groups.
  *
@@ -173,8 +179,9 @@ function asObjects([head, ...rows], { data, view }) {
  * @param {string} parts.foot
  * @param {Palette} parts.colours
  * @param {number} [parts.width]
+ * @param {boolean[]} [parts.pinned] tokens that are marked
  */
-export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640 }) {
+export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640, pinned = [] }) {
   const size = 12,
     small = 10.5,
     gap = 3,
@@ -242,6 +249,10 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
             direction: "ltr",
           }),
         );
+        if (pinned[i])
+          drawing.append(
+            svg("rect", { x: token.left, y: at + high - 2, width: token.own, height: 2, fill: colours.accent }),
+          );
       });
     (method.correlations ?? []).forEach((c, i) =>
       drawing.append(label(column(i), y + high / 2, correlation(c.value), { "text-anchor": "end", "font-size": size })),

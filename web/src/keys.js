@@ -6,6 +6,7 @@ const KEYS = [
   ["← →", "previous or next token"],
   ["↑ ↓", "layer up or down"],
   ["q", "make the chosen token the query"],
+  ["p", "pin the chosen token; so does Shift and a click"],
   ["w", "words or subwords"],
   ["s", "special tokens in or out"],
   ["o", "open or close Details"],
@@ -59,6 +60,7 @@ export function listenToKeys(page, node, prefix, signal) {
         ArrowDown: () => layer(-1),
         q: () =>
           !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({ q: at.token }),
+        p: () => page.pin(at.token),
         w: () =>
           data.units.words
             ? page.switchUnit(at.unit === "words" ? "subwords" : "words")

@@ -102,16 +102,21 @@ export function leadPanel(page, pictured) {
 
   function build() {
     const at = page.now(),
-      key = at.unit;
+      key = `${at.unit} ${state.get().p}`;
     if (built === key || alone) return;
     built = key;
     spans = [];
     const apart = at.special;
-    const pieces = running(data.text, at);
+    const { tokens } = data.units[at.unit],
+      pieces = running(data.text, { ...at, tokens });
     /** @type {(Node | string)[]} */
     const nodes = [];
     pieces.forEach((piece, i) => {
-      const span = el("span", { class: "tok", "data-i": i, tabindex: -1 }, readable(piece.text));
+      const span = el(
+        "span",
+        { class: "tok", "data-i": i, tabindex: -1 },
+        readable(at.tokens[i] === tokens[i] ? piece.text : at.tokens[i]),
+      );
       spans.push(span);
       if (apart[i] && !piece.found) return; // stands apart, below the text
       nodes.push(readable(piece.before), span);

@@ -1,5 +1,9 @@
 import { el, between, button, messageOf, number, plainToken, makeTip, choice, press } from "./draw.js";
 import { shortName, topOf } from "./frame.js";
+import { namedTokens, pinsIn, pinsPanel, viewOf } from "./pins.js";
+import { exportsOf } from "./keep.js";
+import { leadFigure, leadRows } from "./lead-figure.js";
+import { keepControls } from "./share.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { isAnswerEdges, queryNames } from "./data.js";
@@ -16,7 +20,7 @@ import { pathsPanel } from "./paths.js";
 import { headsPanel } from "./heads.js";
 import { ALIGNMENTS } from "./head-ranking.js";
 
-/** @import { Changed, Data, Method, Now, Page, Panel, Selection, Server } from "./types" */
+/** @import { Changed, Data, Method, Now, Page, Palette, Panel, Selection, Server } from "./types" */
 
 /** @type {Record<string, Omit<Method, "name" | "importance">>} */
 const WHAT = {
@@ -131,6 +135,7 @@ export function mount(root, data, prefix = "", server = null) {
     a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,
+    p: "",
     theme: "",
   };
   const state = makeState(
@@ -144,10 +149,12 @@ export function mount(root, data, prefix = "", server = null) {
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
       r: Object.keys(ALIGNMENTS),
+      p: { includes: (text) => pinsIn(text, units.subwords.tokens.length) !== null },
       theme: ["", "light", "dark"],
     },
     prefix,
     signal,
+    root.dataset.view,
   );
   const theme = makeTheme(root, state, signal, (printed) => {
     update(new Set(["theme"]));
@@ -166,7 +173,8 @@ export function mount(root, data, prefix = "", server = null) {
   function now() {
     const s = state.get();
     const unit = s.u,
-      { tokens, special, parts } = units[unit];
+      { special, parts } = units[unit],
+      tokens = namedTokens(data, unit, s.p);
     const names = queryNames(data, unit);
     const query = between(data.firstQuery, s.q, names.length - 1);
     const at = data.layers.indexOf(s.l - 1),
@@ -260,6 +268,8 @@ export function mount(root, data, prefix = "", server = null) {
       viewSection.scrollIntoView({ block: "start" });
     },
     switchTheme: theme.flip,
+    pin: (i) => pins.toggle(i),
+    view: () => viewOf(page),
     announce: (text) => {
       live.textContent = text;
     },
@@ -349,6 +359,8 @@ export function mount(root, data, prefix = "", server = null) {
   );
   const viewBox = el("div", { class: "viewbox", role: "tabpanel", id: `${prefix}view` });
 
+  const figureOf = (/** @type {Palette} */ palette) =>
+    leadFigure(page, lead.node.querySelector(".headline")?.textContent ?? "", palette);
   const lead = leadPanel(page, data.patches ? () => imageLead(page, () => leadOf(page)) : undefined);
   const summary = el(
     "summary",
@@ -427,6 +439,16 @@ export function mount(root, data, prefix = "", server = null) {
     topOf(
       [page.modelName],
       details.join("\n"),
+      keepControls({
+        state,
+        name: "page",
+        announce: (text) => page.announce(text),
+        source: () => data.source,
+        title: () => `${data.text.replace(/\s+/g, " ").trim().slice(0, 60)} · attnflow`,
+        works: exportsOf(page, "page", figureOf, () => leadRows(page)),
+        view: () => viewOf(page),
+        text: data.text,
+      }),
       theme.node,
       button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
     ),
@@ -550,12 +572,14 @@ export function mount(root, data, prefix = "", server = null) {
   /** @param {Changed} changed */
   function update(changed) {
     const start = performance.now();
+    if (changed?.has("p")) changed.add("u"); // names of tokens stand wherever tokens do
     if (!changed || changed.has("u")) query.build();
     paintControls();
     const visible = parts.filter((part) => isOpen(part) && seen(part.node)); // all at once: every painting would have the page laid out anew
     for (const part of parts)
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
+    pins.update(changed);
     // what is out of sight waits for a moment when nothing else is to be done
     clearTimeout(later);
     later = setTimeout(paintRest, 30);
@@ -569,6 +593,8 @@ export function mount(root, data, prefix = "", server = null) {
   if (layers) everything.append(layers.node);
   if (Object.keys(views).length) everything.append(viewSection);
   everything.append(footer);
+  const pins = pinsPanel(page, node);
+  lead.node.after(pins.node);
   node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
   root.replaceChildren(node, root.querySelector(".tip") ?? "");

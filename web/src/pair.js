@@ -11,6 +11,12 @@ import { makeTheme } from "./theme.js";
 
 /** @import { PairDocument } from "./types" */
 
+/** @param {HTMLElement} root @param {any} doc of a pair, or of one of its pages that was saved by itself */
+async function showFile(root, doc) {
+  if (doc.format === "attnflow-page") mount(root, await read(doc));
+  else await showPair(root, doc);
+}
+
 /** @param {HTMLElement} root @param {PairDocument} doc */
 async function showPair(root, doc) {
   if (doc.format !== "attnflow-pair" || doc.version > 1)
@@ -64,4 +70,4 @@ function withTheme(fragment, theme) {
   return `#${parameters}`;
 }
 
-boot(showPair);
+boot(showFile);

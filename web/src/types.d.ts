@@ -164,6 +164,7 @@ export interface Selection {
   a: string;
   x: number;
   d: number;
+  p: string;
   theme: string;
 }
 /** The selection, made fit for the document. */
@@ -278,7 +279,9 @@ export interface Page {
   soon(name: string, work: () => void): void;
   whyNot(name: string): Child[];
   whyNoHeads(): string;
-  view?(): View;
+  /** Pins a token, or takes its pin away. */
+  pin(i: number): void;
+  view(): View;
 }
 export interface Panel {
   node: HTMLElement;
