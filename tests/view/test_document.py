@@ -160,6 +160,17 @@ def test_a_decoder_holds_its_receptive_field(decoder: Any) -> None:
     assert np.allclose(unpacked(table["layer"]), trace.flow(query="all", receptive_field="layer").values)
 
 
+def test_flow_layer_by_layer_is_left_out_of_long_texts(decoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "LAYERED", 3)
+    found = explain(decoder, "the key to the book is", importance="none").document
+    assert "layer" not in found["methods"]["subwords"]["flow"] and "uniform" in found["methods"]["subwords"]["flow"]
+    n = len(found["units"]["subwords"]["tokens"])
+    assert found["leftOut"] == [
+        f"Flow in the receptive field “layer by layer” is left out: of {n} tokens it takes several times as long as flow itself. "
+        'trace.flow(receptive_field="layer") has it.'
+    ]
+
+
 def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "PAIRS", 100)
     monkeypatch.setattr(document, "EXACT", 100)

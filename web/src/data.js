@@ -78,7 +78,7 @@ export async function read(doc) {
     return once(`rows ${method} ${unit} ${query} ${field}`, () => {
       const table = methods[unit][method];
       const at = table ? table.queries.indexOf(query) : -1;
-      if (table && at >= 0 && (!field || table.uniform)) {
+      if (table && at >= 0 && (!field || (field === "layer" ? table.layer : table.uniform))) {
         const pick = (values = table.values) => tableRows(values, at, depth, table.queries.length);
         if (!field) return { rows: pick(), exact: true };
         if (field === "layer") return { rows: pick(table.layer), exact: true };

@@ -282,6 +282,8 @@ export function mount(root, data, prefix = "", server = null) {
     whyNot(name) {
       const at = now(),
         queries = data.methods[at.unit]?.[name]?.queries ?? [];
+      if (name === "flow" && at.field === "layer" && data.methods[at.unit]?.flow && !data.methods[at.unit].flow?.layer)
+        return ["flow layer by layer was left out of this long text."];
       if (server && name === "flow" && data.levels.length) return ["solving …"];
       if (!queries.length) return [`${page.titleOf(name)} was left out of this page.`];
       return [

@@ -42,6 +42,9 @@ PAIRS = 200_000
 LONGEST = 2048
 """Flow is left out of longer texts: it would take minutes."""
 
+LAYERED = 256
+"""Flow relative to uniform attention, layer by layer, is left out of longer texts: its graphs are the hardest to solve."""
+
 DOUBLE = 50_000
 """Tables of up to so many values are in double precision."""
 
@@ -364,7 +367,15 @@ def _flows(
     }
     if field is not None:
         kinds["uniform"] = lambda some: field.flow(query=some, layer=layers, residual=residual)
-        kinds["layer"] = lambda some: trace.flow(query=some, layer=layers, residual=residual, receptive_field="layer")
+        if n <= LAYERED:
+            kinds["layer"] = lambda some: trace.flow(
+                query=some, layer=layers, residual=residual, receptive_field="layer"
+            )
+        else:
+            left_out.append(
+                f"Flow in the receptive field “layer by layer” is left out: of {n:,} tokens it takes several times as long "
+                'as flow itself. trace.flow(receptive_field="layer") has it.'
+            )
     step = max(1, 20_000 // (n * len(layers)))
     tables: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
     for number, (kind, method) in enumerate(kinds.items()):
