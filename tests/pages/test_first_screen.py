@@ -189,6 +189,7 @@ def test_details_open_by_mouse_keys_and_address(browser: Any, sentence: Case) ->
     with opened(browser, sentence.path, details=False) as page:
         assert page.locator('[data-panel="compare"] .row').count() == 0  # nothing is made that nobody sees
         page.locator(".everything > summary").click()
+        page.wait_for_selector('[data-panel="compare"] .row[data-method]')
         settle(page)
         assert page.locator('[data-panel="compare"] .row[data-method]').count() == 6
         page.locator("h1").click()

@@ -366,7 +366,30 @@ def test_rounded_weights(browser: Any, saved: Any) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 1200
 
 
-def test_weights_left_out(browser: Any, saved: Any, tmp_path: Path) -> None:
+def test_the_largest_weights_of_each_row(browser: Any, saved: Any) -> None:
+    """What would be too large a file is kept as its largest entries, and said so."""
+    weights = attention(12, 1, 560) ** 8  # as uneven as attention is
+    weights /= weights.sum(-1, keepdims=True)
+    case = saved("largest", of_weights(weights))
+    kept = 3_600_000 // (12 * 560)
+    part = np.sort(weights, -1)[..., -kept:].sum() / weights.sum()
+    with opened(browser, case.path) as page:
+        assert (
+            f"Of the 3,763,200 weights the page has the {kept} largest of each row, rounded to eight bits: {part:.1%} of"
+            in page.locator(".left-out").text_content()
+        )
+        page.locator('.query [data-q="7"]').click()
+        settle(page)
+        assert rows_of(page)["raw"]["small"] == "≈"
+        largest = np.argsort(-weights[-1, 0, 7])[:50]
+        found = column(as_json(page, "compare"), "raw")
+        np.testing.assert_allclose(found[largest], weights[-1, 0, 7][largest], rtol=0.05)
+        assert found.sum() == pytest.approx(1, rel=1e-5)  # rows keep their sums
+        assert page.locator('section[data-view="graph"] path').count() > 100
+
+
+def test_weights_left_out(browser: Any, saved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "LARGEST", 3_700_000)
     weights = attention(12, 1, 560)
     case = saved("left-out", of_weights(weights))
     with opened(browser, case.path) as page:

@@ -92,6 +92,13 @@ def test_arrays_come_back_as_they_were() -> None:
     assert np.array_equal(unpacked(document.packed(pixels)), pixels)
 
 
+def test_the_largest_of_each_row() -> None:
+    matrix = np.random.default_rng(0).dirichlet(np.ones(30), size=20)
+    (back,) = unrounded(document.rounded([matrix], most=5), [(20, 30)])
+    np.testing.assert_allclose(back.sum(1), 1, rtol=1e-6)
+    assert ((back > 0) == (matrix >= np.sort(matrix, 1)[:, -5:-4])).all()
+
+
 def test_rounded_weights_keep_their_rows() -> None:
     random = np.random.default_rng(0)
     matrices = [random.dirichlet(np.full(50, 0.3), 50), np.tril(random.dirichlet(np.ones(20), 20))]
@@ -188,6 +195,12 @@ def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.Monk
     assert np.array_equal(unpacked(views["rollout"]["values"]), trace.rollout(query=2).values)
     assert unpacked(found["heads"]["weights"]).size == 6 * 8 * 7
     monkeypatch.setattr(document, "ROUNDED", 100)
+    said = document.of_trace(trace)["leftOut"][1]
+    largest = sum(np.sort(step.weights.numpy(), 1)[:, -2:].sum() for step in trace.steps) / 42
+    assert said.startswith(
+        f"Of the 294 weights the page has the 2 largest of each row, rounded to eight bits: {largest:.1%} of all attention."
+    )
+    monkeypatch.setattr(document, "LARGEST", 100)
     monkeypatch.setattr(document, "HEADS", 10)
     monkeypatch.setattr(document, "LONGEST", 5)
     found = document.of_trace(trace)

@@ -18,7 +18,10 @@ export async function read(doc) {
   if (doc.format !== "attnflow-page" || doc.version > 1) {
     throw new Error(`this page cannot read a document of format ${doc.format} ${doc.version ?? ""}`);
   }
-  const weights = doc.weights && (await unpackedWeights(doc, doc.weights));
+  // what is large is unpacked when the first frame is there, which does not need it
+  const { weights: held } = doc;
+  let weights = held && doc.exact ? await unpackedWeights(doc, held) : null;
+  const unpack = held && !doc.exact ? async () => (weights = await unpackedWeights(doc, held)) : null;
   const captured = () => {
     if (!weights) throw new Error("this page does not hold the weights");
     return weights;
@@ -228,7 +231,8 @@ export async function read(doc) {
     map,
     add,
     widths: doc.steps.map((step) => step.rows),
-    hasWeights: !!weights,
+    hasWeights: !!doc.weights,
+    unpack,
     headQueries: single?.queries ?? null,
   };
 }

@@ -536,8 +536,9 @@ export function mount(root, data, prefix = "", server = null) {
    */
   const parts = [lead, compare, ...(layers?.parts ?? []), { node: viewBox, update: showView }];
   for (const part of parts) part.due = null;
-  /** What is under Details is painted when they are open. @param {Panel} part */
-  const isOpen = (part) => part === lead || !!state.get().d;
+  /** What is under Details is painted when they are open, and all that they need is unpacked. @param {Panel} part */
+  const isOpen = (part) => part === lead || (!!state.get().d && unpacked);
+  let unpacked = !data.unpack;
   let later = 0;
 
   /** @param {HTMLElement} one */
@@ -559,7 +560,7 @@ export function mount(root, data, prefix = "", server = null) {
       .filter((part) => part.due !== undefined && isOpen(part))
       .sort((a, b) => Number(seen(b.node)) - Number(seen(a.node)))[0];
     if (!next) {
-      node.dataset.settled = node.dataset.updated;
+      if (unpacked) node.dataset.settled = node.dataset.updated;
       return;
     }
     paintPart(next);
@@ -614,6 +615,12 @@ export function mount(root, data, prefix = "", server = null) {
   });
   watch.observe(node);
   update(null);
+  if (data.unpack)
+    setTimeout(async () => {
+      await data.unpack?.();
+      unpacked = true;
+      if (!signal.aborted) update(new Set(["rows"]));
+    }, 30);
 
   /** Another page takes its place: nothing of this one may move any more. */
   function close() {

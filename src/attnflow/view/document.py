@@ -34,7 +34,10 @@ EXACT = 600_000
 """The most weights that a page has as float32: 223 tokens in 12 layers."""
 
 ROUNDED = 3_600_000
-"""The most weights that a page has at all: 547 tokens in 12 layers, in about 4 MB."""
+"""The most weights that a page has: 547 tokens in 12 layers, in about 4 MB. Of more, it has the largest of each row."""
+
+LARGEST = 16_000_000
+"""The most weights that a browser unpacks: 730 tokens in 30 layers. Pages of longer texts have rows of a query alone."""
 
 PAIRS = 200_000
 """Up to so many pairs a page has the flow of every query (129 tokens in 12 layers, seconds), above of the chosen one."""
@@ -192,7 +195,7 @@ def _reliability(trace: Trace, query: int, layer: int, residual: float, flow: bo
 
 
 def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | None:
-    """The weights of all steps, exact or rounded, and none where they are too many."""
+    """The weights of all steps, exact or rounded; the largest of each row, or none, where they are too many."""
     if count <= EXACT:
         return packed(np.concatenate([to_numpy(s.weights).astype(np.float32).ravel() for s in trace.steps]))
     if count <= ROUNDED:
@@ -201,6 +204,17 @@ def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | 
             "page computes from them is marked ≈. The rows of the query it opens with are exact."
         )
         return rounded([to_numpy(s.weights).astype(np.float64) for s in trace.steps])
+    if count <= LARGEST:
+        matrices = [to_numpy(s.weights).astype(np.float64) for s in trace.steps]
+        most = max(1, ROUNDED // sum(len(matrix) for matrix in matrices))
+        kept = sum(float(-np.partition(-m, most - 1)[:, :most].sum()) for m in matrices if m.shape[1] > most)
+        kept += sum(float(m.sum()) for m in matrices if m.shape[1] <= most)
+        left_out.append(
+            f"Of the {count:,} weights the page has the {most} largest of each row, rounded to eight bits: "
+            f"{kept / sum(float(m.sum()) for m in matrices):.1%} of all attention. What it computes from them is marked ≈. "
+            "The rows of the query it opens with are exact."
+        )
+        return rounded(matrices, most)
     left_out.append(
         f"The {count:,} weights of this text are left out, and with them the graph, the flow paths and the map of a layer: "
         "the file would be too large. The rows of the query it opens with are here, and exact."
@@ -302,14 +316,16 @@ def packed(values: FloatArray) -> dict[str, Any]:
     return {"type": kind, "shape": list(values.shape), "data": _compressed(planes.tobytes())}
 
 
-def rounded(matrices: Sequence[FloatArray]) -> dict[str, Any]:
-    """Round weights to one byte each, with one scale a row, so that rows keep their sums."""
+def rounded(matrices: Sequence[FloatArray], most: int | None = None) -> dict[str, Any]:
+    """Round weights to one byte each, with one scale a row, so that rows keep their sums. most: so many of each row."""
     codes, scales = [], []
     for matrix in matrices:
         largest = matrix.max(axis=1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             steps = np.round(255 + STEPS * np.log(matrix / largest))
         code = np.where(matrix > 0, np.nan_to_num(steps, nan=0, neginf=0), 0).clip(0, 255)
+        if most is not None and most < matrix.shape[1]:
+            code[matrix < -np.partition(-matrix, most - 1)[:, most - 1 : most]] = 0
         sums = np.where(code > 0, np.exp((code - 255) / STEPS), 0).sum(axis=1)
         scales.append(matrix.sum(axis=1) / np.where(sums == 0, 1, sums))
         codes.append(code.astype(np.uint8).ravel())
