@@ -1,4 +1,4 @@
-"""How fast the interactive page is in a real browser, at first and after a change: ``python -m benchmarks.page_speed``."""
+"""How fast the pages are in a real browser, at first and after a change: ``python -m benchmarks.page_speed``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from rich.table import Table
 
 from attnflow.cli.options import AsJson, numbers, progress
 from attnflow.errors import InputError
+from benchmarks.answer_documents import synthetic_page
 from benchmarks.command import run_command
 
 VIEWS = ("first screen", "compare", "graph", "paths", "heads")
@@ -50,6 +52,27 @@ FLOW = """async token => {
   return performance.now() - start;
 }"""
 
+# from a press on a token of the answer to the frame that shows its sources
+SPAN = """async token => {
+  const one = document.querySelectorAll(".said .tok")[token], start = performance.now();
+  one.dispatchEvent(new PointerEvent("pointerdown", {bubbles: true, button: 0}));
+  dispatchEvent(new PointerEvent("pointerup"));
+  await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)));
+  return performance.now() - start;
+}"""
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """One size of the page of an answer. Milliseconds; of the changes of span the median and the longest, by unit."""
+
+    tokens: int
+    answer: int
+    megabytes: float
+    made_s: float
+    shown_ms: float
+    change_ms: dict[str, tuple[float, float]]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -66,19 +89,11 @@ class Row:
 
 
 def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[str], None]) -> list[Row]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        program = None
-    if program is None:
-        raise InputError("the page is measured in a real browser: install chromium, and pip install playwright")
     rows = []
-    with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    with _browser() as (browser, folder):
         for tokens in sizes:
             say(f"{tokens} tokens")
-            path = Path(folder) / f"{tokens}.html"
+            path = folder / f"{tokens}.html"
             seconds = _made(tokens, layers, heads, path)
             shown = [_shown(browser, path) for _ in range(rounds)]
             changes = {view: _changes(browser, path, view, layers) for view in VIEWS}
@@ -86,8 +101,40 @@ def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[s
             size, flows = path.stat().st_size / 1e6, _flows(browser, path, tokens)
             solved = (statistics.median(flows), max(flows))
             rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), medians, solved))
-        browser.close()
     return rows
+
+
+def run_answers(sizes: list[int], answer: int, rounds: int, say: Callable[[str], None]) -> list[AnswerRow]:
+    """The page of an answer of so many tokens after prompts of these sizes."""
+    rows = []
+    with _browser() as (browser, folder):
+        for tokens in sizes:
+            say(f"an answer to {tokens} tokens")
+            path = folder / f"answer-{tokens}.html"
+            start = time.perf_counter()
+            path.write_text(synthetic_page(tokens, answer), encoding="utf-8")
+            seconds = time.perf_counter() - start
+            shown = [_shown(browser, path) for _ in range(rounds)]
+            changes = {unit: _span_changes(browser, path, unit, answer) for unit in ("sentence", "token")}
+            medians = {unit: (statistics.median(times), max(times)) for unit, times in changes.items()}
+            size = path.stat().st_size / 1e6
+            rows.append(AnswerRow(tokens, answer, size, seconds, statistics.median(shown), medians))
+    return rows
+
+
+@contextmanager
+def _browser() -> Iterator[tuple[Any, Path]]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        program = None
+    if program is None:
+        raise InputError("the page is measured in a real browser: install chromium, and pip install playwright")
+    with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield browser, Path(folder)
+        browser.close()
 
 
 def weights(tokens: int, layers: int, heads: int, seed: int = 0) -> Any:
@@ -133,6 +180,17 @@ def _flows(browser: Any, path: Path, tokens: int) -> list[float]:
     return times
 
 
+def _span_changes(browser: Any, path: Path, unit: str, answer: int) -> list[float]:
+    page = _opened(browser, path)
+    page.get_by_role("button", name=f"{unit}s", exact=True).click()
+    times = []
+    for token in np.linspace(0, answer - 1, 20).astype(int).tolist():
+        times.append(float(page.evaluate(SPAN, token)))
+        page.wait_for_timeout(100)
+    page.close()
+    return times
+
+
 def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:
     page = _opened(browser, path, "#a=rollout" if view == "first screen" else "#d=1")
     page.wait_for_selector(".attnflow[data-settled]")
@@ -154,9 +212,16 @@ def main(
     layers: Annotated[int, typer.Option(min=2, help="Layers.")] = 12,
     heads: Annotated[int, typer.Option(min=1, help="Heads a layer.")] = 12,
     rounds: Annotated[int, typer.Option(min=1, help="How often the page is opened; medians are taken.")] = 5,
+    answers: Annotated[
+        str, typer.Option(help="Measure the page of an answer instead, after prompts of so many tokens.")
+    ] = "",
+    written: Annotated[int, typer.Option(min=2, help="Tokens of the answer.")] = 40,
     as_json: AsJson = False,
 ) -> None:
-    """The interactive page in a real browser: size, time until it is shown, time of a change of layer."""
+    """The interactive pages in a real browser: size, time until they are shown, time of a change of layer or span."""
+    if answers:
+        _print_answers(run_answers(numbers(answers, "answers", 2), written, rounds, progress), as_json)
+        return
     rows = run(numbers(sizes, "sizes", 2), layers, heads, rounds, progress)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
@@ -168,6 +233,22 @@ def main(
     for row in rows:
         changes = (f"{median:.0f} / {most:.0f}" for median, most in (*row.change_ms.values(), row.flow_ms))
         table.add_row(str(row.tokens), f"{row.megabytes:.2f}", f"{row.made_s:.1f}", f"{row.shown_ms:.0f}", *changes)
+    Console().print(table)
+
+
+def _print_answers(rows: list[AnswerRow], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    units = list(rows[0].change_ms)
+    table = Table(
+        "tokens", "answer", "MB", "made, s", "shown, ms", *(f"span, ms ({unit}s)" for unit in units),
+        caption="span: median and longest of 20 changes",
+    )  # fmt: skip
+    for row in rows:
+        changes = (f"{median:.0f} / {most:.0f}" for median, most in row.change_ms.values())
+        sizes = (str(row.tokens), str(row.answer), f"{row.megabytes:.2f}", f"{row.made_s:.1f}", f"{row.shown_ms:.0f}")
+        table.add_row(*sizes, *changes)
     Console().print(table)
 
 

@@ -30,30 +30,15 @@ function textsOf(pieces, of, count) {
  *
  * @param {AnswerDocument["prompt"]} prompt
  */
-function tokenNames({ pieces, tokens }) {
-  const names = tokens.slice();
+function tokenNames({ pieces, size, names: others }) {
+  const names = Array.from({ length: size }, (_, i) => others[i] ?? "");
   for (const [text, ...its] of pieces) if (its.length === 1) names[its[0]] = plainToken(text.trim() || text, Infinity);
   return names;
 }
 
-/** The unit of each token, out of runs of a number and a length.
- *
- * @param {number[] | null} runs
- * @param {number} size
- */
-function unitOfEach(runs, size) {
-  const of = new Int32Array(size);
-  if (!runs) return of.map((_, i) => i);
-  for (let i = 0, at = 0; i < runs.length; i += 2) {
-    of.fill(runs[i], at, at + runs[i + 1]);
-    at += runs[i + 1];
-  }
-  return of;
-}
-
 /** @param {AnswerUnitDocument} unit @param {string} name @param {AnswerDocument["prompt"]} prompt @returns {Promise<AnswerUnit>} */
 async function readUnit(unit, name, prompt) {
-  const of = unitOfEach(unit.of, prompt.tokens.length),
+  const of = unit.of ? Int32Array.from(await unpacked(unit.of)) : new Int32Array(prompt.size).map((_, i) => i),
     { opening } = unit;
   /** @type {string[] | null} */
   let texts = null;
@@ -88,7 +73,7 @@ function withRest(values, rest) {
 export async function readAnswer(doc) {
   if (doc.format !== "attnflow-answer" || doc.version !== 2)
     throw new Error(`this page cannot read a document of format ${doc.format} ${doc.version ?? ""}`);
-  const prompt = doc.prompt.tokens.length,
+  const prompt = doc.prompt.size,
     count = doc.answer.tokens.length;
   const matrix = await readKept(doc.matrix),
     inside = await readKept(doc.matrix.inside),

@@ -1,5 +1,5 @@
 import { shade } from "./colour.js";
-import { button, closest, el, number } from "./draw.js";
+import { button, closest, el } from "./draw.js";
 import { clipped, percent } from "./answer-lead.js";
 import { RULE } from "./answer-truth.js";
 import { spanFrom } from "./answer-span.js";
@@ -56,8 +56,9 @@ export function sourceList(page) {
   function words({ fall, failed }, agrees) {
     if (failed) return failed;
     if (fall === undefined) return "leaving it out …";
-    const size = number(Math.abs(fall), 2),
-      said = `without it: log p ${fall < 0 ? "+" : "−"}${size} `;
+    const size = Math.abs(fall).toFixed(2),
+      sign = Number(size) ? (fall < 0 ? "+" : "−") : "±",
+      said = `without it: log p ${sign}${size} `;
     return [said, el("span", { class: agrees ? "agrees" : "disagrees" }, agrees ? "✓" : "disagrees")];
   }
 

@@ -73,7 +73,7 @@ export function promptText(page) {
   function lay() {
     const { prompt, units } = page.data;
     pieces = prompt.pieces;
-    long = prompt.tokens.length > LONG;
+    long = prompt.size > LONG;
     node.classList.toggle("long", long);
     strip.hidden = !long;
     seen.disconnect();
@@ -93,8 +93,8 @@ export function promptText(page) {
   /** @param {Block} block */
   function asText(block) {
     const { pieces: all } = page.data.prompt;
-    const texts = all.slice(block.start, block.end).map(([content]) => readable(content));
-    block.node.replaceChildren(texts.join(""));
+    const texts = all.slice(block.start, block.end).map(([content]) => content);
+    block.node.replaceChildren(readable(texts.join("")));
     Object.assign(block, { shown: [], units: [], built: false });
   }
 
@@ -233,7 +233,7 @@ export function promptText(page) {
     });
   }
   strip.addEventListener("click", (event) => {
-    const token = (event.offsetY / strip.clientHeight) * page.data.prompt.tokens.length;
+    const token = (event.offsetY / strip.clientHeight) * page.data.prompt.size;
     const block = blocks.findLast((one) => one.token <= token);
     if (block) text.scrollTop += block.node.getBoundingClientRect().top - text.getBoundingClientRect().top;
   });

@@ -12,7 +12,7 @@ export const SMALL = ["token", "word"];
 export function shadingOf({ data, state }) {
   const { s, u, h, a } = state.get(),
     span = spanFrom(s, data),
-    size = data.prompt.tokens.length,
+    size = data.prompt.size,
     { units } = data.sources(span, u, h),
     all = a ? data.everything(span) : null;
   /** @param {number} token */

@@ -11,7 +11,7 @@ import { truths } from "./answer-truth.js";
 import { el } from "./draw.js";
 import { shortName, showPanels, switched, topOf } from "./frame.js";
 
-/** @import { AnswerData, AnswerDocument, AnswerPage, AnswerServer, ShownAnswer } from "./types" */
+/** @import { AnswerData, AnswerDocument, AnswerPage, AnswerServer, Piece, ShownAnswer } from "./types" */
 
 /** What is chosen: s span, u unit, h hops, a whether what stands apart is shaded too, n whether the table has all units, d
  * whether Details are open.
@@ -26,6 +26,9 @@ const defaultsOf = (data) => ({
   n: "",
   d: "",
 });
+
+/** @param {Piece[]} some @param {Piece[]} others */
+const isSame = (some, others) => some.length === others.length && some.every(([text], i) => text === others[i][0]);
 
 /** Puts the page of an answer into an element.
  *
@@ -45,6 +48,8 @@ export async function mountAnswer(root, doc, prefix = "", server = null) {
       const number = ++latest,
         data = await readAnswer(longer);
       if (number !== latest || page.signal.aborted) return; // a longer one came meanwhile
+      const { prompt } = page.data;
+      if (isSame(prompt.pieces, data.prompt.pieces)) data.prompt = prompt; // what stands on the screen stays there
       page.data = data;
       page.truth.forget();
       shown.update();

@@ -496,11 +496,11 @@ export interface KeptMatrix {
   visitRow(row: number, visit: (place: number, value: number) => void): void;
   at(row: number, place: number): number;
 }
-/** of: runs of the number of a unit, -1 for none, and how many tokens it has; null of tokens. rows, passed, faded: over
+/** of: the unit of each token, -1 for none; null of tokens. rows, passed, faded: over
  * units and, last, what stands in none: signed parts and shares of each answer token, and fading of each of its spans.
  * opening: what the span that the page opens with came from, where the rows are not whole. */
 export interface AnswerUnitDocument {
-  of: number[] | null;
+  of: Packed | null;
   count: number;
   names: string[] | null;
   exact: boolean;
@@ -522,8 +522,9 @@ export interface AnswerUnit {
 export interface AnswerDocument {
   format: string;
   version: number;
-  /** marks: numbers of the tokens that a chat template or the tokenizer wrote. */
-  prompt: { pieces: Piece[]; tokens: string[]; marks: number[] };
+  /** size: how many tokens. names: of tokens that are no piece of their own. marks: numbers of the tokens that a chat
+   * template or the tokenizer wrote. */
+  prompt: { pieces: Piece[]; size: number; names: Record<string, string>; marks: number[] };
   answer: { pieces: Piece[]; tokens: string[]; logProbabilities: number[]; written: boolean };
   evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number; gap: number };
   /** Of each answer token: what speaks for it, against it, and for it at the first token. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ def unit_entry(
 ) -> dict[str, Any]:
     """One kind of unit as the page reads it.
 
-    of: the unit of each token, -1 for none, as runs of number and length; None where every token is one. rows, passed: for
+    of: the unit of each token, -1 for none; None where every token is one. rows, passed: for
     each answer token, signed parts and shares of units and, last, of the tokens in none; None of tokens, which the matrix
     has. faded: the same of fading, for each of its spans. exact: whether all of these are whole.
 
@@ -100,7 +100,7 @@ def unit_entry(
     parts = matrix[:, :size].copy()
     parts[:, list(first)] = 0
     rows = by_units(parts, groups)
-    entry |= {"of": _runs(units, size), "rows": {**kept(rows), "totals": _positive(rows).tolist()}}
+    entry |= {"of": _unit_of_each(units, size), "rows": {**kept(rows), "totals": _positive(rows).tolist()}}
     entry["passed"] = kept(by_units(shares(matrix, first)[:, :size], groups))
     if faded is not None and name not in SMALL:
         entry["faded"] = kept(by_units(faded.slopes, groups))
@@ -119,7 +119,8 @@ def kept(values: Floats) -> dict[str, Any]:
     """
     if is_whole(*values.shape):
         return {"values": packed(values.astype(np.float32)), "places": None, "width": values.shape[1], "covered": 1.0}
-    places = np.sort(np.argsort(-np.abs(values), axis=1, kind="stable")[:, :STRONGEST], axis=1)
+    least = values.shape[1] - min(STRONGEST, values.shape[1])
+    places = np.sort(np.argpartition(np.abs(values), least, axis=1)[:, least:], axis=1)
     largest = np.take_along_axis(values, places, axis=1)
     sizes = np.abs(values).sum(1)
     covered = float((np.abs(largest).sum(1) / np.where(sizes == 0, 1, sizes)).min(initial=1.0))
@@ -156,9 +157,8 @@ def _positive(values: Floats) -> Floats:
     return total
 
 
-def _runs(units: Units, size: int) -> list[int]:
-    numbers = [-1] * size
+def _unit_of_each(units: Units, size: int) -> dict[str, Any]:
+    numbers = np.full(size, -1, np.float32)  # whole numbers far below 2^24
     for number, group in enumerate(units.groups):
-        for token in group:
-            numbers[token] = number
-    return [x for number, run in groupby(numbers) for x in (number, len(list(run)))]
+        numbers[list(group)] = number
+    return packed(numbers)

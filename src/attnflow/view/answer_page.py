@@ -48,13 +48,20 @@ class Explained:
     provenance: Mapping[str, Any]
 
 
-def html_of(answer: Answer, unit: str, verify: int, span: Span | None, method: str | None = None) -> str:
+def html_of(
+    answer: Answer,
+    unit: str,
+    verify: int,
+    span: Span | None,
+    method: str | None = None,
+    seconds: float = SECONDS,
+) -> str:
     """The whole file. unit, span: what the page opens with. verify: so many units are really left out beforehand.
 
-    method: as in `document_of`.
+    method, seconds: as in `document_of`.
     """
     title = " ".join(answer.text.split()).encode("utf-8", "replace").decode()
-    return file_of(f"{title[:60]} · attnflow", document_of(answer, unit, verify, span, method), "answer")
+    return file_of(f"{title[:60]} · attnflow", document_of(answer, unit, verify, span, method, seconds), "answer")
 
 
 def document_of(
@@ -113,19 +120,23 @@ def _count(answer: Answer, unit: str) -> int:
 
 
 def written_document(explained: Explained, unit: str) -> dict[str, Any]:
-    """Texts are in pieces with their tokens, so that a browser need not count characters."""
+    """Texts are in pieces with their tokens, so that a browser need not count characters; tokens that are no piece of their
+    own have names."""
     prompt, labels, matrix = explained.prompt, explained.labels, explained.matrix
     size = len(prompt)
     first = [0] if "first_token" in explained.evidence else []
     marks = [i for i in range(size) if prompt.template[i] or prompt.special[i]]
     faded = explained.faded
+    texts = _texts(prompt.text, prompt.offsets)
+    alone = {piece[1] for piece in texts if len(piece) == 2}
     units = {name: entry for name in UNITS if (entry := _unit(explained, name, first)) is not None}
     return {
         "format": "attnflow-answer",
         "version": PAGE_VERSION,
         "prompt": {
-            "pieces": _texts(prompt.text, prompt.offsets),
-            "tokens": list(prompt.tokens),
+            "pieces": texts,
+            "size": size,
+            "names": {i: prompt.tokens[i] for i in range(size) if i not in alone},
             "marks": marks,
         },
         "answer": {

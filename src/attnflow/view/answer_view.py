@@ -31,6 +31,9 @@ VERSION = 1
 UNIT = "sentence"
 """The unit of what shows itself without being told how."""
 
+NOTEBOOK = 3.0
+"""Seconds that fading may take in a notebook, where nobody asked for a page."""
+
 
 @dataclass(frozen=True)
 class AnswerView:
@@ -60,7 +63,7 @@ class AnswerView:
         of_extension(table, path)()
 
     def notebook_html(self) -> str:
-        return framed(html_of(self.answer, UNIT, 0, None))
+        return framed(html_of(self.answer, UNIT, 0, None, seconds=NOTEBOOK))
 
     def _sources(self, span: Span | None, unit: str, verify: int = 0) -> TokenAttention:
         return self.answer.sources(span, unit, verify=verify, method=self.method)
