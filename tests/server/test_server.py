@@ -391,6 +391,22 @@ def test_the_page_is_there_before_flow_and_importance_are(
     assert early["leftOut"] == [*whole["leftOut"], "Flow is being computed, and comes when it is there."]
 
 
+def test_a_short_request_need_not_wait_for_a_long_one(server: Server, embedded: Served, slow: Slow) -> None:
+    asked = {"model": "verb-number", "text": "the key"}
+    first = ask(server, "POST", "/api/jobs", asked).json
+    second = ask(server, "POST", "/api/jobs", asked).json
+    assert slow.started.wait(10)
+    rows = ask(server, "POST", "/api/rows", {"model": "verb-number", "text": TEXT, "unit": "words", "query": 5})
+    assert rows.json == plain(document.rows(embedded.model.trace(TEXT, keep_heads=True), "words", 5))
+    bad = ask(server, "POST", "/api/rows", {"model": "verb-number", "text": TEXT, "unit": "words", "query": 99})
+    assert bad.status == 422  # and what fails there is no failure of the long one
+    states = [ask(server, "GET", f"/api/jobs/{job['id']}").json for job in (first, second)]
+    assert [(state["state"], state["position"]) for state in states] == [("running", 0), ("queued", 1)]
+    slow.release.set()
+    until(lambda: ask(server, "GET", f"/api/jobs/{second['id']}").json["state"] == "done")
+    assert ask(server, "GET", f"/api/jobs/{first['id']}/result").json == {"text": "the key"}
+
+
 def test_cancelling_a_running_job_and_one_that_waits(server: Server, slow: Slow) -> None:
     running, waiting = (
         f"/api/jobs/{ask(server, 'POST', '/api/jobs', {'model': 'verb-number', 'text': text}).json['id']}"

@@ -42,10 +42,10 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
     )  # fmt: skip
     html = page.application(service.known()).encode()
 
-    async def wait(request: Request, work: Work) -> Response:
+    async def wait(request: Request, work: Work, soon: bool = True) -> Response:
         """Answer a request with the result of a job of its own, which ends when the client leaves."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        job = jobs.submit(work, on_end=lambda: _notify(loop, ended))
+        job = jobs.submit(work, on_end=lambda: _notify(loop, ended), soon=soon)
         both = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(_left(request))]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +79,7 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
         responses=result_of("What the page shows.", 404, 408, 413, 415, 422, 500, 503),
     )
     async def explained(body: ExplainRequest, request: Request) -> Response:
-        return await wait(request, service.explain(body))
+        return await wait(request, service.explain(body), soon=False)
 
     @app.post(
         "/api/rows",

@@ -28,9 +28,13 @@ class Job:
     """One computation: its state, its progress, what is known before it has ended, and its result.
 
     partials: how many times it has said what is known; partial: the last of these, as long as it runs.
+    soon: whether it is short, and somebody waits for it: longer ones let it go first, also while they run.
+    between: what a longer one does at each step.
     """
 
     on_end: Callable[[], None] | None = None
+    soon: bool = False
+    between: Callable[[], None] | None = None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     state: str = "queued"
     stage: str = ""
@@ -47,6 +51,8 @@ class Job:
         if self.cancelled.is_set():
             raise Cancelled
         self.stage, self.done, self.total = stage, done, total
+        if self.between is not None:
+            self.between()
 
     def publish(self, partial: bytes) -> None:
         """Says what is known before all is."""
@@ -66,14 +72,17 @@ class JobQueue:
         self.limits = limits
         self.changed = threading.Condition()
         self.waiting: dict[Job, Work] = {}
-        self.running: Job | None = None
+        self.running: list[Job] = []
         self.known: dict[str, Job] = {}
         self.stopping = False
         self.thread = threading.Thread(target=self._work, name="attnflow", daemon=True)
         self.thread.start()
 
-    def submit(self, work: Work, on_end: Callable[[], None] | None = None) -> Job:
-        """Puts work into the queue. With ``on_end``, which is called at its end, nobody can ask for it by its id."""
+    def submit(self, work: Work, on_end: Callable[[], None] | None = None, soon: bool = False) -> Job:
+        """Puts work into the queue. With ``on_end``, which is called at its end, nobody can ask for it by its id.
+
+        soon: see `Job`.
+        """
         with self.changed:
             if self.stopping:
                 raise Refusal(503, STOPPING, RETRY)
@@ -81,7 +90,7 @@ class JobQueue:
                 raise Refusal(
                     503, f"{len(self.waiting)} requests are waiting, as many as may: try again in some seconds", RETRY
                 )
-            job = Job(on_end)
+            job = Job(on_end, soon)
             self.waiting[job] = work
             if on_end is None:
                 self.known[job.id] = job
@@ -105,8 +114,8 @@ class JobQueue:
         with self.changed:
             place = None
             if job in self.waiting:
-                place = list(self.waiting).index(job) + (self.running is not None)
-            elif job is self.running and job.ended is None:
+                place = list(self.waiting).index(job) + bool(self.running)
+            elif job in self.running and job.ended is None:
                 place = 0
             problem = None if job.problem is None else str(job.problem)
             return {
@@ -125,7 +134,7 @@ class JobQueue:
         """Cancels everything and answers whoever waits now, even where the running job takes its time."""
         with self.changed:
             self.stopping = True
-            for job in [*self.waiting, *([self.running] if self.running else [])]:
+            for job in [*self.waiting, *self.running]:
                 job.cancelled.set()
                 self._end(job, "cancelled", Refusal(503, STOPPING, RETRY))
             self.waiting.clear()
@@ -139,27 +148,46 @@ class JobQueue:
                     self._forget()
                 if self.stopping:
                     return
-                job = self.running = next(iter(self.waiting))
-                work = self.waiting.pop(job)
-                job.state = "running"
-            state, problem, result = "done", None, b""
-            try:
-                result = work(job)
-            except Cancelled:
-                state = "cancelled"
-            except Refusal as e:
-                state, problem = "failed", e
-            except InputError as e:
-                state, problem = "failed", Refusal(422, str(e))
-            except BaseException:  # even SystemExit, which a model's code may raise: nobody else works on the queue
-                log.exception("a computation failed")
-                state, problem = "failed", Refusal(500, UNEXPECTED)
-            if job.cancelled.is_set():  # also if it was done before it could notice: nobody wants it any more
-                state, problem = "cancelled", Refusal(409, "the job was cancelled: send it again")
+                job, work = self._begun(next(iter(self.waiting)))
+            job.between = None if job.soon else self._between
+            self._compute(job, work)
+            del work, job  # while this thread waits, it holds nothing
+
+    def _between(self) -> None:
+        """Computes what is short and waits, at a step of a longer job."""
+        while True:
             with self.changed:
-                self.running = None
-                self._end(job, state, problem, result if state == "done" else b"")
-            del work, job, problem, result  # while this thread waits, it holds nothing
+                first = next((job for job in self.waiting if job.soon), None)
+                if first is None or self.stopping:
+                    return
+                job, work = self._begun(first)
+            self._compute(job, work)
+
+    def _begun(self, job: Job) -> tuple[Job, Work]:
+        work = self.waiting.pop(job)
+        job.state = "running"
+        self.running.append(job)
+        return job, work
+
+    def _compute(self, job: Job, work: Work) -> None:
+        state, problem, result = "done", None, b""
+        try:
+            result = work(job)
+        except Cancelled:
+            state = "cancelled"
+        except Refusal as e:
+            state, problem = "failed", e
+        except InputError as e:
+            state, problem = "failed", Refusal(422, str(e))
+        except BaseException:  # even SystemExit, which a model's code may raise: nobody else works on the queue
+            log.exception("a computation failed")
+            state, problem = "failed", Refusal(500, UNEXPECTED)
+        if job.cancelled.is_set():  # also if it was done before it could notice: nobody wants it any more
+            state, problem = "cancelled", Refusal(409, "the job was cancelled: send it again")
+        job.between = None
+        with self.changed:
+            self.running.remove(job)
+            self._end(job, state, problem, result if state == "done" else b"")
 
     def _end(self, job: Job, state: str, problem: Refusal | None, result: bytes = b"") -> None:
         if job.ended is not None:
