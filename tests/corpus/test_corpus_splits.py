@@ -209,6 +209,57 @@ def test_the_same_however_rows_are_cut(folder: Path, tmp_path: Path) -> None:
     assert by_row(whole) == by_row(cut)
 
 
+def decoder_rows(pull: float) -> list[dict[str, Any]]:
+    """Rows as of a model that looks back only: no special tokens, the last position explained, the first one pulled at."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for number in range(60):
+        size = int(rng.integers(5, 12))
+        ids = [90 + number % 3, *rng.integers(5, 15, size - 2).tolist(), 80]
+        scores = rng.gamma(2.0, size=size) * np.array([pull, *[1.0] * (size - 2), 2.0])
+        row = dict(SCORED[0])
+        row |= {
+            "row": number, "text": f"text {number}", "pair": None, "tokens": [f"w{i}" for i in ids], "token_ids": ids,
+            "special": [False] * size, "word_ids": list(range(size)), "queries": [size - 1],
+            "raw_L2": [(scores / scores.sum()).tolist()],
+        }  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("pull", [40.0, 1.0])
+def test_a_first_token_that_takes_what_no_word_earns_stands_apart(pull: float, tmp_path: Path) -> None:
+    """So does the position that is explained; both have a number instead."""
+    rows = decoder_rows(pull)
+    summary = report.summarize(stored(tmp_path / "out", rows, ["raw_L2"]))
+    sink = pull > 1
+    sums: dict[int, list[float]] = {}
+    firsts, lasts = [], []
+    for row in rows:
+        its = np.array(row["raw_L2"][0], np.float32).astype(float)
+        kept = range(1 if sink else 0, len(its) - 1)
+        firsts.append(its[0])
+        lasts.append(its[-1])
+        for i in kept:
+            sums.setdefault(row["token_ids"][i], []).append(its[i] / its[list(kept)].sum() * len(kept))
+    apart = summary["apart"]
+    assert apart["query"]["raw"] == pytest.approx(np.mean(lasts), abs=1e-4)
+    assert apart["first"] is None if not sink else apart["first"]["raw"] == pytest.approx(np.mean(firsts), abs=1e-4)
+    ids = [row[0] for row in summary["types"]["rows"]]
+    shown = {ids[type_]: (lift, count) for type_, lift, count in summary["top"]["raw"]}
+    assert set(shown) == {number for number, own in sums.items() if len(own) >= summary["least"]} and 80 not in shown
+    assert ({90, 91, 92} & set(shown) == set()) == sink
+    for number, (lift, count) in shown.items():
+        close(lift, np.mean(sums[number]))
+        assert count == len(sums[number])
+    for text in summary["contexts"]["texts"]:
+        row = rows[text["row"]]
+        first, last = text["first"], text["first"] + len(text["tokens"])
+        apart_plainly = [int((sink and i == 0) or i == len(row["tokens"]) - 1) for i in range(first, last)]
+        assert text["apart"] == apart_plainly and text["special"] == [0] * len(apart_plainly)
+        assert not text["apart"][text["at"]]
+
+
 def test_labels_that_are_no_split(tmp_path: Path) -> None:
     def why(values: list[str], texts: int | None = None) -> str:
         return splits.split_of("x", False, Counter(values), texts or len(values))[1]

@@ -11,7 +11,7 @@ import pytest
 
 from attnflow.corpus import summary as report
 from attnflow.view.corpus_page import html_of, write
-from helpers.browser import opened as shown
+from helpers.browser import opened as opened_page
 from helpers.browser import settle
 from helpers.corpora import WORDS, embedded, made_up, stored, traced
 
@@ -43,6 +43,11 @@ def path(summary: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The report of twelve sentences, with the pages of some of them."""
     return write(stored(tmp_path_factory.mktemp("real") / "out", *traced()), texts=2)
+
+
+def shown(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
+    """The first screen."""
+    return opened_page(browser, path, fragment, details=False, **options)
 
 
 def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
@@ -309,6 +314,30 @@ def test_a_word_leads_to_its_examples(browser: Any, path: Path, summary: dict[st
         assert page.locator(".examples .tok").first.evaluate("one => one.style.background") != shades
 
 
+def test_what_stands_apart_has_a_number_and_no_shade(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
+    first = {"raw": 0.494, "rollout": 0.9, "flow": 0.1}
+    texts = [
+        {**text, "apart": [1 - int(i == text["at"]) for i in range(len(text["tokens"]))]}
+        for text in summary["contexts"]["texts"]
+    ]
+    sink = {
+        **summary,
+        "apart": {"first": first, "query": {**first, "raw": 0.25}},
+        "contexts": {**summary["contexts"], "texts": texts},
+    }
+    with shown(browser, saved(tmp_path / "sink.html", sink)) as page:
+        assert page.locator(".apart").inner_text() == (
+            "Apart, of all attention: the first token 49.4 %, the position explained 25.0 %"
+        )
+        shaded = page.locator(".examples .tok").evaluate_all(
+            "all => all.map(one => [one.className, one.style.background !== ''])"
+        )
+        assert all(("the-word" in name) == has_shade for name, has_shade in shaded) and len(shaded) > 3
+        page.get_by_role("combobox", name="method").select_option("rollout")
+        settle(page)
+        assert "the first token 90.0 %" in page.locator(".apart").inner_text()
+
+
 def test_columns_of_the_input_are_splits(browser: Any, tmp_path: Path) -> None:
     rows, columns = made_up(120)
     table = [{"text": row["text"], "source": "news" if row["row"] % 3 else "web", "n": row["row"]} for row in rows]
@@ -520,7 +549,7 @@ def test_every_text_leads_to_its_page(browser: Any, real: list[Path]) -> None:
     assert href == f"texts/{row}.html#l=6&s=0" and name == f"s{row}"
     target = index.parent / href.split("#")[0]
     assert target in pages
-    with opened(browser, target, "#l=6&s=0") as page:
+    with opened_page(browser, target, "#l=6&s=0") as page:
         assert page.locator(".query .tok").all_inner_texts()[1:-1] == tokens
 
 
@@ -693,10 +722,14 @@ def test_little_to_show(browser: Any, tmp_path: Path) -> None:
     rows, columns = made_up(1)
     found = {**report.summarize(stored(tmp_path / "one", rows, columns, parts=1)), "pages": [], "missing": None}
     short = {**found["disagreement"], "pairs": [{**one, "texts": []} for one in found["disagreement"]["pairs"]]}
+    none: dict[str, list[Any]] = {method: [] for method in METHODS}
     empty = {
         method: {layer: [] for layer in layers} for method, layers in found["received"].items() if method != "fields"
     }
-    with opened(browser, saved(tmp_path / "one.html", {**found, "disagreement": short, "received": empty})) as page:
+    with opened(
+        browser,
+        saved(tmp_path / "one.html", {**found, "disagreement": short, "received": empty, "top": none, "splits": []}),
+    ) as page:
         assert page.locator(".empty").all_inner_texts() == [
             "No token stands often enough.",
             "Nothing stands 2 times in the corpus.",

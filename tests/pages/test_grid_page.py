@@ -16,7 +16,7 @@ from attnflow.edges import EDGES
 from attnflow.evaluate import Evaluation, deletion
 from attnflow.evaluate.methods import IMPORTANCES, all_methods
 from attnflow.view.grid_page import html_of
-from helpers.browser import opened as shown
+from helpers.browser import opened as opened_page
 from helpers.browser import settle
 from helpers.measurements import summary_of
 
@@ -80,6 +80,11 @@ def measured(n: int = 60) -> Evaluation:
             "sanity": 20,
         },
     )
+
+
+def shown(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
+    """The first screen."""
+    return opened_page(browser, path, fragment, details=False, **options)
 
 
 def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:

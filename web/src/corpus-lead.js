@@ -24,11 +24,10 @@ const METHODS = {
  * @returns {GroupWord[]}
  */
 function wordsOfAll(corpus, method, every) {
-  return corpus
-    .listOf(method, corpus.lead.layer, "")
-    .filter(({ special, punctuation, lift }) => !special && (every || !punctuation) && Number.isFinite(lift))
-    .sort((a, b) => b.lift - a.lift)
-    .map((one) => ({ ...one, difference: null }));
+  return corpus.top[method]
+    .map(([type, lift, count]) => ({ ...corpus.typeOf(type), type, lift, count, difference: null }))
+    .filter(({ punctuation }) => every || !punctuation)
+    .sort((a, b) => b.lift - a.lift);
 }
 
 /** The words of a group, by what they receive there, or by how much more than in all other texts.
@@ -110,7 +109,12 @@ function wordButton(page, key, one, most, chosen) {
     name = `${key}:${one.type}`;
   const text = isDifference ? `${value < 0 ? "" : "+"}${decimals(value, 1)}×` : `${decimals(value, 1)}×`;
   const also = one.others.map((other) => `“${other}”`).join(", ");
-  const title = [`${decimals(one.lift, 2)}× an equal share`, many(one.count, "time"), also && `also ${also}`];
+  const title = [
+    plainToken(one.text, 60),
+    `${decimals(one.lift, 2)}× an equal share`,
+    many(one.count, "time"),
+    also && `also ${also}`,
+  ];
   return el(
     "li",
     {},
@@ -131,17 +135,21 @@ function wordButton(page, key, one, most, chosen) {
   );
 }
 
-/** Special tokens stand apart, with their share of all that there is.
+/** What stands apart, with its share of all that there is: a first token that takes attention whatever it is, the position
+ * that is explained, and special tokens, where they are asked for.
  *
  * @param {CorpusPage} page
  */
-function specialLine({ corpus, state }) {
+function apartLine({ corpus, state }) {
   const { v, s } = state.get(),
-    { layer } = corpus.lead;
-  if (!s || !corpus.types.special) return null;
-  const marks = corpus.listOf(v, layer, "").filter(({ special }) => special);
-  const named = marks.slice(0, 3).map(({ text, share }) => `${plainToken(text)} ${percent(share)}`);
-  return el("p", { class: "apart" }, `Apart, of all attention: ${named.join(", ")}`);
+    { first, query } = corpus.apart;
+  const marks = s ? corpus.listOf(v, corpus.lead.layer, "").filter(({ special }) => special) : [];
+  const named = [
+    first && `the first token ${percent(first[v])}`,
+    query && `the position explained ${percent(query[v])}`,
+    ...marks.slice(0, 3).map(({ text, share }) => `${plainToken(text)} ${percent(share)}`),
+  ].filter(Boolean);
+  return named.length ? el("p", { class: "apart" }, `Apart, of all attention: ${named.join(", ")}`) : null;
 }
 
 /** @param {CorpusPage} page @param {ReturnType<typeof shownGroups>} groups @param {string} chosen */
@@ -188,13 +196,17 @@ function contextLine(page, one) {
   const { v } = page.state.get(),
     colours = page.colours();
   const places = one.tokens.map((_, i) => i).filter((i) => !one.special[i]),
-    values = places.map((i) => one.lifts[v][i] ?? 0),
+    shaded = places.filter((i) => !one.apart[i]),
+    values = shaded.map((i) => one.lifts[v][i] ?? 0),
     parts = shares(values, ...extent([values], true));
-  const line = tokenLine(one, places, (i, place) => ({
-    class: `tok${one.joins[i] ? " joined" : ""}${i === one.at ? " the-word" : ""}`,
-    style: shadeStyle(colours, parts[place]),
-    title: `${plainToken(one.tokens[i])}: ${decimals(values[place], 2)}× an equal share`,
-  }));
+  const line = tokenLine(one, places, (i) => {
+    const k = shaded.indexOf(i);
+    return {
+      class: `tok${one.joins[i] ? " joined" : ""}${i === one.at ? " the-word" : ""}`,
+      style: k < 0 ? null : shadeStyle(colours, parts[k]),
+      title: `${plainToken(one.tokens[i])}: ${k < 0 ? "stands apart" : `${decimals(values[k], 2)}× an equal share`}`,
+    };
+  });
   const notes = [
     one.prediction && `predicted ${plainToken(one.prediction, 40)}`,
     `${decimals(one.lifts[v][one.at] ?? NaN, 1)}×`,
@@ -310,7 +322,7 @@ export function leadSection(page, notice) {
     lists.replaceChildren(...listsOf(page, groups, chosen));
     lists.classList.toggle("single", groups.length === 1);
     body.classList.toggle("stacked", groups.length > 2);
-    rest.replaceChildren(...flattened([specialLine(page), leftOut(page)]));
+    rest.replaceChildren(...flattened([apartLine(page), leftOut(page)]));
     examples.replaceChildren(...flattened(examplesOf(page, chosen)));
     if (focused)
       /** @type {HTMLElement | null} */ (lists.querySelector(`[data-word="${focused}"]`))?.focus({

@@ -379,6 +379,10 @@ export interface CorpusSummary {
   types: { fields: string[]; rows: any[][]; special: number; punctuation: number; spellings: number };
   /** The method and the layer of the first screen. */
   lead: { method: string; layer: string };
+  /** Words of all texts, by method: type, lift and count. */
+  top: Record<string, [number, number, number][]>;
+  /** What the first token takes where it is a sink, and the position explained, by method. */
+  apart: { first: Record<string, number> | null; query: Record<string, number> | null };
   splits: CorpusSplit[];
   /** Labels that make no split, and why. */
   unsplit: { name: string; why: string }[];
@@ -453,6 +457,8 @@ export interface CorpusContext {
   first: number;
   tokens: string[];
   special: boolean[];
+  /** Special ones, and those that take no part in the shading. */
+  apart: boolean[];
   joins: boolean[];
   parts: string[] | null;
   prediction: string | null;

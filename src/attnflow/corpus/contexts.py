@@ -45,7 +45,8 @@ class Contexts:
         self.texts: dict[tuple[int, int], dict[str, Any]] = {}
 
     def add(self, batch: Batch, slots: Ints, groups: Ints, table: Any) -> None:
-        """groups: [split, text]. table: the rows of the batch's texts. The batch has the scores of one layer."""
+        """groups: [split, text]. table: the rows of the texts. The batch has the scores of one layer, and what stands apart
+        is special in it."""
         lifts = plain_lifts(batch, 0)
         own = lifts[self.lead]
         numbers = table.column("row").to_numpy()
@@ -85,6 +86,7 @@ class Contexts:
             "first": first,
             "tokens": row["tokens"][first:last],
             "special": [int(row["special"][i]) for i in shown],
+            "apart": [int(batch.special[start + i]) for i in shown],
             "joins": [int(i > first and words[i] is not None and words[i] == words[i - 1]) for i in shown],
             "parts": row["parts"] and row["parts"][first:last],
             "prediction": label_of(row["prediction"]),

@@ -18,6 +18,8 @@ from attnflow.evaluate.statistics import wilson
 LISTED = 100
 """Tokens in a list: so many by lift, with special tokens and without, and so many by share, for each method and layer."""
 SPECIAL = 20
+TOP = 20
+"""Tokens of all texts on the first screen, with punctuation and without."""
 GROUPED = 15
 """The same of a group: by lift and by the difference from all other texts, with punctuation and without."""
 LABELS = 20
@@ -114,26 +116,27 @@ def list_tokens(types: Types, methods: Sequence[str], layers: Sequence[str], tex
 
 
 def list_splits(
-    types: Types, splits: Sequence[Split], sums: GroupSums, methods: Sequence[str], layer: int, least: int
+    types: Types, splits: Sequence[Split], sums: GroupSums, methods: Sequence[str], least: int
 ) -> list[dict[str, Any]]:
-    """What receives most in each group, and what more than in all other texts; layer: its place in the sums of tokens.
+    """What receives most in each group, and what more than in all other texts.
 
     A row is a type, its lift in the group, its lift there less that in all other texts, and its count in the group.
     least: how often it must stand in all texts; in a group, as often as in a corpus of so many texts.
     """
     n = len(types.counts)
     often = types.counts >= least
+    every, total = sums.counts[-1][0, :n], sums.lifts[-1][:, 0, :n]
     entries = []
-    for split, texts, counts, lifts in zip(splits, sums.texts, sums.counts, sums.lifts, strict=True):
+    for split, texts, counts, lifts in zip(splits, sums.texts, sums.counts, sums.lifts, strict=False):
         groups = []
         for g, value in enumerate(split.values):
             fewest = least_count(int(texts[g]))
             here = counts[g, :n]
-            rest = np.nan_to_num(types.alone) - here
+            rest = every - here
             rows: dict[str, list[list[Any]]] = {}
             for m, method in enumerate(methods):
                 lift = np.divide(lifts[m, g, :n], here, out=np.full(n, np.nan), where=here >= fewest)
-                others = types.tokens.plain[m, layer, :n] - lifts[m, g, :n]
+                others = total[m] - lifts[m, g, :n]
                 differs = lift - np.divide(others, rest, out=np.full(n, np.nan), where=rest >= fewest)
                 kinds = (often & types.words, often & ~types.special)
                 chosen = [i for some in kinds for by in (lift, differs) for i in types.best(some, by, GROUPED)]
@@ -148,6 +151,18 @@ def list_splits(
             }
         )  # fmt: skip
     return entries
+
+
+def list_words(types: Types, sums: GroupSums, methods: Sequence[str], least: int) -> dict[str, list[list[Any]]]:
+    """What receives most in all texts, where all that stands apart does not count: rows of type, lift and count."""
+    n = len(types.counts)
+    counts, lifts = sums.counts[-1][0, :n], sums.lifts[-1][:, 0, :n]
+    words: dict[str, list[list[Any]]] = {}
+    for m, method in enumerate(methods):
+        lift = np.divide(lifts[m], counts, out=np.full(n, np.nan), where=counts >= least)
+        chosen = [i for some in (types.words, ~types.special) for i in types.best(some, lift, TOP)]
+        words[method] = [[types.number(i), *rounded([lift[i]]), int(counts[i])] for i in dict.fromkeys(chosen)]
+    return words
 
 
 def is_punctuation(text: str) -> bool:

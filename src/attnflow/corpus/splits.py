@@ -122,24 +122,24 @@ def groups_of(splits: Sequence[Split], cells: Sequence[Cells], predictions: Sequ
 class GroupSums:
     """What tokens that are not special received in each group, at one layer.
 
-    counts: [group, token], lifts: sums of lifts [method, group, token], texts: [group]; a list of each, by split.
+    counts: [group, token], lifts: sums of lifts [method, group, token], texts: [group]; lists of them, by split, and last
+    one group of all texts.
     """
 
     def __init__(self, splits: Sequence[Split], methods: int) -> None:
         self.methods = methods
-        self.texts = [np.zeros(len(split.values), np.int64) for split in splits]
-        self.counts = [np.zeros((len(split.values), 0), np.int64) for split in splits]
-        self.lifts = [np.zeros((methods, len(split.values), 0)) for split in splits]
+        sizes = [*(len(split.values) for split in splits), 1]
+        self.texts = [np.zeros(size, np.int64) for size in sizes]
+        self.counts = [np.zeros((size, 0), np.int64) for size in sizes]
+        self.lifts = [np.zeros((methods, size, 0)) for size in sizes]
 
     def add(self, batch: Batch, slots: Ints, groups: Ints, layer: int) -> None:
         """slots: the place of each token among the types. groups: [split, text]. layer: its place in the batch."""
-        if not len(groups):
-            return
         plain = np.flatnonzero(~batch.special)
         slots, text = slots[plain], batch.text[plain]
         lifts = plain_lifts(batch, layer)[:, plain]
         size = max(-(-(int(slots.max()) + 1) // ROOM) * ROOM if len(slots) else 0, self.counts[0].shape[-1])
-        for s, own in enumerate(groups):
+        for s, own in enumerate([*groups, np.zeros(len(batch.sizes), np.int64)]):
             self.texts[s] += np.bincount(own[own >= 0], minlength=len(self.texts[s]))
             self.counts[s], self.lifts[s] = _widened(self.counts[s], size), _widened(self.lifts[s], size)
             for g in np.unique(own[own >= 0]).tolist():

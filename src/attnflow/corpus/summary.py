@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from attnflow.corpus.apart import ApartSums, aside, has_sink, list_apart
 from attnflow.corpus.contexts import ALL, Contexts, Key, list_contexts
 from attnflow.corpus.input_columns import InputRows, input_of
 from attnflow.corpus.lists import (
@@ -28,6 +29,7 @@ from attnflow.corpus.lists import (
     list_positions,
     list_splits,
     list_tokens,
+    list_words,
     rounded,
 )
 from attnflow.corpus.shards import COLUMNS, Scores, batches, read_scores, scored_texts
@@ -43,8 +45,6 @@ too few such texts, of which the next is true."""
 EXAMPLES = 10
 SHOWN = 256
 """Tokens of a text that the report shows; the text's own page has all."""
-TOP = 20
-"""Words of all texts that have examples in context."""
 WEAK = 1.2
 """The largest score by the smallest of a typical text, below which a method hardly tells tokens apart."""
 
@@ -89,7 +89,8 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
     pairs = tuple(combinations(range(len(methods)), 2))
     tokens, positions, spread, agreement = Tokens(shape), Positions(shape), Spread(shape), Agreement(pairs, len(names))
     splits, unsplit, corpus, missing = read_splits(paths, *input_of(settings, source))
-    groups = GroupSums(splits, len(methods))
+    sink = has_sink(paths, scores.at(at), folder)
+    groups, apart = GroupSums(splits, len(methods)), ApartSums(len(methods))
     cells = InputRows(corpus)
     lowest = [Lowest(len(pairs), texts) for _ in WEIGHTY]
     lengths: Counter[int] = Counter()
@@ -111,7 +112,9 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
         lengths.update(batch.sizes.tolist())
         _count_labels(scored, labels)
         slots = tokens.add(batch, scored.column("tokens").flatten())
-        groups.add(batch, slots, _groups(splits, [labels_of[k] for k in batch.rows], scored), at)
+        own_groups = _groups(splits, [labels_of[k] for k in batch.rows], scored)
+        groups.add(aside(batch, scored, sink), slots, own_groups, at)
+        apart.add(batch, scored, sink, at)
         positions.add(batch)
         spread.add(batch)
         correlations = agreement.add(batch)
@@ -139,9 +142,10 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
     lead = next((m for m, ratio in enumerate(ratios[:, at]) if not ratio < WEAK), 0)
     types = Types(tokens)
     received = list_tokens(types, methods, names, lengths.total())
-    grouped = list_splits(types, splits, groups, methods, at, received["least"])
-    contexts = Contexts(_wanted(types, received, grouped, names[at]), len(tokens.ids), lead, methods)
-    _find_contexts(contexts, paths, scores.at(at), folder, tokens, splits, corpus)
+    grouped = list_splits(types, splits, groups, methods, received["least"])
+    words = list_words(types, groups, methods, received["least"])
+    contexts = Contexts(_wanted(types, words, grouped), len(tokens.ids), lead, methods)
+    _find_contexts(contexts, paths, scores.at(at), folder, tokens, splits, corpus, sink)
     return {
         "format": "attnflow-corpus-report",
         "folder": folder.resolve().name,
@@ -163,6 +167,8 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
         **received,
         "types": types.rows(received["least"]),
         "lead": {"method": methods[lead], "layer": names[at]},
+        "top": words,
+        "apart": list_apart(apart, methods, lengths.total()),
         "splits": grouped,
         "unsplit": unsplit,
         "no_columns": missing,
@@ -192,17 +198,11 @@ def _groups(splits: Sequence[Split], cells: Sequence[Mapping[str, str]], scored:
 
 
 def _wanted(
-    types: Types, received: Mapping[str, Any], splits: Sequence[Mapping[str, Any]], layer: str
+    types: Types, words: Mapping[str, Sequence[Any]], splits: Sequence[Mapping[str, Any]]
 ) -> dict[Key, list[int]]:
     """The places of the tokens that a page lists at first: in all texts, and in each group."""
     slots = types.slots
-    wanted: dict[Key, list[int]] = {ALL: []}
-    for method, layers in received["received"].items():
-        if method != "fields":
-            ordered = sorted((row for row in layers[layer] if row[4] is not None), key=lambda row: -row[4])
-            plain = [slots[row[0]] for row in ordered if not types.special[slots[row[0]]]]
-            words = [slot for slot in plain if not types.punctuation[slot]]
-            wanted[ALL] += words[:TOP] + plain[:TOP]
+    wanted: dict[Key, list[int]] = {ALL: [slots[row[0]] for rows in words.values() for row in rows]}
     for s, split in enumerate(splits):
         for g, group in enumerate(split["groups"]):
             wanted[s, g] = [slots[row[0]] for rows in group["received"].values() for row in rows]
@@ -217,6 +217,7 @@ def _find_contexts(
     tokens: Tokens,
     splits: Sequence[Split],
     corpus: Corpus | None,
+    sink: bool,
 ) -> None:
     """One more pass over the shards, for the words that are listed. scores: of one layer."""
     with closing(InputRows(corpus)) as cells:
@@ -226,7 +227,8 @@ def _find_contexts(
             if len(batch.rows):
                 scored = table.take(batch.rows)
                 groups = _groups(splits, [labels_of[k] for k in batch.rows], scored)
-                contexts.add(batch, tokens.places(batch, scored.column("tokens").flatten()), groups, scored)
+                slots = tokens.places(batch, scored.column("tokens").flatten())
+                contexts.add(aside(batch, scored, sink), slots, groups, scored)
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:

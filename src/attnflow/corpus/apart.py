@@ -1,0 +1,83 @@
+"""Tokens that stand apart where words are compared: special ones, a first token that takes attention as a sink, and the
+position itself that is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnflow.corpus.shards import COLUMNS, Scores, batches, scored_texts
+from attnflow.corpus.tally import Batch, Floats, Ints
+
+SAMPLE = 256
+"""Texts, the first of the corpus, that tell whether the first token is a sink."""
+FEWEST = 4
+"""Tokens of such a text."""
+TIMES = 3.0
+"""A sink takes at least so many times the even share of its text, in a typical one."""
+
+
+def has_sink(paths: Sequence[Path], scores: Scores, folder: Path) -> bool:
+    """Whether the first token of a typical text takes what no word earns, by some method. scores: of one layer."""
+    taken: list[Floats] = []
+    for table in batches(paths, [*COLUMNS, *chain.from_iterable(scores.names)], "looking for sinks"):
+        batch, _ = scored_texts(table, scores, folder)
+        if len(batch.rows):
+            long = (batch.sizes >= FEWEST) & ~batch.special[batch.starts]
+            taken.append((batch.shares[:, 0, batch.starts] * batch.sizes)[:, long])  # [method, text]
+        if sum(own.shape[1] for own in taken) >= SAMPLE:
+            break
+    every = np.concatenate(taken, 1)[:, :SAMPLE] if taken else np.zeros((0, 0))
+    return bool(every.size and (np.median(every, 1) >= TIMES).any())
+
+
+def aside(batch: Batch, table: Any, sink: bool) -> Batch:
+    """The same texts with all that stands apart counted as special. table: their rows."""
+    special = batch.special.copy()
+    if sink:
+        special[batch.starts] = True
+    at, there = _queries(batch, table)
+    special[at[there]] = True
+    return replace(batch, special=special)
+
+
+def _queries(batch: Batch, table: Any) -> tuple[Ints, Any]:
+    """Where the position stands that is explained, and which texts have one alone; parts of an input count from others."""
+    queries = table.column("queries")
+    first = np.array([own[0] if own else 0 for own in queries.to_pylist()], np.int64)
+    lone = queries.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) == 1
+    whole = table.column("parts").is_null().to_numpy(zero_copy_only=False)
+    return batch.starts + np.clip(first, 0, batch.sizes - 1), lone & whole & (first < batch.sizes)
+
+
+class ApartSums:
+    """What a first token that is a sink, and the position that is explained, take of all scores, [first or query, method].
+
+    texts: how many have such a position that is not special.
+    """
+
+    def __init__(self, methods: int) -> None:
+        self.sums = np.zeros((2, methods))
+        self.texts = np.zeros(2, np.int64)
+
+    def add(self, batch: Batch, table: Any, sink: bool, layer: int) -> None:
+        at, there = _queries(batch, table)
+        here = there & ~batch.special[at] & ~(sink & (at == batch.starts))
+        first = batch.starts[~batch.special[batch.starts]] if sink else batch.starts[:0]
+        for k, places in enumerate((first, at[here])):
+            self.sums[k] += batch.shares[:, layer, places].sum(-1)
+            self.texts[k] += len(places)
+
+
+def list_apart(sums: ApartSums, methods: Sequence[str], texts: int) -> dict[str, dict[str, float] | None]:
+    """The mean share of a text of each, by method; None where it stands in fewer than half of the texts."""
+    names = ("first", "query")
+    return {
+        name: dict(zip(methods, (own / count).round(5).tolist(), strict=True)) if 2 * count >= texts and count else None
+        for name, own, count in zip(names, sums.sums, sums.texts, strict=True)
+    }
