@@ -178,7 +178,14 @@ def test_what_speaks_against_the_shares_of_an_answer(change: dict[str, Any], sen
 
 def test_signed_parts_are_no_shares() -> None:
     assert len(evidence_notes(0.5, 11.0, 3.0, 0.5, 1e-6)) == 4
-    assert list(evidence_notes(0.5, 11.0, 3.0, 0.5, 1e-6, shares=False)) == ["unlikely", "gap"]
+    assert list(evidence_notes(0.5, 11.0, 3.0, 0.5, 1e-6, shares="none")) == ["unlikely", "gap"]
+
+
+def test_shares_with_signs_say_sooner_that_more_speaks_against_the_answer() -> None:
+    assert evidence_notes(5.0, 10.1, 0.0, 0.0, 0.6, "signed", "score") == {
+        "outweighed": "More speaks against the answer (10.1 of score) than for it (5.0): the shares are of that 5.0."
+    }
+    assert evidence_notes(5.0, 9.9, 0.0, 0.0, 0.6, "signed") == {} == evidence_notes(5.0, 10.1, 0.0, 0.0, 0.6)
 
 
 def test_what_speaks_for_and_against_is_all_of_it() -> None:

@@ -361,7 +361,7 @@ class Answer:
         """What speaks against reading the sources of these answer tokens."""
         speaks_for, against, first = self._sizes[list(tokens)].sum(0).tolist()
         each = float(np.exp(self.log_probabilities[list(tokens)].mean()))
-        return evidence_notes(speaks_for, against, first, self._rows.gap, each, shares)
+        return evidence_notes(speaks_for, against, first, self._rows.gap, each, "positive" if shares else "none")
 
     def _reliability(self, tokens: Sequence[int], shares: bool = True) -> dict[str, Any]:
         notes = list(self._notes(tokens, shares).values())

@@ -76,4 +76,4 @@ def _shown(trace: Trace, method: str, parts: Tensor, rows: list[int], signed: Si
     top, values = [len(trace.ends) - 1], to_numpy(parts)[None, None]
     notes = [{**own, **said} for own in notes_of_rows(trace, method, values[-1], top, rows[:1])]
     result = result_of(trace, method, values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
-    return replace(result, provenance={**result.provenance, **values_named(signed), "evidence": sums})
+    return replace(result, provenance={**result.provenance, **values_named(signed, trace.provenance), "evidence": sums})

@@ -199,7 +199,11 @@ class LinearTrace:
         causal = self.explained.causal
         about = evidence_sums(method, parts, evidence.y, evidence.constants, evidence.gap, causal)
         parts, said = answer_values(parts, causal, evidence.gap, self.provenance, signed)
-        options = {**self._reliability(method, parts[None], rows[:1], said), **values_named(signed), "evidence": about}
+        options = {
+            **self._reliability(method, parts[None], rows[:1], said),
+            **values_named(signed, self.provenance),
+            "evidence": about,
+        }
         labels = (rows[0],), (self.tokens[rows[0]],)
         return self._labelled(method, parts[None, None], (self.depth - 1,), *labels, options)
 

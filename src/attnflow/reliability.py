@@ -29,8 +29,9 @@ SAME_ROW = 0.99
 UNLIKELY = 0.01
 """A probability for each token of an answer, below which the model would hardly ever write it."""
 
-OUTWEIGHED = 0.1
-"""Where what speaks for an answer is less than this part of what speaks against it, shares of it are shares of remnants."""
+OUTWEIGHED = {"positive": 0.1, "signed": 0.5, "none": 0.0}
+"""Where what speaks for an answer is less than this part of what speaks against it, shares of it are shares of remnants. Of
+shares with signs it is said sooner, because those below zero are then larger than one together."""
 
 FIRST = 0.5
 """The part of what speaks for an answer that the first token holds, from which on the shares are of the smaller part."""
@@ -233,14 +234,21 @@ def for_and_against(parts: FloatArray, left_out: Sequence[int] = ()) -> tuple[fl
 
 
 def evidence_notes(
-    speaks_for: float, against: float, first: float, gap: float, each: float | None = None, shares: bool = True
+    speaks_for: float,
+    against: float,
+    first: float,
+    gap: float,
+    each: float | None = None,
+    shares: str = "positive",
+    measured: str = "log-odds",
 ) -> dict[str, str]:
     """What speaks against reading the shares of an answer's log-odds.
 
     speaks_for: the sum of the positive parts, the first token's left out. against: that of the negative ones, by its size.
     first: the positive part of a first token that is left out. gap: how far the parts are from their sum, relative to their
-    sizes. each: the probability of a token of the answer, the geometric mean; None where there is none. shares: whether
-    shares of the positive parts are shown, or all parts with their signs.
+    sizes. each: the probability of a token of the answer, the geometric mean; None where there is none. shares: "positive"
+    where shares of the positive parts are shown, "signed" where the negative ones are measured by the same sum, "none"
+    where parts are shown as they are. measured: what the parts are of.
 
     >>> evidence_notes(6.8, 1.5, 0.1, 2e-5, 0.27)
     {}
@@ -254,19 +262,20 @@ def evidence_notes(
             f"The model would hardly give this answer (probability {each:.1g} a token): what speaks for it is "
             "all that is explained."
         )
-    if shares and speaks_for < OUTWEIGHED * against:
+    if speaks_for < OUTWEIGHED[shares] * against:
+        far = "Far more" if speaks_for < OUTWEIGHED["positive"] * against else "More"
         notes["outweighed"] = (
-            f"Far more speaks against the answer ({against:.1f} of log-odds) than for it ({speaks_for:.1f}): the shares "
+            f"{far} speaks against the answer ({against:.1f} of {measured}) than for it ({speaks_for:.1f}): the shares "
             f"are of that {speaks_for:.1f}."
         )
-    if shares and first > FIRST * (first + speaks_for):
+    if shares != "none" and first > FIRST * (first + speaks_for):
         notes["first token"] = (
             f"{_percent(first / (first + speaks_for))} of all that speaks for the answer is on the first token, which is "
             "left out: the shares are of the rest."
         )
     if gap > GAP:
         notes["gap"] = (
-            f"The parts miss the log-odds by {_percent(gap)} of their sizes: a dtype with more digits adds up better."
+            f"The parts miss the {measured} by {_percent(gap)} of their sizes: a dtype with more digits adds up better."
         )
     return notes
 

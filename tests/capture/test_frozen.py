@@ -398,6 +398,7 @@ def test_the_sources_of_an_answer_by_its_kind(name: str) -> None:
     np.testing.assert_allclose(sources.row().clip(0), trace.answer_inputs().row(), rtol=1e-6, atol=1e-9)
     assert sources.provenance["values"] == "signed shares" and sources.provenance["signed"] == "shares"
     assert trace.answer_inputs(signed=True).provenance["values"] == "log-odds"
+    assert trace.answer_inputs().provenance["values"] == "shares"
 
 
 @pytest.mark.parametrize("memory", ["graph", "linear"])

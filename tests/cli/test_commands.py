@@ -84,6 +84,10 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
         (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
         (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page is about the model's own answer"),
+        (["--method", "blank-out", "--words", "--layer", "2"], "method blank-out is about tokens and the model's answer: --query, --layer, --target and --receptive-field do not go with it"),
+        (["--method", "gradient", "--words"], "method gradient is about tokens and the model's answer: --words, --query"),
+        (["--importance", "full"], "--importance is about what a page has: give -o page.html, or --method blank-out or gradient, which have all tokens; attnflow compare takes it too"),
+        (["--importance", "much", "-o", "x.html"], "importance 'much': expected none, fast, full, or a number of seconds for blank-out"),
         (["--residual", "2"], "residual '2': expected a weight between 0 and 1, or measured"),
         (["--residual", "real"], "residual 'real': expected a weight between 0 and 1, or measured"),
         (["--sinks", "drop"], "--sinks 'drop': expected one of 'keep', 'residual'"),
@@ -157,6 +161,27 @@ def test_show_importance_of_an_answer(attnflow: Command, model: str) -> None:
             assert np.allclose(json.loads(printed.out)["values"], expected)
     printed = attnflow("show", "the key", "-m", model, "--method", "gradient", "--of", "logit", "--json")
     assert np.allclose(json.loads(printed.out)["values"], loaded.gradient("the key", of="logit").values)
+
+
+def test_show_blanks_whole_words_out(attnflow: Command, model: str) -> None:
+    text = "the unbelievable key"
+    printed = attnflow("show", text, "-m", model, "--method", "blank-out", "--words", "--json")
+    shown = json.loads(printed.out)
+    assert shown["tokens"] == ["[CLS]", "the", "unbelievable", "key", "[SEP]"]
+    assert np.allclose(shown["values"], af.load(model).blank_out(text, unit="word").values)
+
+
+def test_a_page_has_as_much_importance_as_somebody_wants(attnflow: Command, model: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "page.html")
+    for option, names in (
+        (["--importance", "none"], ["answer_inputs"]),
+        ([], ["answer_inputs", "gradient", "blank-out"]),
+        (["--importance", "30"], ["answer_inputs", "gradient", "blank-out"]),
+        (["--importance", "none", "--method", "gradient"], ["answer_inputs", "gradient"]),
+        (["--importance", "full", "--method", "blank-out"], ["answer_inputs", "blank-out", "gradient"]),
+    ):
+        page = json.loads(attnflow("show", "the key", "-m", model, "-o", path, "--json", *option).out)
+        assert sorted(one["name"] for one in page["importance"]) == sorted(names)
 
 
 def test_show_begins_with_answer_edges(attnflow: Command, model: str, tmp_path: Path) -> None:

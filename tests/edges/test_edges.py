@@ -627,6 +627,12 @@ def test_answers_of_a_list() -> None:
 
 def test_one_score_has_no_other_answer() -> None:
     model = af.wrap(hf("BertForSequenceClassification", **POSITIONS, num_labels=1)())
+    ids = torch.tensor([[5, 6, 7, 8]])
+    signed = model.trace({"input_ids": ids}, edges="answer").answer_inputs(signed=True)
+    about = signed.provenance["answer"]
+    with torch.no_grad():
+        assert about["score"] == pytest.approx(float(model.model(input_ids=ids).logits[0, 0]), abs=1e-6)
+    assert signed.provenance["values"] == about["of"] == "score" and "probability" not in about
     assert model.trace(some_ids(), edges="gradient").provenance["answer"]["kind"] == "score"
     refuses(
         lambda: model.trace(some_ids(), edges="gradient", of="difference"),

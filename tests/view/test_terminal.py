@@ -171,6 +171,31 @@ def test_a_token_that_speaks_against_the_answer_is_marked() -> None:
     assert " 3  t3   -9.000" in printed(long) and "these are the 20 largest" in printed(long)
 
 
+def test_what_comes_from_no_token_is_said_where_it_is_much() -> None:
+    about = {"answer": {"kind": "class", "name": "good"}, "edges": "answer", "values": "shares"}
+    sums = {"log_odds": 2.0, "constants": -1.5, "gap": 0.0}
+    much = replace(result([0.75, 0.25]), method="answer_inputs", provenance={**about, "evidence": sums})
+    lines = printed(much).splitlines()
+    assert lines[0].endswith("answer_inputs · explains 'good'")  # shares need no name
+    assert lines[-1] == "-1.50 of the log-odds +2.00 comes from biases, and from no token"
+    score = {**about, "answer": {"kind": "score", "name": "stars"}, "evidence": sums}
+    assert "-1.50 of the score +2.00 comes from biases" in printed(replace(much, provenance=score))
+    little = {**about, "evidence": {**sums, "constants": 0.9}}
+    assert "comes from biases" not in printed(replace(much, provenance=little))
+
+
+def test_what_was_not_computed_is_a_dash() -> None:
+    about = {
+        "answer": {"kind": "class", "name": "good"},
+        "computed": {"count": 2, "of": 3, "seconds": 1, "first": None},
+    }
+    part = replace(result([0.5, 0.25, 0.125]), provenance=about)
+    part = replace(part, values=np.array([[[0.5, np.nan, 0.25]]]))
+    lines = printed(part).splitlines()
+    assert lines[2:5] == ["0  t0  0.500  " + "█" * 40, "1  t1      -", "2  t2  0.250  " + "█" * 20]
+    assert "nan" not in printed(part, colour=True)
+
+
 @pytest.mark.parametrize(
     ("values", "numbers"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -182,9 +183,10 @@ def show(
             "method gather is about tokens and the model's answer: --words, --query, --layer and --receptive-field do not "
             "go with it"
         )
-    if method in IMPORTANCE and (placed or target is not None):
+    if method in IMPORTANCE and (at_state or target is not None or (words and method != "blank-out")):
+        too = "" if method == "blank-out" else "--words, "
         raise InputError(
-            f"method {method} is about tokens and the model's answer: --words, --query, --layer, --target and "
+            f"method {method} is about tokens and the model's answer: {too}--query, --layer, --target and "
             "--receptive-field do not go with it"
         )
     if method == "raw" and receptive_field is not None:
@@ -267,7 +269,8 @@ def show(
                 raise
             method, reason = "rollout", str(e)
     if method in IMPORTANCE:
-        result, headline = _importance(loaded, text, method, answer=choice, truncate=truncate, **measured)
+        whole = {"unit": "word"} if words else {}
+        result, headline = _importance(loaded, text, method, answer=choice, truncate=truncate, **measured, **whole)
     elif method not in OF_ANSWERS:
         trace = loaded.trace(
             text, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=choice, **measured
@@ -362,9 +365,7 @@ def _of_answer(
     else:
         result = trace.answer_rows()
     about = result.provenance["answer"]
-    headline = (
-        f"{about['kind']}: {about['name']!r} {about['probability']:.3f}" if answer is not None else _headline(trace)
-    )
+    headline = _answer_line(about) if answer is not None else _headline(trace)
     return result.words() if words else result, headline
 
 
@@ -381,4 +382,8 @@ def _importance(model: Model, text: str, method: str, **options: Any) -> tuple[T
         warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # the result says it itself
         result: TokenAttention = getattr(model, method.replace("-", "_"))(text, **options)
     answer = result.provenance["answer"]
-    return result, f"{answer['kind']}: {answer['name']!r} {answer['probability']:.3f}"
+    return result, _answer_line(answer)
+
+
+def _answer_line(answer: Mapping[str, Any]) -> str:
+    return f"{answer['kind']}: {answer['name']!r} {answer.get('probability', answer.get('score')):.3f}"

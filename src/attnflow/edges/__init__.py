@@ -27,7 +27,15 @@ from attnflow.capture.verify import kind_of, probe
 from attnflow.edges.weights import EDGES as EDGES
 from attnflow.edges.weights import Edges, attention_gradient, rows
 from attnflow.errors import InputError, ModelError
-from attnflow.importance.question import Question, check_difference, check_of, logits_at, question_of, score
+from attnflow.importance.question import (
+    Question,
+    answer_record,
+    check_difference,
+    check_of,
+    logits_at,
+    question_of,
+    score,
+)
 
 PassT = TypeVar("PassT", bound=Pass)
 
@@ -247,7 +255,7 @@ def _question(batch: Batch, answer: Any) -> Question | None:
 
 def _about(question: Question, of: str) -> dict[str, Any]:
     """The answer in question, for the provenance."""
-    return {"kind": question.kind, "name": question.name, "probability": question.chance, "of": of}
+    return {**answer_record(question), "of": "score" if question.kind == "score" else of}
 
 
 def _score_of(model: Runner, question: Question, of: str) -> Callable[[Tensor], Tensor]:

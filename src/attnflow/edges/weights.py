@@ -240,7 +240,8 @@ def answer_values(
     _check_signed(signed)
     left_out = [0] if causal and len(parts) > 1 else []
     sizes = for_and_against(parts.cpu().numpy(), left_out)
-    notes = evidence_notes(*sizes, gap, answer_probability(provenance), not signed or signed == "shares")
+    shares = {False: "positive", True: "none", "shares": "signed"}[signed]
+    notes = evidence_notes(*sizes, gap, answer_probability(provenance), shares, _measured(provenance))
     if signed == "shares":
         return signed_shares(parts, left_out), notes
     return parts if signed else answer_shares(parts, left_out), notes
@@ -260,9 +261,15 @@ def evidence_sums(
     return sums
 
 
-def values_named(signed: Signed) -> dict[str, str]:
-    """What signed values are, for the provenance."""
-    return {"values": "signed shares" if signed == "shares" else "log-odds"} if signed else {}
+def values_named(signed: Signed, provenance: Mapping[str, Any]) -> dict[str, str]:
+    """What values are, for the provenance: shares, or parts of the log-odds, or of the score of a model with one."""
+    if signed == "shares":
+        return {"values": "signed shares"}
+    return {"values": _measured(provenance) if signed else "shares"}
+
+
+def _measured(provenance: Mapping[str, Any]) -> str:
+    return "score" if (provenance.get("answer") or {}).get("kind") == "score" else "log-odds"
 
 
 def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:

@@ -337,13 +337,19 @@ def result(
         provenance={
             **model.identity(),
             **units.provenance,
-            "answer": {"kind": question.kind, "name": question.name, "probability": question.chance},
+            "answer": answer_record(question),
             **options,
             **({"reliability": notes} if notes else {}),
             **({"unknown": positions} if (positions := unknown(model.tokenizer, e)) else {}),
             "attnflow": __version__,
         },
     )
+
+
+def answer_record(question: Question) -> dict[str, Any]:
+    """The answer in question, for the provenance: with its probability, or its score where it is one number."""
+    measure = "score" if question.kind == "score" else "probability"
+    return {"kind": question.kind, "name": question.name, measure: question.chance}
 
 
 def _reliability(

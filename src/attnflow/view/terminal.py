@@ -33,6 +33,7 @@ BAR_CELLS = 40
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
+CONSTANT = 0.5  # of an answer's log-odds: where biases are more than that, it is said
 AGAINST = Style(color="red", underline=True)  # tokens that speak against an answer
 
 
@@ -153,6 +154,8 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
     yield from _table(result, row, against is not None, screen)
     if against is not None:
         yield Text(screen.shown(f"values below 0 ({'░' if screen.blocks else '-'}) {against}"))
+    if (rest := _constants(result)) is not None:
+        yield Text(screen.shown(rest))
     if at_layer == len(result.layers) - 1:  # the layer that they are about
         yield from (Text(screen.shown(note)) for note in result.reliability)
 
@@ -185,6 +188,18 @@ def _against(result: TokenAttention, row: FloatArray) -> str | None:
     return f"lower {name!r}" if answer.get("kind") == "score" else f"speak against {name!r}"
 
 
+def _constants(result: TokenAttention) -> str | None:
+    """What of an answer comes from no input, where that is much."""
+    sums, answer = result.provenance.get("evidence"), result.provenance.get("answer")
+    if not isinstance(sums, dict) or "constants" not in sums or result.method not in ANSWER_WAYS:
+        return None
+    whole, rest = float(sums["log_odds"]), float(sums["constants"])
+    if abs(rest) < CONSTANT * abs(whole) or abs(rest) < 0.005:
+        return None
+    measured = "score" if isinstance(answer, dict) and answer.get("kind") == "score" else "log-odds"
+    return f"{rest:+.2f} of the {measured} {whole:+.2f} comes from biases, and from no token"
+
+
 def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
     """What the numbers explain: a part of an answer; the class or next token, decided at the query; or a state."""
     answer = result.provenance.get("answer")
@@ -207,7 +222,7 @@ def _method(result: TokenAttention) -> str:
     more += ["sinks stay"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
     more += [f"{how['unit']}s"] if how.get("unit") not in (None, "token") else []
-    more += [str(how["values"])] if how.get("values") else []
+    more += [str(how["values"])] if how.get("values") not in (None, "shares") else []
     return result.method + (f" ({', '.join(more)})" if more else "")
 
 
