@@ -222,7 +222,9 @@ def _method(result: TokenAttention) -> str:
     more += ["sinks stay"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
     more += [f"{how['unit']}s"] if how.get("unit") not in (None, "token") else []
-    more += [str(how["values"])] if how.get("values") not in (None, "shares") else []
+    # of a trace, shares are what anybody expects; what a written answer has is said
+    usual = "shares" if (how.get("answer") or {}).get("kind") != "answer" else None
+    more += [str(how["values"])] if how.get("values") not in (None, usual) else []
     return result.method + (f" ({', '.join(more)})" if more else "")
 
 
