@@ -226,7 +226,7 @@ def main() -> None:
                 browser, saved("decoder", decoder) + "#f=ratio&l=8", "decoder", "[data-panel=compare]"
             ),
             "image": lambda: shoot(browser, saved("image", vision), "image", "[data-panel=compare]"),
-            "corpus": lambda: shoot(browser, corpus(Path(folder)), "corpus", until="[data-panel=positions]"),
+            "corpus": lambda: shoot(browser, corpus(Path(folder)), "corpus", until=".opening"),
             "answer": lambda: shoot(browser, answer(Path(folder) / "answer.html"), "answer"),
             "app": lambda: app(browser),
         }
