@@ -364,6 +364,7 @@ class Trace(Pass):
             first_query=place[self.first_query],
             provenance={**self.provenance, "unit": "word"},
             weights={},
+            picture=None,
             inside=None,
             encoder=None if self.encoder is None else self.encoder.words(),
             word_groups=tuple(tuple(g) for g in members),

@@ -17,6 +17,7 @@ from attnflow.view.page import Page, of_trace, of_weights
 from helpers.architectures import LLAMA, POSITIONS, hf
 from helpers.page_reading import Case
 from helpers.small_tokenizers import sentencepiece, wordpiece
+from helpers.vision_language import llava
 
 SENTENCE = "the old key to my cabinets"  # no word twice, so that names of states are unique
 HOSTILE = [
@@ -105,6 +106,14 @@ def photo(folder: Path) -> Case:
     pixels = np.random.default_rng(1).integers(0, 255, (48, 80, 3)).astype(np.uint8)
     edges = model.trace(pixels, edges="answer").sources()
     return save(folder, "photo", model.explain(pixels), model.trace(pixels), edges=edges)
+
+
+def picture(folder: Path) -> Case:
+    """An image within a text."""
+    model, inputs = llava(initializer_range=0.3)
+    wrapped = af.wrap(model)
+    edges = wrapped.trace(inputs, edges="answer").sources()
+    return save(folder, "picture", wrapped.explain(inputs), wrapped.trace(inputs), edges=edges)
 
 
 def hostile(folder: Path) -> Case:

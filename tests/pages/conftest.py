@@ -35,5 +35,5 @@ def made(name: str) -> Any:
     return case
 
 
-names = ("sentence", "pieces", "decoder", "translation", "images", "photo", "hostile")
-sentence, pieces, decoder, translation, images, photo, hostile = map(made, names)
+names = ("sentence", "pieces", "decoder", "translation", "images", "photo", "picture", "hostile")
+sentence, pieces, decoder, translation, images, photo, picture, hostile = map(made, names)

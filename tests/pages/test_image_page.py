@@ -109,3 +109,34 @@ def test_another_method_is_laid_over_the_picture(browser: Any, photo: Case) -> N
         row = photo.trace.rollout(layer=1).row()
         found = [float(text.split(": ")[1].split(" %")[0]) / 100 for text in texts]
         np.testing.assert_allclose(found, row[1:] / row.sum(), atol=0.006)
+
+
+def test_a_word_of_the_text_shows_its_patches(browser: Any, picture: Case) -> None:
+    places = list(picture.trace.picture.places)
+
+    def shares(page: Any) -> list[float]:
+        texts = page.locator(".cells span").evaluate_all("all => all.map(c => c.getAttribute('aria-label'))")
+        return [float(text.split(": ")[1].split(" %")[0]) / 100 for text in texts]
+
+    with opened(browser, picture.path) as page:
+        row = picture.edges.row()
+        np.testing.assert_allclose(shares(page), row[places] / row.sum(), atol=0.006)
+        total = re.search(r"([\d.]+) % from the picture", page.locator(".image-lead .scale").inner_text())
+        assert total and float(total[1]) == pytest.approx(100 * row[places].sum(), abs=0.51)
+        assert page.locator(".reading .tok").all_inner_texts() == [
+            token for i, token in enumerate(picture.trace.tokens) if i not in places
+        ]
+        pick = page.get_by_label("patches of")
+        assert pick.locator("option").all_inner_texts() == [
+            "the answer",
+            *picture.trace.tokens[-3:],
+        ]  # later ones alone
+        for word in (20, 21):
+            pick.select_option(str(word))
+            settle(page)
+            assert selection(page)["a"] == "rollout"
+            own = picture.trace.rollout(query=word, layer=-1).row()
+            np.testing.assert_allclose(shares(page), own[places] / own.sum(), atol=0.006)
+        pick.select_option("-1")
+        settle(page)
+        np.testing.assert_allclose(shares(page), row[places] / row.sum(), atol=0.006)

@@ -1,5 +1,5 @@
 import { brush, between, closest, el, number, plainToken } from "./draw.js";
-import { patchesOf, placesOf } from "./patches.js";
+import { placesOf } from "./patches.js";
 import { touched } from "./state.js";
 
 /** @import { Changed, Lead, Page, Panel } from "./types" */
@@ -42,8 +42,7 @@ const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
  */
 export function imageLead(page, lead) {
   const { data, state, picture } = page;
-  const [rows, columns] = patchesOf(data),
-    places = placesOf(data),
+  const { rows, columns, places } = placesOf(data),
     name = `picture${figures++}`;
   const [high, wide] = data.image?.shape ?? [rows, columns];
   const cells = places.map((i) => el("span", { role: "option", "data-i": i, id: `${name}-${i}` }));
@@ -64,7 +63,7 @@ export function imageLead(page, lead) {
     "figure",
     { class: "image-lead", style: `--ratio:${(wide / high).toFixed(4)}` },
     el("div", { class: "frame" }, picture && greyed(picture), grid),
-    el("figcaption", {}, says, scale),
+    el("figcaption", {}, says, scale, data.picture ? wordPick(page, data.picture.places) : ""),
   );
   /** @type {Shown | null} */
   let shown = null;
@@ -111,7 +110,9 @@ export function imageLead(page, lead) {
       }),
       ` ${text} `,
     ];
+    const total = places.reduce((sum, i) => sum + Math.max(0, shown?.shareOf(i) ?? 0), 0);
     scale.replaceChildren(
+      data.picture && shown && shown.method.name !== "flow" ? `${percent(total)} from the picture ` : "",
       ...key(answer ? `for ${plainToken(answer, 40)}` : "more", 1),
       ...(against ? key(answer ? "against" : "less than nothing", -1) : []),
     );
@@ -202,4 +203,35 @@ function greyed(picture) {
   context.filter = "grayscale(1) contrast(0.9) brightness(1.05)";
   context.drawImage(picture, 0, 0, canvas.width, canvas.height);
   return canvas;
+}
+
+/** Whose patches are shown: those of the answer, or of a word of the text, which can look back to the picture.
+ *
+ * @param {Page} page
+ * @param {number[]} places
+ */
+function wordPick(page, places) {
+  const { data, state } = page,
+    { tokens, special } = data.units.subwords;
+  const words = tokens
+    .map((_, i) => i)
+    .filter((i) => !special[i] && !places.includes(i) && (!data.causal || i > places[0]));
+  const pick = el(
+    "select",
+    {
+      onchange: (event) => {
+        const q = Number(event.target.value);
+        state.set(q < 0 ? { q: data.state.query ?? 0, a: "" } : { q, a: "rollout" });
+      },
+    },
+    el("option", { value: -1 }, "the answer"),
+    words.map((i) => el("option", { value: i }, plainToken(tokens[i]))),
+  );
+  const paint = () => {
+    const { q, a } = state.get();
+    pick.value = a && words.includes(q) ? String(q) : "-1";
+  };
+  state.listen(paint);
+  paint();
+  return el("label", {}, "patches of ", pick);
 }

@@ -25,7 +25,8 @@ export function leadPanel(page, pictured) {
   const text = el("div", { class: "reading", role: "group", "aria-label": "the text, shaded" });
   const strip = el("canvas", { class: "ribbon", width: 1, height: 1, "aria-hidden": "true" });
   const image = pictured?.(page) ?? null,
-    alone = image !== null && !data.patchPlaces; // not within a text
+    alone = image !== null && !data.picture, // not within a text
+    drawn = new Set(data.picture?.places); // in the picture, and not in the text
   const aside = el("div", { class: "aside" }),
     asks = el("p", { class: "asks hint" });
   const pick = el(
@@ -38,6 +39,7 @@ export function leadPanel(page, pictured) {
     { "aria-label": "layer that is shaded", onchange: (event) => state.set({ l: Number(event.target.value) }) },
     data.layers.map((l) => el("option", { value: l + 1 }, `L${l + 1}`)),
   );
+  const paper = el("div", { class: "paper" }, text, strip);
   const list = el("div", { class: "list" });
   const origin = originPicture(page, (token) => point(token));
   const controls = el("div", { class: "bar" }, aside, el("span", { class: "spring" }), pick, layer);
@@ -46,8 +48,9 @@ export function leadPanel(page, pictured) {
     { class: "lead", "data-panel": "lead", tabindex: "-1" },
     headline,
     others,
-    alone ? el("div", { class: "pictured" }, image?.node, el("div", { class: "side" }, controls, asks)) : image?.node,
-    !alone && [el("div", { class: "paper" }, text, strip), controls, asks],
+    image
+      ? el("div", { class: "pictured" }, image.node, el("div", { class: "side" }, !alone && paper, controls, asks))
+      : [paper, controls, asks],
     !alone && el("div", { class: "two" }, origin.node, list),
   );
   /** @type {HTMLElement[]} */
@@ -118,7 +121,7 @@ export function leadPanel(page, pictured) {
         readable(at.tokens[i] === tokens[i] ? piece.text : at.tokens[i]),
       );
       spans.push(span);
-      if (apart[i] && !piece.found) return; // stands apart, below the text
+      if ((apart[i] && !piece.found) || drawn.has(i)) return; // stands apart, below the text
       nodes.push(readable(piece.before), span);
     });
     text.replaceChildren(...nodes);

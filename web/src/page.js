@@ -363,7 +363,7 @@ export function mount(root, data, prefix = "", server = null) {
 
   const figureOf = (/** @type {Palette} */ palette) =>
     leadFigure(page, lead.node.querySelector(".headline")?.textContent ?? "", palette);
-  const lead = leadPanel(page, data.patches ? () => imageLead(page, () => leadOf(page)) : undefined);
+  const lead = leadPanel(page, data.patches || data.picture ? () => imageLead(page, () => leadOf(page)) : undefined);
   const summary = el(
     "summary",
     {},

@@ -9,14 +9,15 @@ import { el, brush, svg, figure, label, textWidth } from "./draw.js";
  */
 export const patchesOf = ({ patches }) => patches ?? [0, 0];
 
-/** The positions of its patches in the input, row by row: the last ones, unless an image stands within a text.
+/** The positions of an image's patches in the input, row by row: the last ones, unless it stands within a text.
  *
  * @param {Data} data
  */
 export function placesOf(data) {
+  if (data.picture) return data.picture;
   const [rows, columns] = patchesOf(data),
     first = data.units.subwords.tokens.length - rows * columns;
-  return data.patchPlaces ?? Array.from({ length: rows * columns }, (_, i) => first + i);
+  return { rows, columns, places: Array.from({ length: rows * columns }, (_, i) => first + i) };
 }
 
 /** The image that the model saw.

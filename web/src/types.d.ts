@@ -118,8 +118,8 @@ export interface TextDocument {
   firstQuery: number;
   causal: boolean;
   patches: [number, number] | null;
-  /** The positions of an image's patches within a text; null where they are the last ones. */
-  patchPlaces?: number[] | null;
+  /** An image within a text: the positions that stand for its patches, row by row. */
+  picture?: { rows: number; columns: number; places: number[] } | null;
   image: Packed | null;
   residual: number;
   layers: number[];

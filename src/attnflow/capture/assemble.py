@@ -169,6 +169,7 @@ def assemble(
         provenance=provenance,
         prediction=prediction,
         patches=labels.patches,
+        picture=labels.picture,
         weights=weights,
     )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnflow.capture import inputs
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.picture import picture_of
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
         except (TypeError, ValueError, RuntimeError):
             raise InputError(f"{name} is a {type(x).__name__}: expected a tensor") from None
     for name in ("pixel_values", "input_values", "input_features", "inputs_embeds"):
-        if name in tensors and tensors[name].shape[:1] != (1,):
+        cut = name == "pixel_values" and "image_grid_thw" in tensors  # a row for each patch, of one image or several
+        if name in tensors and not cut and tensors[name].shape[:1] != (1,):
             raise InputError(f"{name} has shape {tuple(tensors[name].shape)}: expected [1, …], one input at a time")
     ids = tensors.get("input_ids")
     if ids is None:
@@ -122,7 +124,7 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
         raise InputError(
             "attention_mask hides positions: give one text without its padding; a list of texts is padded for you"
         )
-    encoded = _named(model, ids[0].tolist(), tensors)
+    encoded = _with_picture(model, _named(model, ids[0].tolist(), tensors))
     target = tensors.get("decoder_input_ids")
     return encoded if target is None else replace(encoded, target=_named(model, target[0].tolist(), {}))
 
@@ -138,6 +140,23 @@ def _named(model: Runner, ids: list[int], tensors: dict[str, Tensor]) -> Encoded
     return Encoded(
         tensors, tokens, tuple(marks), word_ids, texts, model.tokenizer.decode([i for i in ids if i not in special])
     )
+
+
+def _with_picture(model: Runner, encoded: Encoded) -> Encoded:
+    """The same, where positions stand for patches of an image: named by row and column, each a word of its own."""
+    picture = picture_of(model.config, encoded.tensors, _patch(model))
+    if picture is None:
+        return encoded
+    tokens, special = list(encoded.tokens), list(encoded.special)
+    word_ids, texts = list(encoded.word_ids), list(encoded.word_texts)
+    for number, place in enumerate(picture.places):
+        tokens[place] = f"image {number // picture.columns + 1},{number % picture.columns + 1}"
+        special[place], word_ids[place] = False, len(texts)
+        texts.append(tokens[place])
+    return replace(
+        encoded, tokens=tuple(tokens), special=tuple(special), word_ids=tuple(word_ids), word_texts=tuple(texts),
+        picture=picture,
+    )  # fmt: skip
 
 
 def _with_patches(model: Runner, encoded: Encoded) -> Encoded:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from attnflow.capture.picture import Picture
 from attnflow.errors import InputError, TextError
 from attnflow.texts.units import WORD, is_mark
 
@@ -32,7 +33,8 @@ class Encoded:
 
     word_ids: the word of each position, None for special tokens. special: class, separator, register and padding tokens.
     patches: rows and columns of the patches of an image, which are the last positions. target: what the decoder writes.
-    rate: of a waveform, in Hz. cut: how many tokens there were before it was cut to what the model takes.
+    picture: an image within a text. rate: of a waveform, in Hz. cut: how many tokens there were before it was cut to what
+    the model takes.
     """
 
     tensors: dict[str, Tensor]
@@ -43,6 +45,7 @@ class Encoded:
     text: str = ""
     patches: tuple[int, int] | None = None
     target: Encoded | None = None
+    picture: Picture | None = None
     rate: int = 16000
     cut: int | None = None
 

@@ -16,6 +16,7 @@ from attnflow.sinks import kept_at_home, sink_positions
 
 if TYPE_CHECKING:
     from attnflow.capture.inside import Inside
+    from attnflow.capture.picture import Picture
 
 
 Residual = float | Literal["measured"]
@@ -98,6 +99,7 @@ class Pass:
     steps: the graph; ends: for each layer of the model, the number of its last step.
     first_query: where the explained positions begin among all: the first of the target in an encoder-decoder.
     default_query: the position that is explained if none is named. patches: rows and columns of an image's patches.
+    picture: an image within a text, whose patches are some of its positions.
     weights: heads of the layers for which they were kept, [head, query, key]. encoder: the source by itself.
     inside: what happened inside the layers, where other edges than the weights themselves were asked for.
     """
@@ -115,6 +117,7 @@ class Pass:
     parts: tuple[str, ...] = ()
     first_query: int = 0
     patches: tuple[int, int] | None = None
+    picture: Picture | None = None
     weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
     encoder: Pass | None = field(default=None, repr=False)
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)

@@ -81,9 +81,11 @@ def piece(model: Runner, i: int) -> str:
 
 def writes_next(model: Runner) -> bool:
     """Whether the class of the model predicts the next token: without a tokenizer nothing else says so."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto as auto
 
-    return type(model.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    name = type(model.model).__name__
+    known = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    return any(name in names.values() for names in known)
 
 
 def _likeliest(kind: str, logits: Tensor, name: Callable[[int], str], apart: bool = False) -> Prediction:

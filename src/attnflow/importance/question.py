@@ -97,7 +97,7 @@ def questions(
     model.check_evaluating()
     encoded = [model.encode(text, truncate=truncate) for text in texts]
     for e in encoded:
-        if "input_ids" not in e.tensors or e.target is not None:
+        if "input_ids" not in e.tensors or "pixel_values" in e.tensors or e.target is not None:
             raise InputError(
                 f"importance of a token for {model!r}: expected a model that reads one text and answers with a class, a "
                 "masked token or the next token"

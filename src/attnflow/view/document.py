@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def of_trace(
     left_out: list[str] = []
     units: dict[str, Any] = {"subwords": _unit(trace)}
     traces = {"subwords": trace}
-    if trace.patches is None and _has_words(trace):
+    if trace.patches is None and trace.picture is None and _has_words(trace):
         traces["words"] = trace.words()
         units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
     methods: dict[str, Any] = {name: {"flow": None} for name in units}
@@ -119,6 +119,7 @@ def of_trace(
         queries=None if size == len(trace.tokens) else [str(i) for i in range(size)],
         firstQuery=trace.first_query,
         causal=causal(trace),
+        picture=None if trace.picture is None else asdict(trace.picture),
         image=None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
         residual=residual,
         layers=layers,
@@ -167,8 +168,8 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
     """A document with all of its fields: those of `more`, and empty ones."""
     return {
         "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
-        "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "image": None,
-        "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
+        "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "picture": None,
+        "image": None, "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
         "methods": {}, "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None, "reliability": [],
         "leftOut": [],
         "state": {}, **more,

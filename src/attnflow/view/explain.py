@@ -62,7 +62,7 @@ def explain(
                 importance=list(worth.importances.values()),
                 sentences=worth.sentences,
                 missing=" ".join(f"No {names}: {why}." for names, why in by_reason(worth.missing)),
-                image=None if known.patches is None else seen(model, text),
+                image=None if known.patches is None and known.picture is None else seen(model, text),
                 state=state,
                 progress=say,
                 flow=flow,

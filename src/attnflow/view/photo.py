@@ -23,6 +23,8 @@ def seen(model: Model, picture: Any) -> FloatArray | None:
 
     encoded = encode.encode(model, picture, None, False, None)
     pixels = encoded.tensors.get("pixel_values")
+    if pixels is not None and pixels.dim() == 5 and pixels.shape[1] == 1:
+        pixels = pixels[:, 0]  # of several images, the only one
     if pixels is None or pixels.dim() != 4:
         return None
     image = pixels[0].float().cpu().numpy().transpose(1, 2, 0)
