@@ -158,6 +158,14 @@ def test_files_hold_the_view_and_give_it_back(browser: Any, sentence: Case, tmp_
             assert page.get_by_label("name of old").input_value() == "age"
 
 
+def test_the_figure_of_an_image_shows_its_patches(browser: Any, images: tuple[Case, Case], tmp_path: Path) -> None:
+    with opened(browser, images[0].path, details=False) as page:
+        check_drawn(exported(page, "page", "png"), tmp_path / "image.png")
+        rows = json.loads(exported(page, "page", "json"))["rows"]
+        rollout = view_of(images[0].trace, "rollout")[-1]
+        np.testing.assert_allclose([row["rollout"] for row in rows], rollout, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence_said"),
     [

@@ -14,7 +14,7 @@ import attnflow as af
 from attnflow.texts.alignment import align
 from helpers.browser import exported, opened, screenshot
 from helpers.page_cases import HOSTILE, attention
-from helpers.page_reading import check_clean, check_drawn, check_numbers, column, rgb, selection
+from helpers.page_reading import Case, check_clean, check_drawn, check_numbers, column, rgb, selection, view_of
 
 FIRST, SECOND = "the old key to my cabinets", "the keys to the cabinet in the hall"
 MODULE = Path(__file__).parents[2] / "web" / "src" / "pair-data.js"
@@ -219,3 +219,27 @@ def test_a_pair_is_drawn(browser: Any, both: tuple[Path, Any], width: int, theme
     with opened(browser, both[0], viewport={"width": width, "height": 900}, color_scheme=theme) as page:
         check_drawn(screenshot(page), tmp_path / f"pair-{width}-{theme}.png", width)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_two_methods_of_one_text_stand_beside_each_other_as_shares(browser: Any, sentence: Case) -> None:
+    apart = np.isin(
+        np.arange(len(sentence.trace.tokens)), [0, len(sentence.trace.tokens) - 1]
+    )  # [CLS], which answers, and [EOS]
+
+    def shares(values: np.ndarray) -> np.ndarray:
+        return values / np.abs(values[~apart]).sum()
+
+    with opened(browser, sentence.path, "#c=rollout&l=3", details=False) as page:
+        expected = [shares(sentence.edges.row()), shares(view_of(sentence.trace, "rollout")[2])]
+        rows = table(page)
+        np.testing.assert_allclose(column(rows, "value"), expected[0], atol=1e-12)
+        np.testing.assert_allclose(column(rows, "value beside"), expected[1], atol=1e-12)
+        np.testing.assert_allclose(column(rows, "difference"), expected[1] - expected[0], atol=1e-12)
+        most = int(np.argmax(np.where(apart, 0, np.abs(expected[1] - expected[0]))))
+        said = page.locator(".pair-change").inner_text()
+        assert said.startswith(f"They differ most on {sentence.trace.tokens[most]} (")
+        page.get_by_label("compare with").select_option("flow")
+        assert page.locator(".pair-answer").inner_text() == "answer edges beside flow"
+        assert selection(page)["c"] == "flow"
+        page.get_by_label("compare with").select_option("")
+        assert page.locator(".two-methods").is_hidden() and "c" not in selection(page)

@@ -22,7 +22,7 @@ export const percent = (share) => {
  * where attention goes that has nowhere to go, and the position that is explained.
  *
  * @param {Data} data
- * @param {Now} at
+ * @param {Pick<Now, "tokens" | "special" | "query">} at
  */
 export function apartOf(data, at) {
   const { tokens, special } = at;

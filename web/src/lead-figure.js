@@ -22,7 +22,7 @@ export function leadFigure(page, title, colours = PALETTES.light) {
     { data } = page;
   if (!lead) return null;
   const places = at.tokens.map((_, i) => i).filter((i) => !at.special[i]),
-    chosen = places.length ? places : at.tokens.map((_, i) => i);
+    chosen = data.patches ? at.inputs : places.length ? places : at.tokens.map((_, i) => i);
   const row = {
     ...lead.method,
     values: chosen.map((i) => lead.values[i]),

@@ -4,6 +4,7 @@ import { namedTokens, pinsIn, pinsPanel, viewOf } from "./pins.js";
 import { exportsOf } from "./keep.js";
 import { leadFigure, leadRows } from "./lead-figure.js";
 import { keepControls } from "./share.js";
+import { twoMethods } from "./two-methods.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { isAnswerEdges, queryNames } from "./data.js";
@@ -136,6 +137,7 @@ export function mount(root, data, prefix = "", server = null) {
     x: 0,
     d: 0,
     p: "",
+    c: "",
     theme: "",
   };
   const state = makeState(
@@ -149,6 +151,7 @@ export function mount(root, data, prefix = "", server = null) {
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
       r: Object.keys(ALIGNMENTS),
+      c: ["", ...methods.map(({ name }) => name)],
       p: { includes: (text) => pinsIn(text, units.subwords.tokens.length) !== null },
       theme: ["", "light", "dark"],
     },
@@ -583,6 +586,7 @@ export function mount(root, data, prefix = "", server = null) {
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
     pins.update(changed);
+    second.update(changed);
     // what is out of sight waits for a moment when nothing else is to be done
     clearTimeout(later);
     later = setTimeout(paintRest, 30);
@@ -596,7 +600,8 @@ export function mount(root, data, prefix = "", server = null) {
   if (layers) everything.append(layers.node);
   if (Object.keys(views).length) everything.append(viewSection);
   everything.append(footer);
-  const pins = pinsPanel(page, node);
+  const pins = pinsPanel(page, node),
+    second = twoMethods(page, lead.node, prefix);
   lead.node.after(pins.node);
   node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
@@ -625,6 +630,7 @@ export function mount(root, data, prefix = "", server = null) {
   /** Another page takes its place: nothing of this one may move any more. */
   function close() {
     ended.abort();
+    second.close();
     watch.disconnect();
     [later, resizing, ...waiting.values()].forEach(clearTimeout);
   }

@@ -1,5 +1,6 @@
 import { isAnswerEdges } from "./data.js";
 import { plainToken } from "./draw.js";
+import { apartOf } from "./headline.js";
 
 /** @import { Data, Pair, PairColumn, PairSide } from "./types" */
 
@@ -130,19 +131,6 @@ export function valuesOf(data, method, unit) {
   return data.rows(method, unit, openingQuery(data, unit))?.rows.at(-1) ?? null;
 }
 
-/** Tokens that take no part in the shading: special ones, sinks, and where a state is explained its own token.
- *
- * @param {Data} data
- * @param {string} method
- * @param {string} unit
- */
-function standsApart(data, method, unit) {
-  const { special, sinks } = data.units[unit],
-    own = data.importance.some(({ name }) => name === method) || data.queries ? -1 : openingQuery(data, unit),
-    still = new Set((sinks ?? []).flat());
-  return special.map((flag, i) => flag || still.has(i) || i === own || (data.causal && i === 0));
-}
-
 /** One side of a pair: its tokens, and what a method gives them. `shared`: as shares of what its words get.
  *
  * @param {Data} data
@@ -155,10 +143,19 @@ export function sideOf(data, method, unit, shared) {
   const name = unitIn(data, unit),
     { tokens, special } = data.units[name];
   const values = Array.from(valuesOf(data, method, name) ?? new Float64Array(tokens.length)),
-    apart = standsApart(data, method, name);
-  if (!shared) return { tokens, special, values, apart };
-  const whole = values.reduce((sum, value, i) => sum + (apart[i] ? 0 : Math.abs(value)), 0) || 1;
-  return { tokens, special, values: values.map((value) => value / whole), apart };
+    apart = apartOf(data, { tokens, special, query: openingQuery(data, name) });
+  return { tokens, special, values: shared ? sharesOf(values, apart) : values, apart };
+}
+
+/** Values as shares of what is given to words, so that methods on different scales stand beside each other.
+ *
+ * @param {ArrayLike<number>} values
+ * @param {boolean[]} apart
+ */
+export function sharesOf(values, apart) {
+  const all = Array.from(values),
+    whole = all.reduce((sum, value, i) => sum + (apart[i] ? 0 : Math.abs(value) || 0), 0) || 1;
+  return all.map((value) => value / whole);
 }
 
 /** Words beside each other: both values and their difference, which is of one value where the other text has no such word.
@@ -193,6 +190,6 @@ export function columnsOf(first, second, pairs) {
  */
 export function byDifference(columns) {
   return columns
-    .filter((column) => !column.apart)
+    .filter(({ apart, difference }) => !apart && Number.isFinite(difference))
     .sort((x, y) => Math.abs(y.difference) - Math.abs(x.difference) || x.i - y.i);
 }

@@ -21,7 +21,7 @@ import { exportMenu, exportsOf } from "./keep.js";
 import { shortName } from "./frame.js";
 import { makeState } from "./state.js";
 
-/** @import { Cells, Child, Data, Pair, PairColumn, Palette } from "./types" */
+/** @import { Cells, Child, Data, Pair, PairColumn, PairSide, Palette } from "./types" */
 
 const SHOWN = 8; // rows of the list before it says how many more there are
 const NAMED = 2; // changes in the headline
@@ -35,12 +35,18 @@ const NAMED = 2; // changes in the headline
  * @param {Record<string, Pair[]> | null} [options.alignments] where they are known already
  * @param {string} [options.opening] what is selected at first, as an address has it
  * @param {boolean} [options.hasMenu] of exports; `works` has them too
+ * @param {{ names(): string[], sides(): [PairSide, PairSide] } | null} [options.led] two methods that a page has chosen, in place
+ *   of choices here
  */
-export function pairView(first, second, { prefix = "p.", alignments = null, opening = "", hasMenu = true } = {}) {
+export function pairView(
+  first,
+  second,
+  { prefix = "p.", alignments = null, opening = "", hasMenu = true, led = null } = {},
+) {
   const alone = first === second,
     ended = new AbortController();
   const shared = methodsOf(first).filter((name) => methodsOf(second).includes(name));
-  const hasWords = Boolean(first.units.words || second.units.words);
+  const hasWords = !led && Boolean(first.units.words || second.units.words);
   const defaults = {
     m: shared[0] ?? "",
     n: alone ? (shared[1] ?? "") : "",
@@ -71,12 +77,16 @@ export function pairView(first, second, { prefix = "p.", alignments = null, open
 
   function columns() {
     const { m, n, u } = state.get();
+    if (led) {
+      const sides = led.sides();
+      return columnsOf(...sides, /** @type {Pair[]} */ (sides[0].tokens.map((_, i) => [i, i])));
+    }
     return columnsOf(sideOf(first, m, u, alone), sideOf(second, alone ? n : m, u, alone), pairsOf(u));
   }
 
   const names = sideNames(first, second);
   const named = alone || names[0] !== "the first text";
-  const sides = () => (alone ? [titleOf(state.get().m), titleOf(state.get().n)] : names);
+  const sides = () => (led ? led.names() : alone ? [titleOf(state.get().m), titleOf(state.get().n)] : names);
   const headline = el("h2", { class: "pair-answer" }),
     change = el("p", { class: "pair-change" }),
     apart = el("p", { class: "pair-apart hint" }),
@@ -102,7 +112,13 @@ export function pairView(first, second, { prefix = "p.", alignments = null, open
         shared.map((value) => el("option", { value }, titleOf(value))),
       ),
     );
-  const picks = alone ? [pick("m", "first"), pick("n", "second")] : shared.length > 1 ? [pick("m", "method")] : [];
+  const picks = led
+    ? []
+    : alone
+      ? [pick("m", "first"), pick("n", "second")]
+      : shared.length > 1
+        ? [pick("m", "method")]
+        : [];
   const subject = {
     data: {
       text: alone ? first.text : [first.text, second.text],
@@ -112,7 +128,8 @@ export function pairView(first, second, { prefix = "p.", alignments = null, open
     announce,
     view: () => ({ fragment: state.text() }),
   };
-  const drawn = (/** @type {Palette} */ palette) => pairFigure(columns(), sides(), palette);
+  const drawn = (/** @type {Palette} */ palette) =>
+    pairFigure(columns(), sides(), [headline, change].map((node) => node.textContent).join(". "), palette);
   const menu = hasMenu ? exportMenu(subject, "pair", drawn, tableRows) : "";
   const node = el(
     "section",
@@ -376,7 +393,7 @@ function largestOf(shown, each) {
   const sizes = shown
     .filter((column) => !column.apart)
     .flatMap(({ a, b, difference }) => (each ? [Math.abs(a ?? 0), Math.abs(b ?? 0)] : [Math.abs(difference)]));
-  return sizes.reduce((most, size) => Math.max(most, size), 0) || 1;
+  return sizes.reduce((most, size) => (size > most ? size : most), 0) || 1;
 }
 
 /** How strongly a word is shaded: above where its value falls, below where it rises; where only one text has it, there.
@@ -397,9 +414,10 @@ function shareOf({ kind, a, b, difference, apart }, side, largest, each) {
  *
  * @param {PairColumn[]} shown
  * @param {string[]} sides
+ * @param {string} title
  * @param {Palette} colours
  */
-function pairFigure(shown, sides, colours, width = 680) {
+function pairFigure(shown, sides, title, colours, width = 680) {
   const size = 12,
     high = 20,
     block = 2 * high + 12,
@@ -418,8 +436,7 @@ function pairFigure(shown, sides, colours, width = 680) {
     place.push({ left: x, line, own });
     x += own + 4;
   }
-  const title = `${sides[0]} (above) and ${sides[1]} (below)`,
-    foot = `orange falls from ${sides[0]} to ${sides[1]}, blue rises`;
+  const foot = `orange falls from ${sides[0]} (above) to ${sides[1]} (below), blue rises`;
   const drawing = figure(
     Math.ceil(Math.max(width, textWidth(title, size, "600"), textWidth(foot, 10.5))) + 4,
     top + (line + 1) * block + 18,

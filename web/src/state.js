@@ -3,7 +3,7 @@
  * q query, l layer (L1 is 1), t token, u unit, s special tokens, f receptive field, v view, g what the graph's edges show,
  * m method of the map, h head as layer.head, k method of the heads, r what heads are ranked by, o order of the table, cs and ls
  * whether rows are stretched, a method of the first screen, x whether what stands apart is shaded there, d whether Details are
- * open, p pins (see pins.js), theme. An address may come from anywhere: what is not among the `allowed` values of a name does not count.
+ * open, p pins (see pins.js), c the method beside that of the first screen, theme. An address may come from anywhere: what is not among the `allowed` values of a name does not count.
  *
  * @import { State } from "./types"
  * @template {Record<string, string | number>} Values

@@ -165,6 +165,7 @@ export interface Selection {
   x: number;
   d: number;
   p: string;
+  c: string;
   theme: string;
 }
 /** The selection, made fit for the document. */
