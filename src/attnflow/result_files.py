@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnflow.result import TokenAttention
 
 FORMAT = "attnflow.TokenAttention"
+ANSWER_FORMAT = "attnflow.Answer"
 VERSION = 2
 LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
           "patches", "provenance")  # fmt: skip
@@ -46,6 +47,11 @@ def labels(result: TokenAttention) -> dict[str, Any]:
 def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[str, Any], np.dtype[Any]]:
     """Read the arguments of TokenAttention, except the values, and the type of the values."""
     document = text if isinstance(text, dict) else json.loads(text)
+    if document["format"] == ANSWER_FORMAT:
+        raise InputError(
+            f"{str(path)!r} is a whole answer, with its texts and its matrix: read it as JSON. A result to load is what "
+            "answer.sources(...).save(...) writes"
+        )
     if document["format"] != FORMAT:
         raise ValueError("another format")
     if document["version"] > VERSION:

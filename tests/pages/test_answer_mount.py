@@ -85,7 +85,7 @@ def check(page: Any, answer: Any, span: Any = None, method: str | None = None) -
     wanted = answer.sources(span, "sentence", method=method).row()
     listed = shares(page)
     assert listed == pytest.approx({i: 100 * wanted[i] for i in listed}, abs=0.51)
-    assert len(listed) == min(6, (wanted >= 0.005).sum())
+    assert len(listed) == min(6, (wanted > 1e-9).sum())
 
 
 def test_an_answer_that_grows(browser: Any, address: str, model: Any) -> None:

@@ -15,7 +15,9 @@ pytest.importorskip("transformers", reason="answers need transformers")
 import attnflow as af
 from attnflow.answer_rows import mean_shares
 from attnflow.view import answer_numbers
-from attnflow.view.answer_page import document_of, html_of
+from attnflow.view.answer_page import document_of, html_of, written_document
+from attnflow.view.page import file_of
+from benchmarks.answer_documents import synthetic
 from helpers.answers import ANSWER, chatted, decoder, shared
 from helpers.browser import opened, settle
 
@@ -94,7 +96,7 @@ def check_list(page: Any, wanted: Any) -> None:
     )
     listed = [(int(i), float(text.removesuffix(" %"))) for i, text in entries]
     assert [share for _, share in listed] == pytest.approx([100 * wanted[i] for i, _ in listed], abs=0.51)
-    top = np.sort(wanted[wanted >= 0.005])[::-1][:6]
+    top = np.sort(wanted[wanted > 1e-9])[::-1][:6]
     assert [wanted[i] for i, _ in listed] == pytest.approx(top.tolist(), abs=1e-5)
 
 
@@ -271,10 +273,10 @@ def test_what_stands_apart_has_its_share_and_a_button_brings_it_in(browser: Any,
         with opened(browser, path, chosen(span)) as page:
             said = page.locator(".apart-line").inner_text()
             expected = [("first token", everything[0]), ("chat marks", direct[marks].sum())]
-            parts = [f"{name} {round(100 * share)} %" for name, share in expected if share >= 0.005]
+            parts = [f"{name} {round(100 * share)} %" for name, share in expected if share > 0.01]
             inside = direct[size:].sum()
             assert said.startswith(f"Apart: {', '.join(parts)}.")
-            if inside >= 0.005:
+            if inside > 0.01:
                 assert f"{round(100 * inside)} % comes from earlier words of the answer." in said
             press(page, "token")
             assert not page.locator(".prompt .mark[style]").count()
@@ -340,7 +342,7 @@ def test_hops_from_the_answer_to_the_prompt(browser: Any, path: Path, answer: An
             seen.append(result[:-count])
             left = result[-count:].sum()
             said = page.locator(".apart-line").inner_text()
-            assert (f"{round(100 * left)} % comes from earlier words" in said) == (left >= 0.005)
+            assert (f"{round(100 * left)} % comes from earlier words" in said) == (left > 0.01)
         assert np.abs(answer.hops(0, span, "word").row()[:-count] - seen[-1]).max() > 1e-3
         page.keyboard.press("Home")
         settle(page)
@@ -535,6 +537,44 @@ def test_long_texts_keep_the_largest_parts(
     with opened(browser, path, "#s=6&u=token&d=1") as page:
         exact = answer.sources(6).row()
         check_table(page, np.where(kept[6][: len(exact)] != 0, exact, 0))  # what is kept has its true share
+
+
+def test_a_long_prompt_is_read_in_blocks(browser: Any, tmp_path: Path) -> None:
+    """All of its text is there, tokens are where one looks, and the page goes to the strongest sentence."""
+    explained = synthetic(6000, 12)
+    size = len(explained.prompt)
+    document = written_document(explained, "sentence")
+    path = tmp_path / "long.html"
+    path.write_text(file_of("long", document, "answer"), encoding="utf-8")
+    with opened(browser, path, details=False) as page:
+        assert page.locator(".prompt").evaluate("node => node.textContent") == explained.prompt.text
+        page.wait_for_function("document.querySelectorAll('.prompt .tok').length > 0")
+        assert page.locator(".prompt .tok").count() < size / 2
+        number = page.locator(".list li").first.get_attribute("data-source")
+        page.wait_for_function(
+            """unit => { const box = document.querySelector(".prompt").getBoundingClientRect();
+                const one = document.querySelector(`.prompt [data-unit="${unit}"]`)?.getBoundingClientRect();
+                return one && one.top >= box.top - 2 && one.bottom <= box.bottom + 2; }""",
+            arg=number,
+        )
+        ink = "document.querySelector('.strip').getContext('2d').getImageData(0, 0, 1, 600).data.some(x => x > 0)"
+        assert page.evaluate(ink)
+        last = page.locator(".list li").nth(4)
+        last.locator(".name").click()
+        page.wait_for_selector(f'.prompt .lit[data-unit="{last.get_attribute("data-source")}"]')
+        press(page, "token")
+        page.wait_for_function("document.querySelectorAll('.prompt .tok[style]').length > 0")
+        assert page.locator(".list li").count() == 6, "never an empty panel"
+
+
+def test_where_nothing_stands_out_the_headline_says_so(browser: Any, tmp_path: Path) -> None:
+    explained = synthetic(6000, 12)
+    path = tmp_path / "spread.html"
+    path.write_text(file_of("long", written_document(explained, "word"), "answer"), encoding="utf-8")
+    with opened(browser, path, details=False) as page:
+        assert page.locator(".lead h2").inner_text() == "The answer rests on many words, a little on each; most on"
+        assert page.locator(".list li").count() == 6
+        assert all(float(text.removesuffix(" %")) > 0 for text in page.locator(".list .share").all_inner_texts())
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

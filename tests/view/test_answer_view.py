@@ -220,6 +220,15 @@ def test_narrow_and_ascii(answer: Any) -> None:
     assert "> the rusty key" in text
 
 
+def test_the_json_of_an_answer_is_no_result_to_load(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    answer.save(path)
+    with pytest.raises(af.InputError, match="is a whole answer, with its texts and its matrix: read it as JSON"):
+        af.TokenAttention.load(path)
+    answer.sources().save(path)
+    np.testing.assert_array_equal(af.TokenAttention.load(path).values, answer.sources().values)
+
+
 def test_json_has_everything(answer: Any, tmp_path: Path) -> None:
     answer.save(tmp_path / "answer.json", unit="sentence", verify=2)
     document = json.loads((tmp_path / "answer.json").read_text())

@@ -11,10 +11,12 @@ const BESIDE = 1 / 3; // of the strongest: weaker ones are no headline
 const NAMED = { small: 3, large: 2 };
 const CLIPPED = 150; // characters of a source in the headline
 const HOPS = 6; // hops that the slider has one by one
-const TOLD = 0.005; // a share that rounds to a percent
+const TOLD = 0.01; // less is not said of what stands apart
+const SPREAD = 0.02; // where the strongest unit has less, nothing rests on it alone
 
 /** @param {number} share */
-export const percent = (share) => `${Math.round(100 * share)} %`;
+export const percent = (share) =>
+  `${share >= 0.01 || share < 0.0001 ? Math.round(100 * share) : Number((100 * share).toPrecision(1))} %`;
 
 /** @param {string} text @param {number} most */
 export function clipped(text, most) {
@@ -63,9 +65,14 @@ export function headline(page) {
       const text = el("mark", { style, dir: "auto" }, clipped(data.units[u].texts[i], CLIPPED));
       return el("span", { class: "cause" }, text, " ", el("span", { class: "share" }, percent(units[i])));
     });
-    const notes = notesOf(data, span);
+    const notes = notesOf(data, span),
+      restsOn = !causes.length
+        ? " rests on nothing in the prompt."
+        : top < SPREAD
+          ? ` rests on many ${u}s, a little on each; most on`
+          : " rests on";
     node.replaceChildren(
-      el("h2", {}, subject, causes.length ? " rests on" : " rests on nothing in the prompt."),
+      el("h2", {}, subject, restsOn),
       causes.length ? el("p", { class: small ? "causes few" : "causes" }, causes) : "",
       notes.length
         ? button(`⚠ ${notes[0].split(/[:(]/)[0].trim()}`, () => page.open(), {

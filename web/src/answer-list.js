@@ -7,7 +7,6 @@ import { spanFrom } from "./answer-span.js";
 /** @import { AnswerPage, Truth } from "./types" */
 
 const FIRST = 6; // sources in the list
-const LEAST = 0.005; // a source without so much is none
 const VERIFY = 4; // units that the line to copy leaves out
 
 /** The strongest sources of the chosen part, each with its share and, where it was left out, what then happened.
@@ -66,7 +65,7 @@ export function sourceList(page) {
     const { s, u, h } = state.get(),
       { units } = page.data.sources(spanFrom(s, page.data), u, h);
     const order = Array.from(units, (_, i) => i)
-      .filter((i) => units[i] >= LEAST)
+      .filter((i) => units[i] > 0)
       .sort((a, b) => units[b] - units[a] || a - b);
     const refocus = focused();
     list.replaceChildren(...order.slice(0, FIRST).map((i) => entry(i, units[order[0]], units)));

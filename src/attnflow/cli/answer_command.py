@@ -24,7 +24,7 @@ from attnflow.cli.options import (
 from attnflow.errors import InputError
 from attnflow.files import of_extension
 from attnflow.jobs.progress import Stages
-from attnflow.source_methods import METHODS
+from attnflow.source_methods import METHOD, METHODS
 from attnflow.texts.spans import Span
 from attnflow.texts.strict import read_whole
 from attnflow.texts.units import UNITS
@@ -35,7 +35,15 @@ STAGES = {
     "load": "loading the model",
     "writing": "writing: {} of {} tokens",
     "leave-one-out": "leaving parts out: {} of {} runs",
+    "fading": "fading: {} of {} parts of the answer",
 }
+
+ELSEWHERE = {
+    "hops": ". Hops by way of the answer's own words are on the page (-o answer.html), in .json, and in Python: "
+    "answer.hops()",
+    "answer_inputs": ". answer_inputs is of one next token or class: attnflow show --method answer_inputs",
+}
+"""Where the methods are that this command does not have."""
 
 
 def answer(
@@ -71,7 +79,7 @@ def answer(
         str | None,
         typer.Option(
             help=f"How units are ranked: {', '.join(METHODS)}. By default answer_rows for tokens and words, combined for "
-            "sentences and larger units. A page has answer_rows.",
+            "sentences and larger units, on a page too.",
             show_default=False,
         ),
     ] = None,
@@ -129,9 +137,12 @@ def answer(
     if unit not in UNITS:
         raise InputError(f"unit {unit!r}: expected one of {', '.join(UNITS)}")
     if method is not None and method not in METHODS:
-        raise InputError(f"method {method!r}: expected one of {', '.join(METHODS)}")
-    if output is not None and output.suffix.lower() == ".html" and method not in (None, METHODS[0]):
-        raise InputError(f"a page ranks by {METHODS[0]}: leave --method out, or write .json, .csv or .parquet")
+        raise InputError(f"method {method!r}: expected one of {', '.join(METHODS)}{ELSEWHERE.get(method, '')}")
+    if output is not None and output.suffix.lower() == ".html" and method not in (None, METHOD):
+        raise InputError(
+            f"a page ranks by the method recommended for each unit, or by {METHOD} alone: leave --method out, or write "
+            ".json, .csv or .parquet"
+        )
     if output is not None:
         of_extension(dict.fromkeys(FILES), output)  # before a model is loaded and run in vain
     text = _prompt(prompt, prompt_file)
@@ -139,6 +150,7 @@ def answer(
     place: Span | None = span if span is None or occurrence is None else (span, occurrence)
     silence()
     import attnflow
+    from attnflow.answering import TOKENS
     from attnflow.capture.chat import has_template
 
     with Stages(STAGES) as stages:
@@ -153,7 +165,7 @@ def answer(
         explained = loaded.answer(
             content, answer=answer, documents=documents or None,
             system=system, interpret_special=interpret_special, progress=stages,
-            **({} if tokens is None else {"max_new_tokens": tokens}),
+            max_new_tokens=TOKENS if tokens is None else tokens,
         )  # fmt: skip
         stages.clear()
         if output is not None:

@@ -18,6 +18,7 @@ from attnflow.capture.prompt import Span, find_span
 from attnflow.errors import InputError
 from attnflow.files import of_extension, write_whole
 from attnflow.result import TokenAttention
+from attnflow.result_files import ANSWER_FORMAT
 from attnflow.source_methods import METHOD
 from attnflow.view.answer_numbers import STRONGEST
 from attnflow.view.answer_page import html_of
@@ -25,7 +26,6 @@ from attnflow.view.answer_terminal import AnswerSheet
 from attnflow.view.document import EXACT
 from attnflow.view.page import framed
 
-FORMAT = "attnflow.Answer"
 VERSION = 1
 
 UNIT = "sentence"
@@ -81,7 +81,7 @@ class AnswerView:
         shares, parts = answer.sources(span), answer.sources(span, signed=True)
         matrix, units = answer.matrix(signed=True), self._sources(span, unit)
         return {
-            "format": FORMAT,
+            "format": ANSWER_FORMAT,
             "version": VERSION,
             "prompt": {
                 "text": prompt.text,
