@@ -10,6 +10,7 @@ import { touched } from "./state.js";
 
 const PLAIN = 0.03; // of the strongest shade: less stays white, so that the rest can be read
 const LISTED = 6; // sources that are listed at first
+const PARAGRAPH = 60; // tokens from which on the text is set as a paragraph, with the picture at its side
 const LONG = 160; // tokens from which on the text has an overview
 const DECODED = /** @type {Record<string, string>} */ ({ "next token": "Next: ", "masked token": "Masked: " });
 
@@ -42,6 +43,7 @@ export function leadPanel(page, pictured) {
   const paper = el("div", { class: "paper" }, text, strip);
   const list = el("div", { class: "list" });
   const origin = originPicture(page, (token) => point(token));
+  const two = el("div", { class: "two" }, origin.node, list);
   const controls = el("div", { class: "bar" }, aside, el("span", { class: "spring" }), pick, layer);
   const node = el(
     "section",
@@ -49,9 +51,11 @@ export function leadPanel(page, pictured) {
     headline,
     others,
     image
-      ? el("div", { class: "pictured" }, image.node, el("div", { class: "side" }, !alone && paper, controls, asks))
-      : [paper, controls, asks],
-    !alone && el("div", { class: "two" }, origin.node, list),
+      ? [
+          el("div", { class: "pictured" }, image.node, el("div", { class: "side" }, !alone && paper, controls, asks)),
+          !alone && two,
+        ]
+      : el("div", { class: "halves" }, el("div", {}, paper, controls, asks), two),
   );
   /** @type {HTMLElement[]} */
   let spans = [];
@@ -91,7 +95,7 @@ export function leadPanel(page, pictured) {
         ]
       : [el("strong", {}, at.queryName), data.layers.length > 1 ? ` at ${at.layerName}` : ""];
     const verb = !top ? "comes from " : isAnswerEdges(best.name) ? "rests on " : "could come from ";
-    const rests = data.patches ? "rests on the marked places" : "no word stands out";
+    const rests = data.patches ? `${verb}the marked places` : "no word stands out";
     headline.replaceChildren(
       ...answer,
       el("span", { class: "dash" }, " — "),
@@ -125,7 +129,8 @@ export function leadPanel(page, pictured) {
       nodes.push(readable(piece.before), span);
     });
     text.replaceChildren(...nodes);
-    text.classList.toggle("paragraph", pieces.length > 60);
+    text.classList.toggle("paragraph", pieces.length > PARAGRAPH);
+    node.classList.toggle("long", pieces.length > PARAGRAPH);
     strip.hidden = pieces.length <= LONG;
   }
 
