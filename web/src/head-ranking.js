@@ -11,11 +11,11 @@ const LISTED = 5;
 /** @type {Record<string, string>} */
 export const ALIGNMENTS = {
   "": "nothing",
-  previous: "previous token",
-  next: "next token",
+  previous: "the previous token",
+  next: "the next token",
   self: "the token itself",
-  first: "first token",
-  same: "same token elsewhere",
+  first: "the first token",
+  same: "the same token elsewhere",
   induction: "what followed the same token",
   pair: "this pair",
 };
@@ -167,7 +167,7 @@ export function rankingPart(page) {
         {},
         ["head", el("th", { scope: "col", colspan: "2" }, "weight on it"), "it gets most"],
         rows,
-        `Heads that look at ${what}${queries < count && state.get().r !== "pair" ? `, over ${queries} of ${count} tokens` : ""}`,
+        `${state.get().r === "pair" ? "Heads for the pair" : "Heads that look at"} ${what}${queries < count && state.get().r !== "pair" ? `, over ${queries} of ${count} tokens` : ""}`,
       ),
       el(
         "div",
