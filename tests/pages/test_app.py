@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from attnflow.server.limits import Limits
 from attnflow.server.service import Served, served
 from attnflow.view import document
 from helpers.architectures import IMAGE, VOCABULARY, hf
-from helpers.browser import HURRY, screenshot
+from helpers.browser import HURRY, opened, screenshot
 from helpers.small_tokenizers import wordpiece
 
 EXAMPLE = "the key to the cabinets"
@@ -410,6 +411,34 @@ def test_two_texts_beside_each_other(browser: Any, address: str) -> None:
         idle(page)
         check(page, EXAMPLE)
         assert slot(page).bounding_box()["width"] > left["width"] * 1.9
+
+
+def test_two_texts_stand_under_what_changed_between_them(browser: Any, address: str) -> None:
+    with visiting(browser, address, f"#b.text={OTHER}") as page:
+        pair = library().explain(EXAMPLE).beside(library().explain(OTHER))
+        columns = page.locator(".beside-view .pair-lines .col").evaluate_all(
+            "all => all.map(c => [...c.children].map(x => x.textContent))"
+        )
+        tokens = [library().trace(text).tokens for text in (EXAMPLE, OTHER)]
+        expected = [
+            ["" if i is None else tokens[side][i] for side, i in enumerate(pair_of)] for pair_of in pair.aligned()
+        ]
+        assert columns == expected
+        answers = [library().trace(text).prediction.top[0] for text in (EXAMPLE, OTHER)]
+        head = page.locator(".beside-view .pair-answer").inner_text()
+        assert head == f"{answers[0][0]} {answers[0][1]:.2f} → {answers[1][0]} {answers[1][1]:.2f}"
+
+
+def test_a_page_saved_from_the_app_opens_by_itself(browser: Any, address: str, tmp_path: Path) -> None:
+    with visiting(browser, address, "#p=2:subject") as page:
+        slot(page).locator(".keep > summary").click()
+        with page.expect_download() as download:
+            slot(page).locator('.keep [data-kind="page"]').click()
+        download.value.save_as(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as page:
+        assert page.title() == f"{EXAMPLE} · attnflow"
+        assert page.get_by_label("name of key").input_value() == "subject"
+        assert page.locator(".slot").count() == 0
 
 
 def test_two_models_of_one_text_move_together(browser: Any, address: str) -> None:

@@ -238,5 +238,5 @@ export async function readAnswer(doc) {
     return singles.shares;
   }
 
-  return { ...doc, units, marks, first, whole, isOpening, sources, signedOf, everything, fed, fadingOf };
+  return { ...doc, source: doc, units, marks, first, whole, isOpening, sources, signedOf, everything, fed, fadingOf };
 }

@@ -70,6 +70,7 @@ function show(root, data, prefix, server) {
   return showPanels(root, {
     prefix,
     kind: "answer",
+    source: () => data.source,
     subject: /** @type {Pick<AnswerPage, "data" | "server" | "truth" | "open" | "point">} */ ({ data, server }),
     defaults: defaultsOf(data),
     allowed: {

@@ -16,7 +16,7 @@ import { mount } from "./page.js";
  */
 
 /** What a new text does away with: places in the old one; and what another kind of page would read otherwise. */
-const PLACES = { page: ["q", "t", "l", "h"], answer: ["s", "h", "v"] };
+const PLACES = { page: ["q", "t", "l", "h", "p"], answer: ["s", "h", "v"] };
 const OTHERS = ["q", "t", "l", "h", "s", "v", "u", "n", "m"];
 
 export function address() {

@@ -1,6 +1,9 @@
 import { address, makeSlot } from "./app-slot.js";
+import { mountAnswer } from "./answer.js";
 import { boot } from "./boot.js";
+import { read } from "./data.js";
 import { el, button } from "./draw.js";
+import { mount } from "./page.js";
 import { pairView } from "./pair-view.js";
 
 /** @import { Model } from "./app-form.js" */
@@ -102,7 +105,8 @@ function application(root, models) {
   function link() {
     const [a, b] = slots.map((slot) => slot.shown());
     pair?.close();
-    pair = a?.page && b?.page ? pairView(a.page.page.data, b.page.page.data) : null;
+    const [left, right] = [a, b].map((one) => one?.page?.page.data);
+    pair = left && right && !left.patches && !right.patches ? pairView(left, right) : null; // images have no words
     difference.replaceChildren(...(pair ? [pair.node] : []));
     pair?.paint();
     const unitsOf = (/** @type {Shown} */ { page }) => JSON.stringify(page?.page.data.units);
@@ -133,4 +137,15 @@ function application(root, models) {
   });
 }
 
-boot((root, { models }) => application(root, models));
+/** The app, or a page that was saved from it.
+ *
+ * @param {HTMLElement} root
+ * @param {any} content
+ */
+async function show(root, content) {
+  if (content.format === "attnflow-answer") await mountAnswer(root, content);
+  else if (content.format === "attnflow-page") mount(root, await read(content));
+  else application(root, content.models);
+}
+
+boot(show);

@@ -138,8 +138,9 @@ function everythingElse(page) {
  *   is a `lead`, these panels are the first screen and all others stand under Details; the state then needs
  *   `open`, and what is closed is not drawn
  * @param {string} [parts.prefix] of the names in the address
+ * @param {() => object} [parts.source] the document, where it is not the one that stands in this file
  */
-export function showPanels(root, { kind, subject, defaults, allowed, head, fill, prefix = "" }) {
+export function showPanels(root, { kind, subject, defaults, allowed, head, fill, prefix = "", source }) {
   const ended = new AbortController(),
     { signal } = ended;
   const themes = ["", "light", "dark"];
@@ -152,7 +153,7 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
   const announce = (/** @type {string} */ text) => void (live.textContent = text);
   node
     .querySelector(".top .controls")
-    ?.prepend(...keepControls({ state, name: kind.split(" ").at(-1) ?? kind, announce }));
+    ?.prepend(...keepControls({ state, name: kind.split(" ").at(-1) ?? kind, announce, source }));
   /** @type {(() => void)[]} */
   const followers = [];
   const page = {
