@@ -193,7 +193,8 @@ function leftOut({ corpus, state }) {
  * @param {CorpusContext} one
  */
 function contextLine(page, one) {
-  const { v } = page.state.get(),
+  const { v, b } = page.state.get(),
+    isSaid = Boolean(page.corpus.splits[Number(b || NaN)]?.predicted), // by the head of its group
     colours = page.colours();
   const places = one.tokens.map((_, i) => i).filter((i) => !one.special[i]),
     shaded = places.filter((i) => !one.apart[i]),
@@ -208,7 +209,7 @@ function contextLine(page, one) {
     };
   });
   const notes = [
-    one.prediction && `predicted ${plainToken(one.prediction, 40)}`,
+    !isSaid && one.prediction && `predicted ${plainToken(one.prediction, 40)}`,
     `${decimals(one.lifts[v][one.at] ?? NaN, 1)}×`,
     one.id,
   ];
