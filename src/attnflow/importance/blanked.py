@@ -96,12 +96,12 @@ def parts(
     if seconds is None:
         yield blanks, len(blanks)
         return
-    sums = [0, *accumulate(costs)]
+    sums, started = [0, *accumulate(costs)], time.monotonic()  # what came before, such as the cache, is paid for once
     start, end, planned = 0, min(FIRST, len(blanks)), len(blanks)
     while start < end:
         yield blanks[start:end], planned
-        spent = max(time.monotonic() - begun, 1e-9)
-        room = (seconds - spent) * sums[end] / spent
+        now = time.monotonic()
+        room = (seconds - (now - begun)) * sums[end] / max(now - started, 1e-9)
         start = end
         fitting = sum(total - sums[start] <= room for total in sums[start + 1 :])
         planned = start + fitting
