@@ -45,8 +45,8 @@ class ExplainRequest(Input):
     importance: list[Literal["gradient", "blank-out"]] | None = Field(
         None,
         max_length=2,
-        description="What tokens are worth to the answer, and by which measures: both by default, but no blank-out of long "
-        "texts to a decoder.",
+        description="What tokens are worth to the answer, and by which measures: both by default, blank-out as far as 20 "
+        "seconds go. What is named is measured of every token.",
     )
 
 
