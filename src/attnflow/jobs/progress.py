@@ -170,11 +170,15 @@ class Stages:
         if time.monotonic() - self.begun >= PATIENCE:
             self._draw()
         elif self.timer is None:  # nobody may call again before a long stage is over
-            self.timer = threading.Timer(PATIENCE, self._draw)
+            self.timer = threading.Timer(PATIENCE, self._draw_late)
             self.timer.daemon = True
             self.timer.start()
         if done >= total:
             self.clear()
+
+    def _draw_late(self) -> None:
+        if self.timer is not None:  # the work may be over by now
+            self._draw()
 
     def _draw(self) -> None:
         meter, total = self.meter, self.meter.total or 0
