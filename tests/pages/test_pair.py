@@ -103,7 +103,7 @@ def test_what_changed_is_said_listed_and_shaded(browser: Any, both: tuple[Path, 
             strength = [np.ptp(rgb(colour)) for colour in (above, below)]
             if special[c]:
                 assert max(strength) < 12
-            elif abs(change[c]) > 0.1 * np.abs(change[order]).max():
+            elif abs(change[c]) > 0.3 * np.abs(change[order]).max():
                 side = 1 if values[c][0] is None or (change[c] > 0 and values[c][1] is not None) else 0
                 assert strength[side] > 12
                 if None not in values[c]:

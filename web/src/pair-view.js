@@ -151,7 +151,7 @@ export function pairView(
   function drawLines(shown) {
     const palette = colours(),
       { w, c } = state.get(),
-      largest = largestOf(shown, Boolean(w));
+      largest = largestOf(shown);
     lines.replaceChildren(
       ...shown.flatMap((column, at) => [
         at ? " " : "",
@@ -351,8 +351,9 @@ function answerWords(first, second) {
   if (!a || !b) return ["What changed"];
   const name = (/** @type {[string, number]} */ [text]) => el("strong", {}, el("bdi", {}, plainToken(text, 40)));
   const chance = (/** @type {[string, number]} */ [, p]) => number(p, 2);
-  if (a[0] === b[0]) return ["still ", name(a), ` ${chance(a)} → ${chance(b)}`];
-  return [name(a), ` ${chance(a)} → `, name(b), ` ${chance(b)}`];
+  const next = first.prediction?.kind === "next token" ? "Next: " : "";
+  if (a[0] === b[0]) return [next || "still ", name(a), ` ${chance(a)} → ${chance(b)}`];
+  return [next, name(a), ` ${chance(a)} → `, name(b), ` ${chance(b)}`];
 }
 
 /** What happened to a word.
@@ -388,11 +389,14 @@ function namesIn({ words, kind }) {
   return kind === "replaced" ? [word(0), " → ", word(1)] : word(1);
 }
 
-/** @param {PairColumn[]} shown @param {boolean} each */
-function largestOf(shown, each) {
+/** What the strongest colour stands for: the largest value or difference, so that a small difference stays pale.
+ *
+ * @param {PairColumn[]} shown
+ */
+function largestOf(shown) {
   const sizes = shown
     .filter((column) => !column.apart)
-    .flatMap(({ a, b, difference }) => (each ? [Math.abs(a ?? 0), Math.abs(b ?? 0)] : [Math.abs(difference)]));
+    .flatMap(({ a, b, difference }) => [a ?? 0, b ?? 0, difference].map(Math.abs));
   return sizes.reduce((most, size) => (size > most ? size : most), 0) || 1;
 }
 
@@ -422,7 +426,7 @@ function pairFigure(shown, sides, title, colours, width = 680) {
     high = 20,
     block = 2 * high + 12,
     top = 30,
-    largest = largestOf(shown, false);
+    largest = largestOf(shown);
   /** @type {{ left: number, line: number, own: number }[]} */
   const place = [];
   let x = 0,
