@@ -208,6 +208,16 @@ def test_results_of_another_text_or_model_are_grey(visit: Any) -> None:
     assert note.inner_text() == "These results are of the settings before. Press Explain for new ones."
 
 
+def test_places_in_another_text_are_no_places_in_this(visit: Any) -> None:
+    page = visit("#model=classes&text=the+key+to+the+cabinets&q=2&p=2&theme=dark")
+    assert re.search(r"[#&]q=2&p=2", page.evaluate("location.hash"))
+    page.get_by_label("text", exact=True).fill("the keys")
+    page.get_by_label("text", exact=True).press("Control+Enter")
+    idle(page)
+    assert not re.search(r"[#&][qp]=", page.evaluate("location.hash"))
+    assert "theme=dark" in page.evaluate("location.hash")
+
+
 def test_the_key_is_said_at_the_button(visit: Any) -> None:
     page = visit()
     assert page.locator(".go .keys").inner_text() == "Ctrl+Enter"

@@ -17,7 +17,7 @@ import { mount } from "./page.js";
 
 /** What a new text does away with: places in the old one; and what another kind of page would read otherwise. */
 const PLACES = { page: ["q", "t", "l", "h", "p"], answer: ["s", "h", "v"] };
-const OTHERS = ["q", "t", "l", "h", "s", "v", "u", "n", "m"];
+const OTHERS = ["q", "t", "l", "h", "p", "s", "v", "u", "n", "m", "c", "a", "x", "r"];
 
 export function address() {
   return new URLSearchParams(location.hash.slice(1));
