@@ -26,6 +26,9 @@ STRONGEST = 256
 SECONDS = 20.0
 """So long a page may compute fading. Each part of the answer takes a pass back through the model."""
 
+LATE = 2.0
+"""Where it takes so many times longer after all, the page makes do with the span that it opens with."""
+
 STAGE = "fading"
 """What progress calls it."""
 
@@ -67,6 +70,9 @@ def faded_rows(answer: Answer, chosen: Sequence[int], seconds: float = SECONDS) 
             by, spans = name, [opening, *(part for part in parts if part != opening)]
             break
     for number, part in enumerate(spans, 1):
+        if time.monotonic() - begun > LATE * seconds:  # the machine has other work by now
+            by, spans = "span", [opening]
+            break
         if part not in rows:
             rows[part] = slopes(*part)
         if answer.progress is not None:
