@@ -78,6 +78,13 @@ def test_mouse_keys_and_touch_pin_a_token(browser: Any, sentence: Case) -> None:
         page.locator('.reading .tok[data-i="3"]').tap()
         page.get_by_role("button", name="pin “key”").tap()
         assert selection(page)["p"] == "3"
+        page.locator(".keep > summary").tap()
+        menu = page.locator(".keep > div").bounding_box()
+        assert menu["x"] >= 0 and menu["x"] + menu["width"] <= 390
+        small = page.locator(".keep button, .keep .load").evaluate_all(
+            "all => all.map(x => x.getBoundingClientRect().height)"
+        )
+        assert len(small) == 7 and min(small) >= 44
         sizes = page.locator(".pin, .pins button, .pins input, .keep > summary, .link > button").evaluate_all(
             "all => all.map(x => x.getBoundingClientRect()).map(box => Math.min(box.width, box.height))"
         )

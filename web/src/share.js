@@ -161,7 +161,7 @@ function linkButton(state, announce) {
 /** @param {State<any>} state @param {string} text @param {(text: string) => void} announce */
 function loader(state, text, announce) {
   const said = el("p", { class: "hint", role: "status" });
-  const file = el("input", { type: "file", accept: ".json,.svg,.html", "aria-label": "load a view" });
+  const file = el("input", { type: "file", class: "sr", accept: ".json,.svg,.html", "aria-label": "load a view" });
   file.addEventListener("change", async () => {
     const chosen = file.files?.[0];
     if (!chosen) return;
@@ -174,7 +174,7 @@ function loader(state, text, announce) {
     }
     file.value = "";
   });
-  return el("label", { class: "load" }, "load a view ", file, said);
+  return [el("label", { class: "load" }, "load a view …", file), said];
 }
 
 /** The view that a file holds: JSON, a figure, or a page.
