@@ -353,6 +353,15 @@ def test_a_word_is_replaced_and_the_new_text_is_looked_at(visit: Any, library: A
     assert page.locator(".edit option").all_inner_texts() == ["the", "keys", "to", "the", "cabinets"]
 
 
+def test_the_word_to_change_is_the_one_that_is_chosen_on_the_page(visit: Any) -> None:
+    page = visit()
+    word = page.locator(".edit").get_by_label("word", exact=True)
+    assert word.input_value() == "0"
+    page.evaluate("location.hash += '&t=5'")  # as a click on it does: [CLS] stands before the first word
+    page.wait_for_function("() => document.querySelector('.edit select').value === '4'")
+    assert word.evaluate("select => select.selectedOptions[0].textContent") == "cabinets"
+
+
 def test_an_edit_that_fails_says_why(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise af.errors.InputError("the word cannot go: it holds everything together")

@@ -12,6 +12,15 @@ function wordsOf(data) {
   return tokens.filter((_, i) => !special[i]).map((token) => plainToken(token));
 }
 
+/** The number of the word that a position of a unit stands in, -1 for none. @param {Data} data @param {string} unit @param {number} token */
+function wordAt(data, unit, token) {
+  const { words, subwords } = data.units,
+    { special } = words ?? subwords;
+  const place = unit === "subwords" && words?.groups ? words.groups.findIndex((group) => group.includes(token)) : token;
+  if (place < 0 || place >= special.length || special[place]) return -1;
+  return special.slice(0, place).filter((mark) => !mark).length;
+}
+
 /** @param {number} p */
 const percent = (p) => {
   const whole = 100 * p;
@@ -105,9 +114,10 @@ export function editRow(data, { edit, explain, beside }) {
 
   return {
     node,
-    /** The word that is chosen on the page. @param {number} number */
-    choose: (number) => {
-      if (number >= 0 && number < words.length) word.value = String(number);
+    /** Chooses the word of a token that is chosen on the page. @param {string} unit @param {number} token */
+    choose: (unit, token) => {
+      const number = wordAt(data, unit, token);
+      if (number >= 0) word.value = String(number);
     },
   };
 }

@@ -174,6 +174,8 @@ export function makeSlot(prefix, models, first, on) {
    */
   function pageShower(question) {
     let begun = false;
+    /** @type {ReturnType<typeof editRow> | null} */
+    let row = null;
     return {
       read,
       put: async (/** @type {Data} */ data) => {
@@ -187,7 +189,14 @@ export function makeSlot(prefix, models, first, on) {
           paths: (pair) => ask("POST", "/api/paths", { ...question, ...pair }),
         });
         kept?.(page, box);
-        if (!begun) tools.replaceChildren(...(isEditable(question, data) ? [edits(question, data)] : []));
+        if (!begun) {
+          row = isEditable(question, data) ? edits(question, data) : null;
+          tools.replaceChildren(...(row ? [row.node] : []));
+        }
+        page.state.listen((changed) => {
+          const { t, u } = page.state.get();
+          if (changed.has("t")) row?.choose(u, t);
+        });
         begun = true;
         return { box, state: page.state, page, close: () => page.close() };
       },
@@ -262,7 +271,7 @@ export function makeSlot(prefix, models, first, on) {
       beside: (text) => on.beside?.(question.model, text),
     });
     if (!on.beside) row.node.classList.add("last");
-    return row.node;
+    return row;
   }
 
   function close() {
