@@ -24,6 +24,9 @@ from attnflow.view.running_text import pieces
 NAMED = ("message", "document")
 PAGE_VERSION = 2
 
+OF_THE_SPAN = ("answer", "evidence", "reliability", "outside", "values")
+"""What the provenance of a result says of its numbers: a page has it for any span."""
+
 
 @dataclass(frozen=True, eq=False)
 class Explained:
@@ -106,7 +109,7 @@ def _explained(
         parts={name: np.asarray(answer.sources(span, name, signed=True).row(), np.float64) for name in large},
         faded=faded,
         verified=verified,
-        provenance={k: v for k, v in opening.provenance.items() if k not in ("answer", "evidence", "reliability")},
+        provenance={k: v for k, v in opening.provenance.items() if k not in OF_THE_SPAN},
     )
 
 
