@@ -110,7 +110,7 @@ export function layered(columns, levels, names, levelNames, colours, { title, wi
   const foot = 18 + (slanted ? Math.max(30, 0.82 * longest) : 14);
   const wide = Math.ceil(left + columns.length * gap + 14),
     high = top + (levels - 1) * rise + foot + 12;
-  const drawing = figure(wide, high, colours, title, 10);
+  const drawing = figure(Math.max(wide, Math.ceil(textWidth(title, 12, "600")) + 2), high, colours, title, 10);
   const place = new Map(columns.map((position, c) => [position, left + (c + 0.5) * gap]));
   const x = (/** @type {number} */ position) => place.get(position) ?? NaN,
     y = (/** @type {number} */ level) => top + (levels - 1 - level) * rise + 6;

@@ -1,4 +1,4 @@
-import { button, el, svg, messageOf, number, plainToken, tableOf, textWidth } from "./draw.js";
+import { button, el, svg, messageOf, number, plainToken, tableOf } from "./draw.js";
 import { maxFlow, flowPaths, alongPaths } from "./maths.js";
 import { exportMenu } from "./keep.js";
 import { touched } from "./state.js";
@@ -131,7 +131,7 @@ export function pathsPanel(page) {
       at.tokens,
       data.levels,
       colours,
-      { title, width: Math.max(page.width() - 40, textWidth(title, 12, "600") + 4) }, // a narrow screen scrolls
+      { title, width: page.width() - 40 },
     );
     const widest = Math.min(20, frame.gap * 0.7),
       scale = widest / (Number.isFinite(value) && value > 0 ? value : 1);
