@@ -436,8 +436,7 @@ def bears_out(share: float, fall: float, most_share: float, most_fall: float) ->
     """The rule of the page, as it is written there."""
     if fall < 0.1 and share >= 0.1:
         return False
-    real = max(0.0, fall) / most_fall if most_fall >= 0.1 else 0.0
-    return abs(share / most_share - real) <= 0.5
+    return not (share < 0.1 * most_share and fall >= 0.1 and fall > 0.5 * most_fall)
 
 
 def test_a_source_that_was_left_out_says_whether_it_is_true(browser: Any, answer: Any, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import { spanFrom } from "./answer-span.js";
 
 const EFFECT = 0.1; // a fall of log p below this is none: the probability changes by less than a tenth
 const SHARE = 0.1; // a source with such a share should have an effect
-const APART = 0.5; // so far share and fall may be apart, each as a part of the largest that was measured
+const LITTLE = 0.1; // of the largest share: a source with less should not have a large effect
+const LARGE = 0.5; // of the largest fall
 
 /** Whether what happened without a source bears its share out. most: the largest share and fall of those left out.
  *
@@ -15,15 +16,13 @@ const APART = 0.5; // so far share and fall may be apart, each as a part of the 
  */
 export function bearsOut(share, fall, most) {
   if (fall < EFFECT && share >= SHARE) return false;
-  const expected = most.share > 0 ? share / most.share : 0,
-    real = most.fall >= EFFECT ? Math.max(0, fall) / most.fall : 0;
-  return Math.abs(expected - real) <= APART;
+  return !(share < LITTLE * most.share && fall >= EFFECT && fall > LARGE * most.fall);
 }
 
 export const RULE =
   "Is it true: by how much the answer's log-probability really falls without the source. ✓: share and fall tell the same. " +
-  "Disagrees: a source with a share of a tenth or more has no effect (a fall below 0.1), or share and fall, each as a part " +
-  "of the largest among those left out, are more than half apart.";
+  "Disagrees: a source with a share of a tenth or more has no effect (a fall below 0.1), or one with less than a tenth " +
+  "of the largest share has more than half of the largest fall.";
 
 /** What was measured by leaving sources out: in the document, or by a server when it is asked for.
  *
