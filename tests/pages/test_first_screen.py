@@ -209,7 +209,13 @@ def test_words_and_rows_by_touch_and_keys(browser: Any, sentence: Case) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     with opened(browser, sentence.path, details=False, **phone) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        for control in (".lead select:visible", ".everything > summary", ".lead button:visible", ".list tbody tr"):
+        for control in (
+            ".lead select:visible",
+            ".top button:visible",
+            ".everything > summary",
+            ".lead button:visible",
+            ".list tbody tr",
+        ):
             heights = page.locator(control).evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
             assert heights and min(heights) >= 43.9, control
         page.locator('.reading [data-i="3"]').tap()
