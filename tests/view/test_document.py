@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 
 import attnflow as af
 from attnflow.capture.passes import Step
-from attnflow.view import document, page
+from attnflow.view import document, packing, page
 from attnflow.view.explain import explain, traced
 from helpers.architectures import hf
 from helpers.small_models import sinking
@@ -86,15 +86,15 @@ def held(file: str) -> dict[str, Any]:
 def test_arrays_come_back_as_they_were() -> None:
     random = np.random.default_rng(0)
     for values in (random.random((2, 3, 5)), random.random((4, 2)).astype(np.float32)):
-        back = unpacked(document.packed(values))
+        back = unpacked(packing.packed(values))
         assert back.dtype == values.dtype and np.array_equal(back, values)
     pixels = random.integers(0, 256, (3, 4, 3), np.uint8)
-    assert np.array_equal(unpacked(document.packed(pixels)), pixels)
+    assert np.array_equal(unpacked(packing.packed(pixels)), pixels)
 
 
 def test_the_largest_of_each_row() -> None:
     matrix = np.random.default_rng(0).dirichlet(np.ones(30), size=20)
-    (back,) = unrounded(document.rounded([matrix], most=5), [(20, 30)])
+    (back,) = unrounded(packing.rounded([matrix], most=5), [(20, 30)])
     np.testing.assert_allclose(back.sum(1), 1, rtol=1e-6)
     assert ((back > 0) == (matrix >= np.sort(matrix, 1)[:, -5:-4])).all()
 
@@ -103,7 +103,7 @@ def test_rounded_weights_keep_their_rows() -> None:
     random = np.random.default_rng(0)
     matrices = [random.dirichlet(np.full(50, 0.3), 50), np.tril(random.dirichlet(np.ones(20), 20))]
     matrices[1][3] = 0  # a row that gives nothing
-    for given, back in zip(matrices, unrounded(document.rounded(matrices), [(50, 50), (20, 20)]), strict=True):
+    for given, back in zip(matrices, unrounded(packing.rounded(matrices), [(50, 50), (20, 20)]), strict=True):
         assert np.allclose(back.sum(1), given.sum(1), rtol=1e-6)
         kept = given > given.max(1, keepdims=True) * 1e-3
         assert np.abs(back[kept] / given[kept] - 1).max() < 0.025

@@ -7,7 +7,8 @@ import { keepControls } from "./share.js";
 import { twoMethods } from "./two-methods.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
-import { isAnswerEdges, queryNames } from "./data.js";
+import { queryNames } from "./data.js";
+import { FIELDS, methodsOf, rowMethods } from "./methods.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
 import { leadOf } from "./headline.js";
@@ -16,73 +17,10 @@ import { leadPanel } from "./lead.js";
 import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
-import { graphPanel } from "./graph.js";
-import { pathsPanel } from "./paths.js";
-import { headsPanel } from "./heads.js";
+import { VIEW_NAMES, viewTabs } from "./views.js";
 import { ALIGNMENTS } from "./head-ranking.js";
 
-/** @import { Changed, Data, Method, Now, Page, Palette, Panel, Selection, Server } from "./types" */
-
-/** @type {Record<string, Omit<Method, "name" | "importance">>} */
-const WHAT = {
-  answer_rows: {
-    title: "answer edges",
-    short: "answer edges",
-    what: "what the position that answers reads from each token at all layers: its log-odds, split over the edges of attention",
-    asks: "How much of the answer was read from each word? The model’s score, split over the words.",
-  },
-  answer_inputs: {
-    title: "answer edges",
-    short: "answer edges",
-    what: "what the answer owes to each token the whole way down through all layers; what is below 0 speaks against it",
-    asks: "How much of the answer came from each word? The model’s score, split over the words.",
-  },
-  raw: {
-    title: "raw attention",
-    short: "raw",
-    what: "the weights of this layer alone, heads averaged",
-    asks: "Where does this layer look? Its states are mixtures of words already.",
-  },
-  rollout: {
-    title: "rollout",
-    short: "rollout",
-    what: "weights multiplied along all paths down to the input",
-    asks: "Which words could reach it, along all paths of attention?",
-  },
-  flow: {
-    title: "flow",
-    short: "flow",
-    what: "the most that could come through, weights as the widths of pipes",
-    asks: "How much could come through at most, if attention were pipes?",
-  },
-  gradient: {
-    title: "gradient",
-    short: "gradient",
-    what: "how much the answer's probability changes with the token's embedding: the length of its derivative",
-    asks: "Which word would move the answer most, if it changed a little?",
-  },
-  "blank-out": {
-    title: "blank-out",
-    short: "blank-out",
-    what: "how much the answer's probability changes, up or down, without the token",
-    asks: "How far does the answer’s probability move without the word?",
-  },
-};
-
-/** @type {Record<string, { title: string, make: (page: Page) => Panel }>} */
-const VIEWS = {
-  graph: { title: "Graph", make: graphPanel },
-  paths: { title: "Flow paths", make: pathsPanel },
-  heads: { title: "Heads", make: headsPanel },
-};
-
-/** @type {Record<string, string>} */
-const FIELDS = {
-  "": "as it is",
-  ratio: "ratio to uniform",
-  difference: "difference from uniform",
-  layer: "layer by layer",
-};
+/** @import { Changed, Data, Now, Page, Palette, Panel, Selection, Server } from "./types" */
 
 /** Puts a document into an element.
  *
@@ -95,25 +33,8 @@ export function mount(root, data, prefix = "", server = null) {
   const { units } = data,
     first = data.state,
     lastLayer = data.layers[data.layers.length - 1] + 1;
-  const methodNames = [
-    ...new Set([
-      ...(data.levels.length ? ["raw", "rollout"] : []),
-      ...Object.keys(data.methods.subwords).filter((name) => data.methods.subwords[name] || data.hasWeights),
-    ]),
-  ];
-  /** @param {boolean} importance @returns {(name: string) => Method} */
-  const described = (importance) => (name) => ({
-    name,
-    ...(WHAT[name] ?? { title: name, short: name, what: "", asks: "" }),
-    importance,
-  });
-  const order = ["raw", "rollout", "flow"],
-    importances = data.importance.map(({ name }) => name);
-  const methods = [
-    ...importances.filter(isAnswerEdges).map(described(true)),
-    ...[...methodNames].sort((a, b) => order.indexOf(a) - order.indexOf(b)).map(described(false)),
-    ...importances.filter((name) => !isAnswerEdges(name)).map(described(true)),
-  ];
+  const methodNames = rowMethods(data),
+    methods = methodsOf(data);
   const ended = new AbortController(),
     { signal } = ended;
   /** @type {Selection} */
@@ -145,7 +66,7 @@ export function mount(root, data, prefix = "", server = null) {
     {
       u: Object.keys(units),
       f: data.causal ? Object.keys(FIELDS) : [""],
-      v: Object.keys(VIEWS),
+      v: VIEW_NAMES,
       g: ["carried", "weights", "attention"],
       m: methodNames,
       k: ["rollout", "raw"],
@@ -268,7 +189,7 @@ export function mount(root, data, prefix = "", server = null) {
     switchUnit,
     openView(v) {
       state.set({ v, d: 1 });
-      viewSection.scrollIntoView({ block: "start" });
+      views.section.scrollIntoView({ block: "start" });
     },
     switchTheme: theme.flip,
     pin: (i) => pins.toggle(i),
@@ -305,8 +226,6 @@ export function mount(root, data, prefix = "", server = null) {
         ? `Single heads are held for ${plainToken(queryNames(data, "subwords")[data.headQueries[0]])} alone, the query that this page opened with.`
         : "Single heads are not held by this page: either the trace did not keep them, or they would make a large file.",
   };
-  /** @type {typeof VIEWS} */
-  const views = data.levels.length ? VIEWS : {};
 
   const unitPick = units.words
     ? choice("unit", { subwords: "subwords", words: "words" }, "", (u) => switchUnit(u))
@@ -344,25 +263,6 @@ export function mount(root, data, prefix = "", server = null) {
     `residual ${data.residual}`,
   ];
   const details = Object.entries(model).map(([k, v]) => `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`);
-  const tabs = el(
-    "div",
-    { class: "tabs", role: "tablist", "aria-label": "views of the graph" },
-    Object.entries(views).map(([name, { title }]) =>
-      el(
-        "button",
-        {
-          type: "button",
-          role: "tab",
-          id: `${prefix}tab-${name}`,
-          "data-view": name,
-          "aria-controls": `${prefix}view`,
-          onclick: () => state.set({ v: name }),
-        },
-        title,
-      ),
-    ),
-  );
-  const viewBox = el("div", { class: "viewbox", role: "tabpanel", id: `${prefix}view` });
 
   const figureOf = (/** @type {Palette} */ palette) =>
     leadFigure(page, lead.node.querySelector(".headline")?.textContent ?? "", palette);
@@ -489,39 +389,12 @@ export function mount(root, data, prefix = "", server = null) {
     layerOut.textContent = `${at.layerName} of ${at.layerNames.length > 1 ? at.layerNames.at(-1) : at.layerName}`;
     query.paint(at);
     everything.open = !!s.d;
-    for (const tab of tabs.querySelectorAll("button")) {
-      const on = tab.dataset.view === s.v;
-      tab.setAttribute("aria-selected", String(on));
-      tab.tabIndex = on ? 0 : -1;
-      if (on) viewBox.setAttribute("aria-labelledby", tab.id);
-    }
+    views.paint();
   }
 
-  tabs.addEventListener("keydown", (event) => {
-    const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0,
-      names = Object.keys(views);
-    if (!step) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const next = names[(names.indexOf(state.get().v) + step + names.length) % names.length];
-    state.set({ v: next });
-    /** @type {HTMLElement | null} */ (tabs.querySelector(`[data-view=${next}]`))?.focus();
-  });
+  const views = viewTabs(page, prefix);
   const compare = comparePanel(page),
     layers = data.layers.length && methodNames.length ? layersPanel(page) : null;
-  /** @type {Record<string, Panel>} */
-  const opened = {};
-
-  /** @param {Changed} changed */
-  function showView(changed) {
-    const name = state.get().v;
-    if (!views[name]) return;
-    const fresh = !opened[name];
-    const view = (opened[name] ??= views[name].make(page));
-    if (viewBox.firstChild !== view.node) viewBox.replaceChildren(view.node);
-    view.update(fresh || changed?.has("v") ? null : changed);
-  }
-
   async function askRows() {
     const at = now();
     if (!server || !data.levels.length || data.methods[at.unit].flow?.queries.includes(at.query)) return;
@@ -537,7 +410,7 @@ export function mount(root, data, prefix = "", server = null) {
    *
    * @type {(Panel & { due?: Changed })[]}
    */
-  const parts = [lead, compare, ...(layers?.parts ?? []), { node: viewBox, update: showView }];
+  const parts = [lead, compare, ...(layers?.parts ?? []), views];
   for (const part of parts) part.due = null;
   /** What is under Details is painted when they are open, and all that they need is unpacked. @param {Panel} part */
   const isOpen = (part) => part === lead || (!!state.get().d && unpacked);
@@ -595,10 +468,9 @@ export function mount(root, data, prefix = "", server = null) {
     node.dataset.took = (performance.now() - start).toFixed(1);
   }
 
-  const viewSection = el("section", { class: "panel", "data-panel": "views" }, tabs, viewBox);
   everything.append(compare.node);
   if (layers) everything.append(layers.node);
-  if (Object.keys(views).length) everything.append(viewSection);
+  if (data.levels.length) everything.append(views.section);
   everything.append(footer);
   const pins = pinsPanel(page, node),
     second = twoMethods(page, lead.node, prefix);

@@ -16,7 +16,8 @@ from attnflow.answer_rows import Units, by_units, shares
 from attnflow.capture.prompt import AnswerLabels
 from attnflow.source_methods import COMBINED, FADING, SMALL
 from attnflow.texts.units import sentences
-from attnflow.view.document import EXACT, packed
+from attnflow.view.document import EXACT
+from attnflow.view.packing import packed
 
 Floats = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from attnflow.reliability import for_and_against
 from attnflow.result import TokenAttention
 from attnflow.source_methods import METHOD
 from attnflow.view.answer_numbers import SECONDS, Faded, faded_rows, is_whole, matrix_entry, unit_entry
-from attnflow.view.document import packed
+from attnflow.view.packing import packed
 from attnflow.view.page import file_of
 from attnflow.view.running_text import pieces
 

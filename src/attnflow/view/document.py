@@ -7,8 +7,6 @@ and one maximum flow at a time from the weights; flows of all pairs, and heads, 
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from attnflow.result import TokenAttention
 from attnflow.result_files import plain_numbers
 from attnflow.view import came_from
 from attnflow.view.came_from import causal
+from attnflow.view.packing import packed, precise, rounded, table
 
 if TYPE_CHECKING:
     from attnflow.selection import Query
@@ -48,14 +47,8 @@ LONGEST = 2048
 LAYERED = 256
 """Flow relative to uniform attention, layer by layer, is left out of longer texts: its graphs are the hardest to solve."""
 
-DOUBLE = 50_000
-"""Tables of up to so many values are in double precision."""
-
 HEADS = 150_000
 """The most weights of single heads."""
-
-STEPS = 254 / np.log(1e4)
-"""Rounded weights are rowmax · exp(-i / STEPS): in steps of 3.7 %, down to a ten-thousandth of the largest of their row."""
 
 UNITS = ("subwords", "words")
 
@@ -308,51 +301,6 @@ def _edges(graph: Sequence[FloatArray], positions: Sequence[int]) -> Iterable[tu
     return zip(reversed(graph), positions[:-1], positions[1:], strict=True)
 
 
-def packed(values: FloatArray) -> dict[str, Any]:
-    """float64, float32 or uint8, as the page reads it."""
-    if values.dtype == np.uint8:
-        return {"type": "u1", "shape": list(values.shape), "data": _compressed(values.tobytes())}
-    kind = "f8" if values.dtype == np.float64 else "f4"
-    planes = np.ascontiguousarray(values, f"<{kind}").view(np.uint8).reshape(-1, int(kind[1])).T
-    return {"type": kind, "shape": list(values.shape), "data": _compressed(planes.tobytes())}
-
-
-def rounded(matrices: Sequence[FloatArray], most: int | None = None) -> dict[str, Any]:
-    """Round weights to one byte each, with one scale a row, so that rows keep their sums. most: so many of each row."""
-    codes, scales = [], []
-    for matrix in matrices:
-        largest = matrix.max(axis=1, keepdims=True)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            steps = np.round(255 + STEPS * np.log(matrix / largest))
-        code = np.where(matrix > 0, np.nan_to_num(steps, nan=0, neginf=0), 0).clip(0, 255)
-        if most is not None and most < matrix.shape[1]:
-            code[matrix < -np.partition(-matrix, most - 1)[:, most - 1 : most]] = 0
-        sums = np.where(code > 0, np.exp((code - 255) / STEPS), 0).sum(axis=1)
-        scales.append(matrix.sum(axis=1) / np.where(sums == 0, 1, sums))
-        codes.append(code.astype(np.uint8).ravel())
-    return {
-        "type": "rounded",
-        "steps": STEPS,
-        "data": _compressed(np.concatenate(codes).tobytes()),
-        "scales": packed(np.concatenate(scales).astype(np.float32)),
-    }
-
-
-def table(result: TokenAttention) -> dict[str, Any]:
-    """Values [layer, query, input] of some queries, which are named by their place in the sequence of all positions."""
-    first = getattr(result.source, "first_query", 0)
-    return {"queries": [first + q for q in result.queries], "values": packed(_precise(result.values))}
-
-
-def _precise(values: FloatArray) -> FloatArray:
-    """Keep the library's precision, so that ranks and ties stay the same; large tables become single precision."""
-    return values.astype(np.float64 if values.size <= DOUBLE else np.float32)
-
-
-def _compressed(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 6)).decode()
-
-
 def _flows(
     trace: Trace,
     chosen: Sequence[int],
@@ -401,7 +349,7 @@ def _flows(
             if progress is not None:
                 progress("flow", number * len(queries) + start, len(queries) * len(kinds))
             parts.append(method(queries[start : start + step]).values)
-        tables[kind] = packed(_precise(np.concatenate(parts, axis=1)))
+        tables[kind] = packed(precise(np.concatenate(parts, axis=1)))
     return tables
 
 
