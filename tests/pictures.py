@@ -214,18 +214,24 @@ def main() -> None:
             page.locator(".graph circle[data-level='3'][data-position='2']").hover()
 
         jobs: dict[str, Callable[[], None]] = {
-            "page": lambda: shoot(browser, saved("key", embedded) + "#l=3&t=2&v=paths", "page"),
+            "page": lambda: shoot(browser, saved("key", embedded), "page"),
             "compare": lambda: shoot(
-                browser, saved("key", embedded) + "#o=blank-out.down", "compare", "[data-panel=compare]"
+                browser, saved("key", embedded) + "#d=1&o=blank-out.down", "compare", "[data-panel=compare]"
             ),
-            "layers": lambda: shoot(browser, saved("key", embedded), "layers", "[data-panel=layers]"),
-            "graph": lambda: shoot(browser, saved("key", embedded) + "#l=4", "graph", "[data-panel=views]", act=hover),
-            "paths": lambda: shoot(browser, saved("key", embedded) + "#l=3&t=2&v=paths", "paths", "[data-panel=views]"),
-            "heads": lambda: shoot(browser, saved("key", embedded) + "#v=heads&h=3.1", "heads", "[data-panel=views]"),
+            "layers": lambda: shoot(browser, saved("key", embedded) + "#d=1", "layers", "[data-panel=layers]"),
+            "graph": lambda: shoot(
+                browser, saved("key", embedded) + "#d=1&l=4", "graph", "[data-panel=views]", act=hover
+            ),
+            "paths": lambda: shoot(
+                browser, saved("key", embedded) + "#d=1&l=3&t=2&v=paths", "paths", "[data-panel=views]"
+            ),
+            "heads": lambda: shoot(
+                browser, saved("key", embedded) + "#d=1&v=heads&h=3.1", "heads", "[data-panel=views]"
+            ),
             "decoder": lambda: shoot(
-                browser, saved("decoder", decoder) + "#f=ratio&l=8", "decoder", "[data-panel=compare]"
+                browser, saved("decoder", decoder) + "#d=1&f=ratio&l=8", "decoder", "[data-panel=compare]"
             ),
-            "image": lambda: shoot(browser, saved("image", vision), "image", "[data-panel=compare]"),
+            "image": lambda: shoot(browser, saved("image", vision), "image", "[data-panel=lead]"),
             "corpus": lambda: shoot(browser, corpus(Path(folder)), "corpus", until=".opening"),
             "answer": lambda: shoot(browser, answer(Path(folder) / "answer.html"), "answer"),
             "app": lambda: app(browser),
