@@ -71,6 +71,10 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--normalize", "rows"], "--normalize goes with --edges: give that too, or leave it out"),
         (["--edges", "alti", "--answer", "0"], "--answer goes with edges by gradients, and alti are about no answer: leave it out"),
         (["--edges", "alti", "--method", "gradient"], "method gradient looks at no edges: leave --edges out"),
+        (["--method", "joint_flow", "-o", "x.html"], "the page has no joint_flow: leave --method out, or take it with the terminal, with --json or with other files"),
+        (["--method", "gather", "--edges", "gradient", "-o", "x.html"], "the page has no gather: leave --method out"),
+        (["--method", "answer_rows", "--importance", "none", "-o", "x.html"], "method answer_rows: the page of this text has answer_inputs; leave --method out, or take it with the terminal"),
+        (["--beside", "caf\udce9", "-o", "x.html"], "the text holds bytes that are not UTF-8: decode it with its own encoding first"),
         (["--edges", "alti", "-o", "x.html"], "the page shows attention itself: --edges go with the terminal, with --json and with other files"),
         (["--beside", "the keys"], "--beside and --beside-model make a page of two: give -o page.html too, or leave them out"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
@@ -114,6 +118,23 @@ def test_show_puts_two_texts_or_two_models_on_one_page(attnflow: Command, model:
     for one, other in zip(document["pages"], same["pages"], strict=True):
         assert [one["text"], one["importance"]] == json.loads(json.dumps([other["text"], other["importance"]]))
     assert json.loads(attnflow(*words, "--beside-model", model).out)["pages"][1]["text"] == "the key"
+
+
+def test_a_page_opens_with_the_method_that_somebody_names(attnflow: Command, model: str, tmp_path: Path) -> None:
+    words = ["show", "the key", "-m", model, "-o", str(tmp_path / "page.html"), "--json", "--importance", "none"]
+    assert "method" not in json.loads(attnflow(*words).out)["state"]
+    for method in ("raw", "rollout", "flow", "answer_inputs", "gradient"):
+        assert json.loads(attnflow(*words, "--method", method).out)["state"]["method"] == method
+    both = json.loads(attnflow(*words, "--method", "flow", "--beside", "the keys").out)
+    assert [page["state"]["method"] for page in both["pages"]] == ["flow", "flow"]
+
+
+def test_a_page_of_bytes_that_are_no_text_is_refused_as_the_terminal_refuses_it(attnflow: Command, model: str) -> None:
+    for more in ([], ["-o", "x.html"]):
+        printed = attnflow("show", "\udcff key", "-m", model, *more, status=2)
+        assert printed.out == "" and printed.err == (
+            "attnflow: the text holds bytes that are not UTF-8: decode it with its own encoding first\n"
+        )
 
 
 def test_measured_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:

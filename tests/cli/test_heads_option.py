@@ -63,7 +63,11 @@ def test_heads_are_ranked_by_an_alignment(attnflow: Any, trace: af.Trace, given:
             "heads 'some': expected a head such as L3.5, all, one of previous, next, self, first, same, induction, or pairs "
             "of query and key such as 4-1,5-2",
         ),
-        (["--heads", "L0.1"], "heads 'L0.1': expected a head such as L3.5"),
+        (
+            ["--heads", "L0.1"],
+            "heads 'L0.1': layers and heads count from 1, so the first head of the first layer is L1.1",
+        ),
+        (["--heads", "L1.0"], "heads 'L1.0': layers and heads count from 1"),
         (["--heads", "L7.1"], "heads 'L7.1': expected L1.1 to L6.8"),
         (["--heads", "4-"], "heads '4-': expected a head such as L3.5"),
         (["--heads", "4-door"], "key 'door' is not a token of this text"),

@@ -245,3 +245,16 @@ def test_first_is_a_result_of_the_same_text() -> None:
         af.InputError, match="first has 4 inputs, and the text has 8 tokens: expected a result of this text"
     ):
         model.blank_out("the key is to the book", first=model.gradient("the key"), seconds=1)
+    with pytest.raises(
+        af.InputError,
+        match="first is of another text: its token 2 is 'book', and that of this text is 'key'; expected a result of this text",
+    ):
+        model.blank_out("the key", first=model.gradient("the book"), seconds=1)
+
+
+@pytest.mark.parametrize("first", ["key", [1, 2], 3])
+def test_first_is_a_result(first: Any) -> None:
+    with pytest.raises(af.InputError) as caught:
+        bert("BertForSequenceClassification", wordpiece()).blank_out("the key", first=first)
+    expected = f"first={first!r}: expected a result of this text, such as model.gradient(text) or Trace.sources()"
+    assert str(caught.value) == expected

@@ -12,6 +12,7 @@ import pytest
 
 import attnflow as af
 from attnflow.texts.alignment import align
+from attnflow.view.explain import explain
 from helpers.browser import exported, opened, screenshot
 from helpers.page_cases import HOSTILE, attention
 from helpers.page_reading import Case, check_clean, check_drawn, check_numbers, column, rgb, selection, view_of
@@ -243,3 +244,11 @@ def test_two_methods_of_one_text_stand_beside_each_other_as_shares(browser: Any,
         assert selection(page)["c"] == "flow"
         page.get_by_label("compare with").select_option("")
         assert page.locator(".two-methods").is_hidden() and "c" not in selection(page)
+
+
+def test_a_pair_opens_with_the_method_of_its_pages(browser: Any, tmp_path: Path) -> None:
+    model = af.load()
+    one, other = (explain(model, text, importance="none", state={"method": "flow"}) for text in (FIRST, SECOND))
+    one.beside(other).save(tmp_path / "flow.html")
+    with opened(browser, tmp_path / "flow.html") as page:
+        assert page.locator("select[data-pick=m]").input_value() == "flow"

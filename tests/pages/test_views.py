@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ import attnflow as af
 from attnflow.evaluate.statistics import spearman
 from attnflow.view.page import of_weights
 from helpers.architectures import hf
-from helpers.browser import opened, settle
+from helpers.browser import exported, opened, settle
 from helpers.page_reading import (
     METHODS,
     Case,
@@ -617,6 +619,10 @@ def test_what_was_not_computed_is_no_number_and_no_shade(browser: Any, tmp_path:
     with opened(browser, tmp_path / "part.html", "#u=subwords") as page:
         rows = as_json(page, "compare")
         assert [row["blank-out"] for row in rows] == blank
+        for name in ("compare", "page"):
+            saved = list(csv.DictReader(io.StringIO(exported(page, name, "csv").decode())))
+            assert [row["blank-out"] == "" for row in saved] == [value is None for value in blank]
+            assert [float(saved[i]["blank-out"]) for i in there] == [blank[i] for i in there]
         back = {token["back"] for i, token in enumerate(rows_of(page)["blank-out"]["tokens"]) if i not in there}
         assert back == {"rgb(255, 255, 255)"}
         cells = [row[-1] for row in table_of(page, ".numbers table")[1:]]

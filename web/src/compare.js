@@ -372,7 +372,7 @@ export function comparePanel(page) {
         at.special[i],
         at.query,
         at.layerName,
-        ...there.map(({ values }) => (Number.isNaN(values[place]) ? null : values[place])),
+        ...there.map(({ values }) => values[place]),
       ]),
     ];
   }

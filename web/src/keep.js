@@ -41,11 +41,16 @@ async function png(node, scale = 3) {
   );
 }
 
-/** @param {Cells[]} rows */
+/** What was not computed is NaN, and an empty cell. @param {Cells[]} rows */
 function csv(rows) {
   const cell = (/** @type {Cells[0]} */ value) => {
     // a spreadsheet would run a text that begins like a formula
-    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
+    const text =
+      typeof value === "string" && /^[=+\-@\t\r]/.test(value)
+        ? `'${value}`
+        : Number.isNaN(value)
+          ? ""
+          : String(value ?? "");
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";

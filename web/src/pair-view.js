@@ -48,7 +48,7 @@ export function pairView(
   const shared = methodsOf(first).filter((name) => methodsOf(second).includes(name));
   const hasWords = !led && Boolean(first.units.words || second.units.words);
   const defaults = {
-    m: shared[0] ?? "",
+    m: (alone ? null : shared.find((name) => name === first.state.method)) ?? shared[0] ?? "",
     n: alone ? (shared[1] ?? "") : "",
     u: hasWords ? "words" : "subwords",
     w: "",

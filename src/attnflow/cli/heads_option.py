@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,8 @@ def read_heads(text: str) -> tuple[int, int] | str | Pairs:
     head = read_head(text)
     if head is not None or text == ALL or text in ALIGNMENTS:
         return text if head is None else head
+    if re.fullmatch(r"[Ll]?[0-9]+\.[0-9]+", text.strip()):  # well written, but for a 0
+        raise InputError(f"heads {text!r}: layers and heads count from 1, so the first head of the first layer is L1.1")
     pairs = [tuple(part.strip() for part in pair.split("-")) for pair in text.split(",")]
     if any(len(pair) != 2 or not all(pair) for pair in pairs):
         raise InputError(

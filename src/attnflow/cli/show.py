@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 OF_ANSWERS = (METHOD, INPUTS)
 PROPAGATIONS = (*OF_ANSWERS, "raw", "rollout", "flow", "joint_flow", "gather")
 OF_STATES = ("rollout", "flow", "joint_flow")
+NOT_ON_A_PAGE = ("joint_flow", "gather")
 IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
 
 
@@ -145,6 +146,10 @@ def show(
     at_state = bool(query or layer != "last" or receptive_field is not None)
     placed = bool(words or at_state)
     by_default = method is None
+    if as_page and method in NOT_ON_A_PAGE:
+        raise InputError(
+            f"the page has no {method}: leave --method out, or take it with the terminal, with --json or with other files"
+        )
     if heads is not None:
         others = {
             "--method": method is not None, "--edges": edges is not None, "--layer": layer != "last", "--words": words,
@@ -232,14 +237,20 @@ def show(
                 trace = traced(one, of_text, target, truncate)
             position = read_query(query, len(trace.tokens))
             number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
-            state = {"layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field}
+            state = {
+                "layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field,
+                "method": None if by_default else method,
+            }  # fmt: skip
             with Stages(STAGES) as stages:
-                return explain(
+                made = explain(
                     one, of_text, query=None if position == "all" else position, truncate=truncate, trace=trace,
                     residual=share if isinstance(share, float) else 0.5, progress=stages,
                     importance={name: {**own, **measured} for name, own in plan.items()},
                     state={name: value for name, value in state.items() if value is not None},
                 )  # fmt: skip
+            if method is not None and not by_default:
+                _check_opening(made, method)
+            return made
 
         first = explained(loaded, text)
         page: Page | Pair = first
@@ -349,6 +360,19 @@ def _check(
         raise InputError(
             "the page is about the model's own answer: --answer goes with the terminal, with --json and with other files"
         )
+
+
+def _check_opening(page: Page, method: str) -> None:
+    """That a page has the answer edges which it shall open with: it has those of one way, or says why there are none."""
+    names = [importance["name"] for importance in page.document["importance"]]
+    if method not in OF_ANSWERS or method in names:
+        return
+    others = [name for name in names if name in OF_ANSWERS]
+    reason = f"has {others[0]}" if others else f"has no answer edges. {page.document['missing']}".rstrip(". ")
+    raise InputError(
+        f"method {method}: the page of this text {reason}; leave --method out, or take it with the terminal, with --json "
+        "or with other files"
+    )
 
 
 def _of_answer(

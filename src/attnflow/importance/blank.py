@@ -99,7 +99,7 @@ def blank_out(
     about = questions(model, texts, labels, truncate, several=True)
     check_difference(about, of)
     over = [units_of(question.encoded, unit) for question in about]
-    orders = [_order(units, first) for units in over]
+    orders = [_order(units, question, first) for units, question in zip(over, about, strict=True)]
     blanks = [
         Blank(number, group, over[number].groups[group])
         for number, question in enumerate(about)
@@ -170,15 +170,27 @@ def _check_time(text: Any, seconds: float | None, first: TokenAttention | None) 
         raise InputError(f"seconds={seconds!r}: expected a number above 0, or None for all tokens")
     if isinstance(text, list) and (seconds is not None or first is not None):
         raise InputError("seconds and first go with one text: give one at a time")
+    if first is not None and not isinstance(first, TokenAttention):
+        raise InputError(
+            f"first={first!r:.60}: expected a result of this text, such as model.gradient(text) or Trace.sources()"
+        )
 
 
-def _order(units: BlankUnits, first: TokenAttention | None) -> list[int]:
+def _order(units: BlankUnits, question: Question, first: TokenAttention | None) -> list[int]:
     """The groups in the order in which they are blanked: what is largest by another result first."""
     if first is None:
         return list(range(len(units.groups)))
-    row, n = np.abs(first.row()), max(i for group in units.groups for i in group) + 1
-    if len(row) < n:
-        raise InputError(f"first has {len(row)} inputs, and the text has {n} tokens: expected a result of this text")
+    row, tokens = np.abs(first.row()), question.encoded.tokens
+    if len(row) != len(tokens):
+        raise InputError(
+            f"first has {len(row)} inputs, and the text has {len(tokens)} tokens: expected a result of this text"
+        )
+    for i, (other, token) in enumerate(zip(first.tokens, tokens, strict=True)):
+        if other != token:
+            raise InputError(
+                f"first is of another text: its token {i} is {other!r}, and that of this text is {token!r}; expected a "
+                "result of this text"
+            )
     sums = [float(row[list(group)].sum()) for group in units.groups]
     return sorted(range(len(sums)), key=lambda group: -sums[group])
 

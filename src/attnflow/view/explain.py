@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from attnflow.capture.inputs import unusable
 from attnflow.evaluate.importances import Importance, Worth, answering_position, plan_of, worth_of
 from attnflow.view import document
 from attnflow.view.page import Page
@@ -77,9 +78,10 @@ def explain(
 def traced(model: Model, text: Any, target: str | None = None, truncate: bool = False) -> Trace:
     """Trace a text for a page, with single heads unless the page would have no room for them."""
     keep = True
-    if model.tokenizer is not None and isinstance(text, str | tuple):
-        parts = (text,) if isinstance(text, str) else text
-        n = sum(len(model.tokenizer(part, verbose=False)["input_ids"]) for part in parts if isinstance(part, str))
+    texts = (text,) if isinstance(text, str) else text if isinstance(text, tuple) else ()
+    parts = tuple(part for part in texts if isinstance(part, str))  # the other one of a pair may be an image
+    if model.tokenizer is not None and unusable(model.tokenizer, parts, None) is None:  # else `trace` refuses it
+        n = sum(len(model.tokenizer(part, verbose=False)["input_ids"]) for part in parts)
         layers, heads = (
             getattr(model.text_config, name, None) or 12 for name in ("num_hidden_layers", "num_attention_heads")
         )
