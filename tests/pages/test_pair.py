@@ -36,7 +36,8 @@ def expected(pair: Any, method: str) -> list[tuple[float | None, float | None]]:
 
     def row(text: str) -> np.ndarray:
         if method == "answer_inputs":
-            return model.trace(text, edges="answer").sources().row()
+            # of two opposite answers, both texts are shown for or against the first
+            return model.trace(text, edges="answer").sources().row() * (1 if text == FIRST else -1)
         if method in ("raw", "rollout", "flow"):
             return getattr(model.trace(text), method)().values[-1, 0]
         return getattr(model, method.replace("-", "_"))(text).row()
@@ -93,9 +94,13 @@ def test_what_changed_is_said_listed_and_shaded(browser: Any, both: tuple[Path, 
         assert page.locator(".pair-list tbody tr").count() == len(order)
         said = page.locator(".pair-change").inner_text()
         top = order[0]
-        assert said.startswith(
-            f"What changed: {texts[0][top]} ({values[top][0]:.2f}) became {texts[1][top]} (".replace("-", "−")
+        one, other = (f"{value:.2f}" for value in values[top])
+        happened = (
+            f"{texts[1][top]} {'fell' if change[top] < 0 else 'rose'} from {one} to {other}"
+            if texts[0][top] == texts[1][top]
+            else f"{texts[0][top]} ({one}) became {texts[1][top]} ({other})"
         )
+        assert said.startswith(f"What changed, for or against singular: {happened}".replace("-", "−"))
         # orange above where a value falls, blue below where it rises; where one text alone has a word, there
         colours = columns.evaluate_all(
             "all => all.map(c => [...c.children].map(x => getComputedStyle(x).backgroundColor))"

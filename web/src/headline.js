@@ -6,6 +6,7 @@ import { rowNotes } from "./reliability.js";
 
 const MOST = 3; // words that a headline names
 const NEAR = 0.5; // of the strongest: others that are named beside it
+const AGAINST = 0.4; // of the strongest: a word that speaks against the answer so much is named
 const FEW = 5; // words: of fewer, the highest is named in any case
 const FLAT = 1.5; // times the mean word: below it a method tells no word from another
 const ATTENTION = ["raw", "rollout", "flow"];
@@ -95,14 +96,14 @@ export function restsOn(lead) {
   return order.slice(0, MOST).filter((i) => lead.values[i] >= NEAR * top);
 }
 
-/** The word that speaks against an answer most, if it says as much as half of the strongest.
+/** The word that speaks against an answer most, if it says as much as two fifths of the strongest.
  *
  * @param {Pick<Lead, "values" | "apart">} lead
  */
 export function speaksAgainst(lead) {
   const order = ranked(lead),
     last = order[order.length - 1];
-  return order.length && lead.values[last] < -NEAR * Math.max(0, lead.values[order[0]]) ? [last] : [];
+  return order.length && lead.values[last] < -AGAINST * Math.max(0, lead.values[order[0]]) ? [last] : [];
 }
 
 /** What a method of attention points to among the words; null where it tells none from another, with what stays elsewhere.

@@ -10,8 +10,12 @@ import { touched } from "./state.js";
 
 const PLAIN = 0.03; // of the strongest shade: less stays white, so that the rest can be read
 const LISTED = 6; // sources that are listed at first
-const PARAGRAPH = 60; // tokens from which on the text is set as a paragraph, with the picture at its side
+const PARAGRAPH = 60; // tokens from which on the text is set as a paragraph
 const LONG = 160; // tokens from which on the text has an overview
+const SIDE = 120; // tokens from which on the picture stands at its side
+const SHARES = new Set(["answer_rows", "answer_inputs", "raw", "rollout"]);
+const MOVES = "how far the probability of the answer moves, up or down, when the word is blanked out";
+const UNKNOWN = "was not blanked out: there was no time for every word";
 const DECODED = /** @type {Record<string, string>} */ ({ "next token": "Next: ", "masked token": "Masked: " });
 
 /** The first screen: the answer and what it rests on in words, the text shaded once, and where it came from.
@@ -130,7 +134,7 @@ export function leadPanel(page, pictured) {
     });
     text.replaceChildren(...nodes);
     text.classList.toggle("paragraph", pieces.length > PARAGRAPH);
-    node.classList.toggle("long", pieces.length > PARAGRAPH);
+    node.classList.toggle("long", pieces.length > SIDE);
     strip.hidden = pieces.length <= LONG;
   }
 
@@ -158,12 +162,15 @@ export function leadPanel(page, pictured) {
 
   function drawAside() {
     if (!lead) return aside.replaceChildren();
-    const { apart, shareOf } = lead,
+    const { apart, shareOf, method, values } = lead,
       { tokens } = page.now();
     const places = tokens.map((_, i) => i).filter((i) => apart[i]);
     const shown = places.sort((i, j) => (shareOf(j) || 0) - (shareOf(i) || 0)).slice(0, 4);
+    // of methods that have no shares, the value itself
+    const share = (/** @type {number} */ i) =>
+      SHARES.has(method.name) ? percent(shareOf(i)) : Number.isFinite(values[i]) ? number(values[i]) : "–";
     const chips = shown.map((i) =>
-      el("span", { class: "chip", "data-i": i }, plainToken(tokens[i]), " ", el("b", {}, percent(shareOf(i)))),
+      el("span", { class: "chip", "data-i": i }, plainToken(tokens[i]), " ", el("b", {}, share(i))),
     );
     const toggle = button(
       state.get().x ? "leave them out" : "shade them too",
@@ -198,7 +205,13 @@ export function leadPanel(page, pictured) {
           }),
           values[i] < 0 ? el("small", {}, "against") : null,
         ),
-        left ? el("td", { class: "n" }, Number.isFinite(left[i]) ? number(left[i]) : "–") : null,
+        left
+          ? el(
+              "td",
+              { class: "n", title: Number.isFinite(left[i]) ? MOVES : UNKNOWN },
+              Number.isFinite(left[i]) ? number(left[i]) : "–",
+            )
+          : null,
       ),
     );
     const more = bySize.length - shown.length;
@@ -214,8 +227,12 @@ export function leadPanel(page, pictured) {
             "tr",
             {},
             el("th", { scope: "col" }, data.patches ? "place" : "word"),
-            el("th", { scope: "col", colspan: 2 }, signed ? "for or against" : "share"),
-            left ? el("th", { scope: "col", title: "how much the probability moves" }, "without it") : null,
+            el(
+              "th",
+              { scope: "col", colspan: 2 },
+              signed ? "for or against" : SHARES.has(method.name) ? "share" : "value",
+            ),
+            left ? el("th", { scope: "col", title: MOVES }, "moves without it") : null,
           ),
         ),
         el("tbody", {}, rows),

@@ -8,13 +8,13 @@ const WHAT = {
     title: "answer edges",
     short: "answer edges",
     what: "what the position that answers reads from each token at all layers: its log-odds, split over the edges of attention",
-    asks: "How much of the answer was read from each word? The model’s score, split over the words.",
+    asks: "The model’s score, split over the words that it read.",
   },
   answer_inputs: {
     title: "answer edges",
     short: "answer edges",
     what: "what the answer owes to each token the whole way down through all layers; what is below 0 speaks against it",
-    asks: "How much of the answer came from each word? The model’s score, split over the words.",
+    asks: "The model’s score, split over the words it came from.",
   },
   raw: {
     title: "raw attention",

@@ -1,6 +1,6 @@
 import { between, closest, el, figure, label, plainToken, svg, textWidth } from "./draw.js";
 import { curve } from "./graph.js";
-import { percent } from "./headline.js";
+import { percent, recommended } from "./headline.js";
 import { touched } from "./state.js";
 
 /** @import { Changed, Origin, Page, Palette } from "./types" */
@@ -151,7 +151,11 @@ export function originPicture(page, onpoint) {
       width,
       between(200, 0.34 * innerHeight, 420),
     );
-    caption.textContent = `Where it came from: the paths that carry ${percent(origin.carried)}.`;
+    const best = recommended(page),
+      { a } = page.state.get();
+    const by = a && a !== best?.name ? ` (by ${best?.title})` : "",
+      signed = page.values(best?.name ?? "")?.row.some((value) => value < 0);
+    caption.textContent = `Where it came from${by}: the paths that carry ${percent(origin.carried)}${signed ? " of what speaks for it" : ""}.`;
     holder.replaceChildren(current.node);
   }
 
@@ -159,7 +163,8 @@ export function originPicture(page, onpoint) {
   function light(token) {
     const origin = here();
     if (!origin || !current || node.hidden) return;
-    const own = token === null ? null : waysOf(origin, token);
+    const ways = token === null ? null : waysOf(origin, token),
+      own = ways?.some((part) => part > 1e-6) ? ways : null; // a word that nothing of it came from leaves all as it is
     const most = own ? Math.max(...own, 1e-9) : 1;
     current.paths.forEach((path, i) => {
       path.style.opacity = own ? (own[i] > 1e-6 ? "1" : "0.12") : "";
@@ -168,7 +173,7 @@ export function originPicture(page, onpoint) {
     });
     for (const word of current.node.querySelectorAll(".word"))
       /** @type {SVGElement} */ (word).style.opacity =
-        token === null || Number(word.getAttribute("data-position")) === token ? "" : "0.4";
+        own === null || Number(word.getAttribute("data-position")) === token ? "" : "0.4";
   }
   holder.addEventListener("pointermove", (event) => {
     const spot = closest(event, "[data-position]");
@@ -185,7 +190,7 @@ export function originPicture(page, onpoint) {
     isShown,
     /** @param {Changed} changed */
     update(changed) {
-      if (touched(changed, "u", "theme", "width")) draw();
+      if (touched(changed, "u", "a", "theme", "width")) draw();
     },
   };
 }

@@ -125,7 +125,7 @@ export function mount(root, data, prefix = "", server = null) {
     };
   }
 
-  /** Until a token is chosen, the one that rollout gives most, the query itself aside.
+  /** Until a token is chosen, the word that rollout gives most: the query itself, special tokens and a sink aside.
    *
    * @param {string} unit
    * @param {number} query
@@ -135,7 +135,8 @@ export function mount(root, data, prefix = "", server = null) {
   function strongestToken(unit, query, layer, inputs) {
     const name = methodNames.includes("rollout") ? "rollout" : methodNames[0],
       row = name && data.rows(name, unit, query)?.rows[layer];
-    const others = inputs.filter((i) => i !== query);
+    const words = inputs.filter((i) => i !== query && !units[unit].special[i] && !(data.causal && i === 0)),
+      others = words.length ? words : inputs.filter((i) => i !== query);
     if (!row || !others.length) return inputs[0] ?? 0;
     return others.reduce((best, i) => (row[i] > row[best] ? i : best), others[0]);
   }
@@ -173,7 +174,7 @@ export function mount(root, data, prefix = "", server = null) {
     colours,
     now,
     values,
-    width: () => width || root.clientWidth || 900,
+    width: () => Math.min(1180, width || root.clientWidth || 900), // of what is under Details
     /** A state by its token; where the model has merged its positions, by its number. */
     stateName(level, position, most = 24) {
       const { tokens } = now(),

@@ -131,18 +131,31 @@ export function valuesOf(data, method, unit) {
   return data.rows(method, unit, openingQuery(data, unit))?.rows.at(-1) ?? null;
 }
 
+/** Whether two texts have the two answers of one question: what speaks for the one then speaks against the other, exactly.
+ *
+ * @param {Data} first
+ * @param {Data} second
+ */
+export function areOpposite(first, second) {
+  const [a, b] = [first, second].map(({ prediction }) => (prediction?.kind === "class" ? prediction.top : []));
+  const labels = new Set([...a, ...b].map(([label]) => label));
+  return a.length === 2 && b.length === 2 && labels.size === 2 && a[0][0] !== b[0][0];
+}
+
 /** One side of a pair: its tokens, and what a method gives them. `shared`: as shares of what its words get.
  *
  * @param {Data} data
  * @param {string} method
  * @param {string} unit
  * @param {boolean} shared
+ * @param {boolean} [turned] whether what speaks for its answer is shown as speaking against the other
  * @returns {PairSide}
  */
-export function sideOf(data, method, unit, shared) {
+export function sideOf(data, method, unit, shared, turned = false) {
   const name = unitIn(data, unit),
     { tokens, special } = data.units[name];
-  const values = Array.from(valuesOf(data, method, name) ?? new Float64Array(tokens.length)),
+  const own = valuesOf(data, method, name) ?? new Float64Array(tokens.length),
+    values = Array.from(own, (value) => (turned ? -value : value)), // the scale stays: shares of what speaks for its own
     apart = apartOf(data, { tokens, special, query: openingQuery(data, name) });
   return { tokens, special, values: shared ? sharesOf(values, apart) : values, apart };
 }

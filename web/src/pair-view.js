@@ -1,5 +1,6 @@
+import { isAnswerEdges } from "./data.js";
 import { PALETTES, inkOn, shade, shadeStyle } from "./colour.js";
-import { align, byDifference, columnsOf, methodsOf, sideOf, titleOf, unitIn } from "./pair-data.js";
+import { align, areOpposite, byDifference, columnsOf, methodsOf, sideOf, titleOf, unitIn } from "./pair-data.js";
 import {
   button,
   choice,
@@ -81,8 +82,11 @@ export function pairView(
       const sides = led.sides();
       return columnsOf(...sides, /** @type {Pair[]} */ (sides[0].tokens.map((_, i) => [i, i])));
     }
-    return columnsOf(sideOf(first, m, u, alone), sideOf(second, alone ? n : m, u, alone), pairsOf(u));
+    return columnsOf(sideOf(first, m, u, alone), sideOf(second, alone ? n : m, u, alone, isTurned()), pairsOf(u));
   }
+
+  /** Of two opposite answers, both texts are shown for the first. */
+  const isTurned = () => !alone && !led && state.get().m === "answer_inputs" && areOpposite(first, second);
 
   const names = sideNames(first, second);
   const named = alone || names[0] !== "the first text";
@@ -225,6 +229,15 @@ export function pairView(
     more.textContent = all ? `show the first ${SHOWN}` : `and ${sorted.length - SHOWN} more`;
   }
 
+  /** What the numbers of both texts are about, where that is not the same answer. */
+  function changed() {
+    const [a, b] = [first, second].map((data) => data.prediction?.top[0][0] ?? "");
+    if (!isAnswerEdges(state.get().m) || a === b) return "What changed: ";
+    return isTurned()
+      ? `What changed, for or against ${plainToken(a, 30)}: `
+      : "What changed, each for its own answer: ";
+  }
+
   /** @param {PairColumn[]} shown */
   function drawHead(shown) {
     headline.replaceChildren(...(alone ? [`${sides()[0]} beside ${sides()[1]}`] : answerWords(first, second)));
@@ -232,7 +245,7 @@ export function pairView(
       least = Math.max(0.0005, Math.abs(sorted[0]?.difference ?? 0) / 5);
     const changes = sorted.filter(({ difference }) => Math.abs(difference) >= least).slice(0, NAMED);
     change.replaceChildren(
-      changes.length ? (alone ? "They differ most on " : "What changed: ") : "No word counts more or less than before.",
+      changes.length ? (alone ? "They differ most on " : changed()) : "No word counts more or less than before.",
       ...changes.flatMap((column, at) => [at ? "; " : "", ...changeWords(column, alone)]),
       changes.length ? "." : "",
     );

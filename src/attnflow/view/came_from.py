@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LONGEST = 640
 """Of longer texts the strongest positions alone are looked at: so many of them."""
 
-READING = 1e-4
+READING = 1e-2
 """Of the position that the answer is read from most: what others have to carry at the highest layer to be read too."""
 
 
