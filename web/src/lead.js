@@ -232,7 +232,7 @@ export function leadPanel(page, pictured) {
               { scope: "col", colspan: 2 },
               signed ? "for or against" : SHARES.has(method.name) ? "share" : "value",
             ),
-            left ? el("th", { scope: "col", title: MOVES }, "moves without it") : null,
+            left ? el("th", { scope: "col", title: MOVES }, "without it") : null,
           ),
         ),
         el("tbody", {}, rows),
