@@ -173,6 +173,21 @@ def test_a_number_to_verify(attnflow: Command, plain: str, number: str) -> None:
     assert "--verify" in attnflow("answer", "a", "-m", plain, "--verify", number, status=2).err
 
 
+def test_a_unit_that_is_the_whole_prompt_is_not_left_out(attnflow: Command, plain: str, tmp_path: Path) -> None:
+    """The answer is shown nevertheless, as it is without leaving anything out."""
+    words = ["answer", "the key is rusty", "-m", plain, "--tokens", "3", "--no-chat"]
+    note = (
+        "attnflow: --verify left nothing out: one sentence is the whole prompt, and without it nothing would be left to "
+        "answer; give a smaller --unit, or a longer prompt\n"
+    )
+    for more in ([], ["--json"]):
+        printed = attnflow(*words, *more, "--verify", "3")
+        assert printed.out == attnflow(*words, *more).out != "" and printed.err == note
+    page = tmp_path / "answer.html"
+    assert attnflow(*words, "--verify", "3", "-o", str(page)).err == f"{note}wrote {page}\n" and page.exists()
+    assert attnflow(*words, "--unit", "word", "--verify", "1").err == ""
+
+
 def test_progress_begins_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)

@@ -168,6 +168,12 @@ def answer(
             max_new_tokens=TOKENS if tokens is None else tokens,
         )  # fmt: skip
         stages.clear()
+        if verify and any(len(group) == len(explained.prompt) for group in explained.prompt.units(unit).groups):
+            verify = 0
+            progress(
+                f"attnflow: --verify left nothing out: one {unit} is the whole prompt, and without it nothing would be "
+                "left to answer; give a smaller --unit, or a longer prompt"
+            )
         if output is not None:
             explained.save(output, unit=unit, verify=verify, span=place, method=method)
             progress(f"wrote {output}")
