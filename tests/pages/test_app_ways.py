@@ -299,7 +299,7 @@ def test_a_text_that_is_too_long_says_so_while_it_is_typed(visit: Any) -> None:
 
 
 def change_of(library: Any, word: int, replacement: str | None) -> Any:
-    return edits.edit(library, EXAMPLE, word, replacement, False)
+    return edits.edit(library, EXAMPLE, edits.changed(library, EXAMPLE, word, replacement, False), word, False)
 
 
 def signed(x: float) -> str:

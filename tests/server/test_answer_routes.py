@@ -206,6 +206,30 @@ def test_a_word_is_taken_out_or_replaced(server: Server) -> None:
         assert change["predicted"] == pytest.approx(-traced.answer_inputs(signed=True).row()[2], rel=1e-4)
 
 
+def test_a_word_of_a_text_that_was_cut_is_the_one_that_the_page_shows(server: Server) -> None:
+    model, words = af.load(device="cpu"), ("the key to the cabinets near " * 14).split()
+    text = " ".join(words)
+    read = model.encode(text, truncate=True)
+    assert read.cut and list(read.word_texts) == words[-62:]  # the model keeps the end
+    for word in (0, 3, 61):
+        body = {"model": "verb-number", "text": text, "word": word, "truncate": True}
+        change = ask(server, "POST", "/api/edits", body).json
+        place = len(words) - 62 + word
+        assert change["word"] == read.word_texts[word]
+        assert change["text"] == " ".join([*words[:place], *words[place + 1 :]])
+        change = ask(server, "POST", "/api/edits", {**body, "replacement": "keys"}).json
+        assert change["text"] == " ".join([*words[:place], "keys", *words[place + 1 :]])
+        after = dict(model.trace(change["text"], truncate=True).prediction.top)
+        assert change["after"]["probability"] == pytest.approx(after[change["answer"]], abs=1e-6)
+
+
+def test_an_edit_takes_no_more_than_a_text_does(server: Server) -> None:
+    body = {"model": "writer", "text": "the key", "word": 1, "replacement": "key " * 200}
+    answer = ask(server, "POST", "/api/edits", body)
+    assert answer.status == 413
+    assert re.match(r"the text has \d+ tokens and this server takes 128: shorten it, or", answer.error), answer.error
+
+
 def test_a_word_of_several_tokens_of_a_decoder(server: Server, writer: Served) -> None:
     text = "Nobody's rusty cabinets, said twice"
     trace = writer.model.trace(text, edges="answer")
@@ -225,6 +249,9 @@ def test_edits_that_cannot_be(server: Server) -> None:
     assert answer.error == ("the model 'verb-number' takes no edit: one text of a model that reads one can be edited")
     answer = ask(server, "POST", "/api/edits", {"model": "verb-number", "text": "the", "word": 0})
     assert (answer.status, answer.error) == (422, "the text '' is empty: expected at least one word")
+    answer = ask(server, "POST", "/api/edits", {"model": "verb-number", "text": "the key", "target": "a", "word": 0})
+    sentence = "the model 'verb-number' has no decoder that writes a target: leave target out"
+    assert (answer.status, answer.error) == (422, sentence)
     with pytest.raises(
         af.errors.InputError, match=r"^word 1, 'Key', does not stand in the text as the tokenizer writes"
     ):
@@ -233,7 +260,7 @@ def test_edits_that_cannot_be(server: Server) -> None:
 
 def test_a_model_without_an_answer_takes_no_edit() -> None:
     with pytest.raises(af.errors.InputError, match="has no head, so it answers nothing"):
-        edits.edit(bert("BertModel"), "the key", 0, None, False)
+        edits.edit(bert("BertModel"), "the key", "the", 1, False)
 
 
 @pytest.mark.parametrize(

@@ -15,37 +15,50 @@ OPENING, CLOSING = "([{«“‘", ".,;:!?)]}»”’"
 """Marks that stand before a word, and behind it, without a space."""
 
 
-def edit(model: Model, text: str, word: int, replacement: str | None, truncate: bool) -> dict[str, Any]:
-    """The text with the word replaced, or without it, and the answer to the text as it was before and after.
+def edit(model: Model, text: str, edited: str, word: int, truncate: bool) -> dict[str, Any]:
+    """The answer to a text and to the same text with one word changed, as `changed` gives it.
 
     Log-odds are those of the answer to the first text, in both. ``predicted`` is their change by answer edges: less what
     the word gave to them. It knows nothing of what takes the word's place; None where the model has no answer edges.
     """
     before, log_odds = _asked(model, text, None, truncate)
-    start, stop = word_range(text, before.encoded.word_texts, word)
-    edited = text[:start] + replacement + text[stop:] if replacement else without(text, start, stop)
-    after, changed = _asked(model, edited, before.chosen, truncate)
+    after, other_odds = _asked(model, edited, before.chosen, truncate)
     own, _ = _asked(model, edited, None, truncate)
     return {
-        "word": text[start:stop],
+        "word": before.encoded.word_texts[word],
         "text": edited,
         "kind": before.kind,
         "answer": before.name,
         "before": {"probability": before.chance, "logOdds": log_odds},
-        "after": {"probability": after.chance, "logOdds": changed},
+        "after": {"probability": after.chance, "logOdds": other_odds},
         "own": {"answer": own.name, "probability": own.chance},
         "predicted": _predicted(model, text, word, truncate),
-        "true": changed - log_odds,
+        "true": other_odds - log_odds,
     }
 
 
-def word_range(text: str, words: Sequence[str], word: int) -> tuple[int, int]:
-    """The characters of a word. words: those of the text in their order, which stand in it as they are."""
+def changed(model: Model, text: str, word: int, replacement: str | None, truncate: bool) -> str:
+    """The text with another word for one that the model reads, or without it. word: its number in what the model reads."""
+    encoded = model.encode(text, truncate=truncate)
+    from_end = encoded.cut is not None and getattr(model.tokenizer, "truncation_side", "right") == "left"
+    start, stop = word_range(text, encoded.word_texts, word, from_end)
+    return text[:start] + replacement + text[stop:] if replacement else without(text, start, stop)
+
+
+def word_range(text: str, words: Sequence[str], word: int, from_end: bool = False) -> tuple[int, int]:
+    """The characters of a word. words: neighbours in the text, in their order, which stand in it as they are.
+
+    from_end: they are the last words of the text, because its beginning was cut off; else they are the first ones.
+
+    >>> word_range("a b a b", ["a", "b"], 0), word_range("a b a b", ["a", "b"], 0, from_end=True)
+    ((0, 1), (4, 5))
+    """
     if word >= len(words):
         raise InputError(f"word {word}: the text has {len(words)} words, expected a number from 0 to {len(words) - 1}")
-    stop = 0
-    for number, each in enumerate(words[: word + 1]):
-        start = text.find(each, stop)
+    start, stop = len(text), 0
+    for number in range(len(words) - 1, word - 1, -1) if from_end else range(word + 1):
+        each = words[number]
+        start = text.rfind(each, 0, start) if from_end else text.find(each, stop)
         if start < 0:
             raise InputError(
                 f"word {number}, {each!r:.40}, does not stand in the text as the tokenizer writes it: edit the text itself"

@@ -137,12 +137,16 @@ class Service:
         of = self._checked(request)
         if of.kind != "text" or request.pair is not None:
             raise Refusal(422, f"the model {of.name!r} takes no edit: one text of a model that reads one can be edited")
+        if request.target is not None:
+            raise Refusal(422, f"the model {of.name!r} has no decoder that writes a target: leave target out")
         self._check_characters((request.text, request.replacement))
 
         def work(job: Job) -> bytes:
             job.progress("model", 0, 1)
             text = self._input(of, request)
-            return encoded(edits.edit(of.model, text, request.word, request.replacement, request.truncate))
+            edited = edits.changed(of.model, text, request.word, request.replacement, request.truncate)
+            self._input(of, request.model_copy(update={"text": edited}))  # which may be longer than the text was
+            return encoded(edits.edit(of.model, text, edited, request.word, request.truncate))
 
         return work
 

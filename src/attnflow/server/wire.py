@@ -88,7 +88,7 @@ class EditRequest(Input):
         json_schema_extra={"examples": [{"model": "verb-number", "text": "the key to the cabinets", "word": 4}]}
     )
 
-    word: Position = Field(description="The word's number in the text, from 0.")
+    word: Position = Field(description="The word's number, from 0, in what the model reads of the text.")
     replacement: str | None = Field(None, description="What stands in its place; without it, the word is left out.")
 
 
