@@ -188,10 +188,13 @@ def test_fading_is_limited_by_time_and_the_page_says_so(browser: Any, answer: An
     path.write_text(html_of(answer, "sentence", 0, None, seconds=0.0), encoding="utf-8")
     with opened(browser, path, "#d=1") as page:
         check_span(page, answer, "sentence")
+        assert not page.locator(".by-rows").count()
     with opened(browser, path, chosen((2, 5))) as page:
         wanted = answer.sources((2, 5), "sentence", method="answer_rows").row()
         check_table(page, wanted)
         said = page.locator(".method").inner_text()
+        lead = "For this part: by what it read alone, a weaker measure. Fading was not computed for it."
+        assert page.locator(".lead .by-rows").inner_text() == lead
         assert said == (
             "Shares of sentences by what the answer read from them (answer rows). The answer is long: the page has the "
             "better way, combined, for the part that it opens with."
@@ -340,6 +343,11 @@ def test_hops_from_the_answer_to_the_prompt(browser: Any, path: Path, answer: An
             result = answer.hops(hops, span, "word").row()
             check_table(page, result[:-count])
             seen.append(result[:-count])
+            far = "all the way" if step == 7 else "one step" if step == 1 else f"{step} steps"
+            assert page.locator(".hop").inner_text() == (
+                f"What came through earlier words of the answer is followed back {far}. Shares add up anew, over prompt and "
+                "answer."
+            )
             left = result[-count:].sum()
             said = page.locator(".apart-line").inner_text()
             assert (f"{round(100 * left)} % comes from earlier words" in said) == (left > 0.01)
@@ -356,6 +364,17 @@ def test_hops_from_the_answer_to_the_prompt(browser: Any, path: Path, answer: An
                 check_table(page, answer.hops(hops, None, unit).row()[:-count])
 
 
+def feeds(answer: Any, shares: Any) -> str:
+    """What the page says of a source: the words of the answer that it feeds most, each by the mean over its tokens."""
+    labels = answer.labels
+    numbers = [("alone", k) if word is None else word for k, word in enumerate(labels.word_ids)]
+    words = [[k for k, own in enumerate(numbers) if own == number] for number in dict.fromkeys(numbers)]
+    fed = [(shares[word].mean(), labels.quoted(word)) for word in words if shares[word].mean() >= 0.05]
+    fed.sort(key=lambda one: -one[0])
+    named = " · ".join(f"“{text}” {int(100 * share + 0.5)} %" for share, text in fed[:4])
+    return f"It feeds {named}{' …' if len(fed) > 4 else ''}"
+
+
 def test_a_source_lights_up_what_it_feeds(browser: Any, path: Path, answer: Any) -> None:
     for unit in ("token", "sentence"):
         each = np.array([answer.sources(k, unit).row() for k in range(len(answer.ids))])  # [answer token, unit]
@@ -369,11 +388,7 @@ def test_a_source_lights_up_what_it_feeds(browser: Any, path: Path, answer: Any)
                 said = page.locator(".feeds").inner_text()
                 fed = [float(x) for x in re.findall(r"(\d+) %", said)]
                 assert fed and fed == sorted(fed, reverse=True)
-                first = re.match(r"It feeds (\S+) (\d+) %", said)
-                assert first is not None
-                tokens = [k for k, token in enumerate(answer.tokens) if token == first[1]]
-                wanted = [*each[tokens, source], each[tokens, source].mean()]  # an emoji is several tokens in one place
-                assert int(first[2]) in [round(100 * share) for share in wanted]
+                assert said == feeds(answer, each[:, source])
                 smiles = [k for k, token in enumerate(answer.tokens) if token == "🙂"]
                 others = [k for k in range(len(answer.ids)) if k not in smiles]
                 strong = sum(each[k, source] >= 0.05 for k in others) + (each[smiles, source].mean() >= 0.05)
@@ -391,6 +406,15 @@ def test_what_speaks_against_is_told(browser: Any, path: Path, answer: Any) -> N
         assert last.get_attribute("data-row") == str(worst)
         line = page.locator(f'.sources [data-row="{worst}"]')
         assert number(line.locator('[data-of="log-odds"]').inner_text()) == pytest.approx(parts[worst], abs=6e-3)
+        bar = page.evaluate(
+            """row => [".bar", ".sources tbody tr .bar"].map((name, i) => {
+                const style = (i ? document : row).querySelector(name).style;
+                return [style.getPropertyValue("--hue"), parseFloat(style.getPropertyValue("--part"))];
+            })""",
+            line.element_handle(),
+        )
+        assert bar[0][0] != bar[1][0] and bar[1][1] == 100  # another hue than that of what speaks for the answer
+        assert bar[0][1] == pytest.approx(100 * abs(parts[worst]) / np.abs(parts).max(), abs=0.06)
         token = page.locator(f'.prompt [data-unit="{worst}"] .tok')
         token.hover()
         tip = page.locator(".tip").inner_text()

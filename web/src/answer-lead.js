@@ -12,6 +12,7 @@ const NAMED = { small: 3, large: 2 };
 const CLIPPED = 150; // characters of a source in the headline
 const HOPS = 6; // hops that the slider has one by one
 const TOLD = 0.01; // less is not said of what stands apart
+const BY_ROWS = "For this part: by what it read alone, a weaker measure. Fading was not computed for it.";
 const SPREAD = 0.02; // where the strongest unit has less, nothing rests on it alone
 
 /** @param {number} share */
@@ -55,7 +56,7 @@ export function headline(page) {
     const { s, u, h } = state.get(),
       { data } = page,
       span = spanFrom(s, data),
-      { units } = data.sources(span, u, h);
+      { units, method } = data.sources(span, u, h);
     const small = SMALL.includes(u),
       named = strongest(units, small ? NAMED.small : NAMED.large),
       top = units[named[0]];
@@ -74,6 +75,7 @@ export function headline(page) {
     node.replaceChildren(
       el("h2", {}, subject, restsOn),
       causes.length ? el("p", { class: small ? "causes few" : "causes" }, causes) : "",
+      method === "answer_rows" && data.fading && data.units[u].faded ? el("p", { class: "hint by-rows" }, BY_ROWS) : "",
       notes.length
         ? button(`⚠ ${notes[0].split(/[:(]/)[0].trim()}`, () => page.open(), {
             class: "caution",
@@ -114,6 +116,15 @@ export function apartLine(page) {
   return { node, draw };
 }
 
+/** What the slider shows, in words. @param {string} hops */
+function hopWords(hops) {
+  if (!hops) return "";
+  if (hops === "0")
+    return "What came through earlier words of the answer stays with them. Shares add up anew, over prompt and answer.";
+  const far = hops === "all" ? "all the way" : hops === "1" ? "one step" : `${hops} steps`;
+  return `What came through earlier words of the answer is followed back ${far}. Shares add up anew, over prompt and answer.`;
+}
+
 /** How far what came from earlier words of the answer is followed back: from the answer to the prompt.
  *
  * @param {AnswerPage} page
@@ -138,7 +149,7 @@ export function hopSlider(page) {
     node.hidden = page.data.answer.tokens.length < 2;
     slider.max = String(all);
     slider.value = h === "all" ? String(all) : h || "0";
-    const words = h === "all" ? "all the way" : h ? `${h} ${h === "1" ? "hop" : "hops"}` : "";
+    const words = hopWords(h);
     slider.setAttribute("aria-valuetext", words || "what it read itself");
     said.textContent = words;
     reset.hidden = !h;

@@ -1,12 +1,12 @@
 import { shadeStyle } from "./colour.js";
 import { between, closest, el, plainToken, readable } from "./draw.js";
 import { shadingOf } from "./answer-shading.js";
-import { spanFrom, spanText, trimmed } from "./answer-span.js";
+import { spanFrom, spanText, spanWords, trimmed } from "./answer-span.js";
 
 /** @import { AnswerPage, Piece } from "./types" */
 
 const LEAST = 0.05; // of what a token came from: less is not said
-const SAID = 4; // tokens of the answer that a source feeds, in words
+const SAID = 4; // words of the answer that a source feeds, in words
 
 /** The answer in large letters. Its tokens are chosen by click, drag or keys, and shaded by what a source gave to them.
  *
@@ -136,18 +136,37 @@ export function answerLine(page) {
     });
   }
 
-  /** Shades what a source feeds, and says how much of each token came from it. @param {number} unit */
+  /** First and last token of each word of the answer: neighbouring options with tokens of one word are one. */
+  function answerWords() {
+    const { words } = page.data.answer;
+    /** @type {{ from: number, to: number }[]} */
+    const spans = [];
+    for (const { first, last } of options) {
+      const before = spans.at(-1);
+      if (before && words[first] !== null && words[first] === words[before.to]) before.to = last;
+      else spans.push({ from: first, to: last });
+    }
+    return spans;
+  }
+
+  /** Shades what a source feeds, and says how much of each word came from it: the mean over its tokens.
+   *
+   * @param {number} unit
+   */
   function point(unit) {
     if (unit < 0) return draw();
     const { u, h } = state.get(),
       shares = page.data.fed(u, unit, h);
-    const parts = options.map(({ first, last }) => sumOf(shares, first, last) / (last - first + 1));
-    shadeBy(parts);
-    const most = parts
-      .map((share, i) => ({ text: options[i].node.textContent?.trim() || "␣", share }))
+    /** @param {number} from @param {number} to */
+    const meanOf = (from, to) => sumOf(shares, from, to) / (to - from + 1);
+    shadeBy(options.map(({ first, last }) => meanOf(first, last)));
+    const most = answerWords()
+      .map((span) => ({ span, share: meanOf(span.from, span.to) }))
       .filter(({ share }) => share >= LEAST)
       .sort((x, y) => y.share - x.share);
-    const said = most.slice(0, SAID).map(({ text, share }) => `${text} ${Math.round(100 * share)} %`);
+    const said = most
+      .slice(0, SAID)
+      .map(({ span, share }) => `“${spanWords(page.data.answer.pieces, span) || "⏎"}” ${Math.round(100 * share)} %`);
     note.textContent = said.length
       ? `It feeds ${said.join(" · ")}${most.length > SAID ? " …" : ""}`
       : "It feeds no part of the answer.";

@@ -40,12 +40,21 @@ export function sourceTable(page) {
       .sort((a, b) => signed[a] - signed[b])
       .slice(0, AGAINST);
     const most = sums[order[0]] || 1,
-      hue = shade(page.colours(), 0.55);
+      largest = signed.reduce((size, x) => Math.max(size, Math.abs(x)), 0) || 1;
+    /** What speaks most against the answer has next to no share: its bar is of log-odds, in the hue of what is negative.
+     *
+     * @param {number} i
+     */
+    const barOf = (i) => {
+      const against = least.includes(i),
+        part = against ? -signed[i] / largest : sums[i] / most,
+        hue = shade(page.colours(), against ? -0.55 : 0.55);
+      return el("span", { class: "bar", style: `--part:${(100 * part).toFixed(1)}%;--hue:${hue}` });
+    };
 
     /** @param {number} i */
     function rowOf(i) {
       const name = readable(data.units[u].texts[i]).replace(/\s+/g, " ") || "␣";
-      const bar = el("span", { class: "bar", style: `--part:${((100 * sums[i]) / most).toFixed(1)}%;--hue:${hue}` });
       /** @param {string} label @param {string} text */
       const cell = (label, text) => el("td", { "data-label": label || null, "data-of": label || "how" }, text);
       const left = data.first && u === "token" && i === 0; // the first token has no share
@@ -60,7 +69,7 @@ export function sourceTable(page) {
           "th",
           { scope: "row" },
           button(name, () => page.point(i, true), { class: "name", title: name, dir: "auto" }),
-          bar,
+          barOf(i),
         ),
       );
     }

@@ -532,7 +532,14 @@ export interface AnswerDocument {
   /** size: how many tokens. names: of tokens that are no piece of their own. marks: numbers of the tokens that a chat
    * template or the tokenizer wrote. */
   prompt: { pieces: Piece[]; size: number; names: Record<string, string>; marks: number[] };
-  answer: { pieces: Piece[]; tokens: string[]; logProbabilities: number[]; written: boolean };
+  /** words: the number of each token's word, null where it is in none. */
+  answer: {
+    pieces: Piece[];
+    tokens: string[];
+    words: (number | null)[];
+    logProbabilities: number[];
+    written: boolean;
+  };
   evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number; gap: number };
   /** Of each answer token: what speaks for it, against it, and for it at the first token. */
   sizes: [number, number, number][];

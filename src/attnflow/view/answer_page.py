@@ -145,6 +145,7 @@ def written_document(explained: Explained, unit: str) -> dict[str, Any]:
         "answer": {
             "pieces": _texts(labels.text, labels.offsets),
             "tokens": list(labels.tokens),
+            "words": list(labels.word_ids),
             "logProbabilities": explained.log_probabilities.tolist(),
             "written": explained.written,
         },
