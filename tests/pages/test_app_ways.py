@@ -103,11 +103,11 @@ def test_an_answer_grows_while_it_is_written(visit: Any, writer: Any, monkeypatc
     monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # every token is published
     page_of, reached, go = writing.page_of, threading.Event(), threading.Event()
 
-    def stepwise(answer: Any) -> Any:
+    def stepwise(answer: Any, *method: Any) -> Any:
         if len(answer.ids) == 4 and answer.earlier is not None:
             reached.set()
             go.wait(20)
-        return page_of(answer)
+        return page_of(answer, *method)
 
     page = visit()
     monkeypatch.setattr(writing, "page_of", stepwise)
@@ -169,9 +169,9 @@ def test_a_source_of_an_answer_is_really_left_out(visit: Any, writer: Any, way: 
 def test_an_answer_is_cancelled(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     page_of = writing.page_of
 
-    def slow(answer: Any) -> Any:
+    def slow(answer: Any, *method: Any) -> Any:
         time.sleep(0.05)
-        return page_of(answer)
+        return page_of(answer, *method)
 
     page = visit()
     monkeypatch.setattr(writing, "page_of", slow)

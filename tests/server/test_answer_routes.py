@@ -65,11 +65,11 @@ def test_the_answer_so_far_is_there_while_it_is_written(
     step, go = threading.Event(), threading.Event()
     page_of = writing.page_of
 
-    def stepwise(answer: Any) -> Any:
+    def stepwise(answer: Any, *method: Any) -> Any:
         if len(answer.ids) == 3:  # the first two are published by now
             step.set()
             go.wait(20)
-        return page_of(answer)
+        return page_of(answer, *method)
 
     monkeypatch.setattr(writing, "page_of", stepwise)
     body = {"model": "writer", "text": PROMPT + " ", "tokens": 4}
@@ -95,7 +95,7 @@ def test_an_answer_is_cancelled_while_it_is_written(
 ) -> None:
     begun = threading.Event()
 
-    def slow(answer: Any) -> Any:
+    def slow(answer: Any, *method: Any) -> Any:
         begun.set()
         time.sleep(0.01)
         return {}
@@ -278,3 +278,26 @@ def test_a_model_without_an_answer_takes_no_edit() -> None:
 def test_no_space_is_left_over(text: str, word: str, left: str) -> None:
     start = text.index(word)
     assert edits.without(text, start, start + len(word)) == left
+
+
+def test_a_given_answer_that_is_too_long_is_refused_before_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnflow.server import writing
+    from attnflow.server.limits import Refusal
+
+    class Tokenizer:
+        chat_template = None
+
+        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+            return {"input_ids": list(range(len(text.split())))}
+
+    class Writer:
+        tokenizer = Tokenizer()
+
+        def answer(self, *given: Any, **options: Any) -> None:
+            raise AssertionError("the model ran")
+
+    monkeypatch.setattr(writing, "read_prompt", lambda model, prompt: prompt.split())
+    request = SimpleNamespace(model="m", text="a b c", answer="cat " * 300, tokens=5)
+    job = SimpleNamespace(progress=lambda *told: None)
+    with pytest.raises(Refusal, match="the prompt has 3 tokens, the answer 300, and this server takes 128"):
+        writing.answered(Writer(), request, 128, None, job)  # type: ignore[arg-type]

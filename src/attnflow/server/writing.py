@@ -17,6 +17,7 @@ from attnflow.server.limits import Refusal
 from attnflow.server.queue import Job
 from attnflow.server.recent import Recent
 from attnflow.server.wire import AnswerRequest, LeaveOutRequest, encoded
+from attnflow.source_methods import METHOD
 from attnflow.view.answer_page import document_of
 
 UNIT = "sentence"
@@ -53,6 +54,8 @@ def answered(model: Model, request: AnswerRequest, most: int, answers: Recent[An
             f"the prompt has {count:,} tokens and this server takes {most:,} with its answer: shorten it, or have the "
             "server started with a higher limit",
         )
+    if request.answer is not None and model.tokenizer is not None:
+        _check_room(count, len(model.tokenizer(request.answer, add_special_tokens=False)["input_ids"]), most)
     key = (request.model, request.text, request.answer, request.tokens)
 
     def make() -> Answer:
@@ -62,18 +65,22 @@ def answered(model: Model, request: AnswerRequest, most: int, answers: Recent[An
         return _unbound(model.answer(prompt, max_new_tokens=room, progress=job.progress, watch=_publisher(job)))
 
     answer = answers.get(key, make)
-    if count + len(answer.ids) > most:
-        raise Refusal(
-            413,
-            f"the prompt has {count:,} tokens, the answer {len(answer.ids):,}, and this server takes {most:,}: shorten "
-            "either, or have the server started with a higher limit",
-        )
+    _check_room(count, len(answer.ids), most)
     return answer
 
 
-def page_of(answer: Answer) -> dict[str, Any]:
-    """The document of an answer's page."""
-    return document_of(answer, UNIT, 0, None)
+def _check_room(prompt: int, answer: int, most: int) -> None:
+    if prompt + answer > most:
+        raise Refusal(
+            413,
+            f"the prompt has {prompt:,} tokens, the answer {answer:,}, and this server takes {most:,}: shorten either, or "
+            "have the server started with a higher limit",
+        )
+
+
+def page_of(answer: Answer, method: str | None = None) -> dict[str, Any]:
+    """The document of an answer's page. method: None for the method that is recommended for each unit."""
+    return document_of(answer, UNIT, method=method)
 
 
 def without(answer: Answer, request: LeaveOutRequest) -> dict[str, float]:
@@ -89,7 +96,8 @@ def without(answer: Answer, request: LeaveOutRequest) -> dict[str, float]:
 
 
 def _publisher(job: Job) -> Watch:
-    return lambda answer: job.publish(encoded(page_of(answer)))
+    # answer rows alone: fading would take a pass back for every token that is there already, while nothing is written
+    return lambda answer: job.publish(encoded(page_of(answer, METHOD)))
 
 
 def _unbound(answer: Answer) -> Answer:
