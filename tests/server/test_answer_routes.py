@@ -18,7 +18,7 @@ pytest.importorskip("transformers", reason="models need torch and transformers")
 import attnflow as af
 from attnflow.server import edits, writing
 from attnflow.server.app import Server
-from attnflow.server.limits import Limits
+from attnflow.server.limits import Limits, Refusal
 from attnflow.server.service import Served, served
 from attnflow.view.answer_page import document_of
 from helpers.answers import decoder
@@ -281,9 +281,6 @@ def test_no_space_is_left_over(text: str, word: str, left: str) -> None:
 
 
 def test_a_given_answer_that_is_too_long_is_refused_before_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnflow.server import writing
-    from attnflow.server.limits import Refusal
-
     class Tokenizer:
         chat_template = None
 

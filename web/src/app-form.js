@@ -155,12 +155,12 @@ export function makeForm(models, first, onsubmit, onchange) {
         tokens: Math.max(1, Math.round(Number(tokens.value)) || TOKENS),
         ...(answer.value ? { answer: answer.value } : {}),
       };
-    const asked = { model: model.value, truncate: cut.checked };
+    const common = { model: model.value, truncate: cut.checked };
     if (kind === "image") {
       if (!image) throw new Error("choose an image first");
-      return { ...asked, image: await base64(image) };
+      return { ...common, image: await base64(image) };
     }
-    return { ...asked, text: text.value, ...(target.hidden || !target.value ? {} : { target: target.value }) };
+    return { ...common, text: text.value, ...(target.hidden || !target.value ? {} : { target: target.value }) };
   }
 
   /** Takes what an address says. @param {(name: string) => string | null} of */

@@ -63,9 +63,9 @@ export function rankedMethods(grid, metric) {
   const there = grid.names.flatMap((_, i) => (grid.cell(metric, i).mean === null ? [] : [i]));
   const mean = (/** @type {number} */ i) => grid.cell(metric, i).mean ?? 0;
   const sorted = there.sort((a, b) => sign * (mean(a) - mean(b)));
-  const asked = new Set(grid.verdict?.methods ?? []);
-  const first = sorted.filter((i) => asked.has(grid.names[i])),
-    others = sorted.filter((i) => !asked.has(grid.names[i]));
+  const compared = new Set(grid.verdict?.methods ?? []);
+  const first = sorted.filter((i) => compared.has(grid.names[i])),
+    others = sorted.filter((i) => !compared.has(grid.names[i]));
   const kept = new Set([...first, ...others].slice(0, Math.max(first.length, RANKED)));
   return sorted.filter((i) => kept.has(i));
 }

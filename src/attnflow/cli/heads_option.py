@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.cli.options import progress
+from attnflow.cli.options import deliver
 from attnflow.errors import InputError
 from attnflow.heads import ALIGNMENTS, HeadScore
 from attnflow.selection import head_name, read_head, read_query
@@ -72,7 +72,7 @@ def show_heads(
     trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
     if isinstance(chosen, tuple):
         result = _one(trace, *chosen, read_query(query, len(trace.tokens)))
-        _print_one(result if special else result.without_special(), output, as_json)
+        deliver(result if special else result.without_special(), output, as_json)
     elif chosen == ALL:
         _print_all(trace, read_query(query, len(trace.tokens)), as_json)
     else:
@@ -94,21 +94,6 @@ def _one(trace: Trace, layer: int, head: int, query: int | str | None) -> TokenA
             f"heads {head_name(layer, head)!r}: expected {head_name(0, 0)} to {head_name(last, counts[last] - 1)}"
         )
     return trace.head(layer, head, query)
-
-
-def _print_one(result: TokenAttention, output: Path | None, as_json: bool) -> None:
-    if output is not None:
-        result.save(output)
-        progress(f"wrote {output}")
-    if as_json:
-        print(json.dumps(result.to_dict()))
-    elif output is None:
-        if len(result.queries) > 1:
-            raise InputError(
-                "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
-                f"to {len(result.queries) - 1} or a token, or --json for all of them"
-            )
-        result.show()
 
 
 def _print_all(trace: Trace, query: int | str | None, as_json: bool) -> None:

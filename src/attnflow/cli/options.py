@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from attnflow.errors import InputError
 from attnflow.jobs.progress import to_stderr
+
+if TYPE_CHECKING:
+    from attnflow.result import TokenAttention
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -137,3 +141,21 @@ def check_measure(of: str | None) -> None:
 
     if of is not None:
         check_of(of)
+
+
+def deliver(result: TokenAttention, output: Path | None, as_json: bool, headline: str | None = None) -> None:
+    """Write a result to a file, print it as JSON, or show it below a headline, as the options say."""
+    if output is not None:
+        result.save(output)
+        progress(f"wrote {output}")
+    if as_json:
+        print(json.dumps(result.to_dict()))
+    elif output is None:
+        if len(result.queries) > 1:
+            raise InputError(
+                "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
+                f"to {len(result.queries) - 1} or a token, or --json for all of them"
+            )
+        if headline is not None:
+            print(headline)
+        result.show()

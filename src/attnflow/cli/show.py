@@ -31,6 +31,7 @@ from attnflow.cli.options import (
     TrustRemoteCode,
     Words,
     check_measure,
+    deliver,
     progress,
     read_importance,
     read_share,
@@ -306,20 +307,7 @@ def show(
         progress(f"attnflow: this is rollout, because there are no answer edges: {reason.split('. ')[0]}")
     if not special:
         result = result.without_special()
-    if output is not None:
-        result.save(output)
-        progress(f"wrote {output}")
-    if as_json:
-        print(json.dumps(result.to_dict()))
-    elif output is None:
-        if len(result.queries) > 1:
-            raise InputError(
-                "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
-                f"to {len(result.queries) - 1} or a token, or --json for all of them"
-            )
-        if headline is not None:
-            print(headline)
-        result.show()
+    deliver(result, output, as_json, headline)
 
 
 def _check(
