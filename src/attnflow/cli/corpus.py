@@ -78,6 +78,14 @@ def run(
         int | None,
         typer.Option(min=1, help="Texts in one shard of the output, at most; 1,024 by default, and 4,096 on a GPU."),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes that read, tokenize and write beside the model; none by default where it runs on a CPU, and on "
+            "a GPU one for each core but two.",
+        ),
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
     ray_address: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster; every machine must see INPUT, OUTPUT and the model.")
@@ -109,8 +117,8 @@ def run(
             source, output, model, methods=",".join(method or ["rollout"]), layers=layer, query=query, residual=residual,
             receptive_field=receptive_field, words=words, truncate=truncate, memory=memory, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
-            shard_texts=shard_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
-            device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
+            shard_texts=shard_texts, processes=processes, ray=ray, ray_address=ray_address, workers=workers, progress=show,
+            revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
         )  # fmt: skip
     except KeyboardInterrupt:
         texts = sum(line["texts"] for line in read_manifest(output) if "part" in line)

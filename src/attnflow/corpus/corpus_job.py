@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from attnflow._arrays import positions
 from attnflow.corpus.plan import Shard, plan
 from attnflow.errors import InputError, JobError
+from attnflow.flow import cores
 from attnflow.graph import check_residual
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
@@ -35,6 +36,9 @@ SHARD_CELLS = 1 << 24
 """Scores in a shard, at most, as far as the lengths of texts tell: shards in work are held in memory."""
 
 BYTES_A_TOKEN = 3
+
+MOST_PROCESSES = 12
+"""Beside a model on a GPU, unless told otherwise: so many read and write more than the fastest of them takes."""
 
 
 class CorpusSums(TypedDict):
@@ -72,6 +76,7 @@ def explain_corpus(
     resume: bool = False,
     batch_tokens: int | None = None,
     shard_texts: int | None = None,
+    processes: int | None = None,
     ray: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
@@ -91,6 +96,8 @@ def explain_corpus(
     resume: go on where a job with the same settings was cut off; the result is the same to the byte.
     batch_tokens: how many tokens run together. shard_texts: texts of a shard, which is a file of the output, at most; what
         is in work when a job is killed is done again. By default 1,024, and 4,096 on a GPU.
+    processes: that read, tokenize and write beside the one that has the model, so that these cost a GPU no time; 0 does it
+        in threads. By default none where the model runs on a CPU, and on a GPU one for each core but two, 12 at most.
     ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
     progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
 
@@ -153,7 +160,8 @@ def explain_corpus(
         settings = _settings(loaded, options, corpus, device, gguf, most, samples)
         store = stack.enter_context(_store(output, settings, shards))
         before = sum(record["texts"] for record in store.records.values())
-        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output))
+        clerks = _processes(processes, device, cores() if place is None else place.cpus)
+        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output), clerks)
         stack.callback(progress.close)
         left = {shard.number: shard for shard in shards.values() if shard.file not in store.records}
         if place is None:
@@ -171,6 +179,15 @@ def explain_corpus(
             raise JobError(f"{e} with resume=True") from e
     more = {"resumed": before, "seconds": round(time.monotonic() - started, 2), "output": str(output)}
     return cast("CorpusSums", {**sums, **more})
+
+
+def _processes(processes: int | None, device: str, cpus: int) -> int:
+    """How many read, tokenize and write beside the model: two cores are for the model and for what comes out of it."""
+    if processes is None:
+        return 0 if device == "cpu" else max(0, min(cpus - 2, MOST_PROCESSES))
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 0:
+        raise InputError(f"processes={processes!r}: expected a whole number from 0")
+    return processes
 
 
 def _methods(methods: str | Sequence[str]) -> tuple[str, ...]:
