@@ -17,7 +17,7 @@ import triton.language as tl
 Tensor = Any
 
 MOST_POSITIONS, MOST_LAYERS = 512, 63
-OPEN, COLUMNS, HOPS, NO_PATH = range(4)  # what a pair's step says
+OPEN, COLUMNS, HOPS, CLOSED = range(4)  # the step of a pair; closed forms, and pairs without a path, need none
 PROGRAMS_PER_PROCESSOR = 16
 MOST_RESIDUAL = 2 << 30  # bytes for what programs keep of edges
 
@@ -42,7 +42,7 @@ def prove(graphs: Tensor, pairs: Tensor, paths: Paths | None) -> Proofs:
 
     graphs: ``[2, layer, text, position, position]``, float32 or float64, finite: every layer and every layer transposed,
         zero beyond the length of a text.
-    pairs: int32 ``[pair, 4]``: text, layer (from 3 here: they count from 1), query and token.
+    pairs: int32 ``[pair, 4]``: text, layer (from 1), query and token.
     paths: for graphs with zeros within the length of a text; None where there are none.
     """
     count, (_, depth, texts, n, _) = len(pairs), graphs.shape
@@ -103,9 +103,7 @@ def _on_paths(reached, reaching, source, text, token, level, depth, n, j, NARROW
     inside = j < n
     if NARROWED:
         first = tl.load(reached + (source.to(tl.int64) * (depth + 1) + level) * n + j, mask=inside, other=0)
-        last = tl.load(
-            reaching + ((text.to(tl.int64) * (depth + 1) + level) * n + token) * n + j, mask=inside, other=0
-        )
+        last = tl.load(reaching + ((text.to(tl.int64) * (depth + 1) + level) * n + token) * n + j, mask=inside, other=0)
         inside = (first & last) != 0
     return inside
 
@@ -169,21 +167,36 @@ def _prove(
         source = text
         if NARROWED:
             source = tl.load(source_of_pair + p)
-        above, below = _bounds(
-            graphs, reached, reaching, source, text, top, query, token, depth, texts, n, j, NARROWED
-        )
-        bound = tl.minimum(above, below)
-        step = tl.full([], 0, tl.int32)
-        if bound == 0:
-            step = tl.full([], 3, tl.int32)
-        elif bound < float("inf"):
-            step = _attempt(
-                graphs, reached, reaching, ends, edges, source, text, top, query, token, below < above, bound,
-                depth, texts, n, j, NARROWED, LEVELS, BLOCK,
-            )  # fmt: skip
+        if top <= 2:
+            bound = _first_layers(graphs, text, top, query, token, depth, texts, n, j)
+            step = tl.where(bound < float("inf"), 3, 0)
+        else:
+            above, below = _bounds(
+                graphs, reached, reaching, source, text, top, query, token, depth, texts, n, j, NARROWED
+            )
+            bound = tl.minimum(above, below)
+            step = tl.where(bound == 0, 3, 0)
+            if (bound > 0) & (bound < float("inf")):
+                step = _attempt(
+                    graphs, reached, reaching, ends, edges, source, text, top, query, token, below < above, bound,
+                    depth, texts, n, j, NARROWED, LEVELS, BLOCK,
+                )  # fmt: skip
         tl.store(values + p, bound)
         tl.store(steps + p, step.to(tl.int8))
         p = tl.atomic_add(next_pair, 1)
+
+
+@triton.jit
+def _first_layers(graphs, text, top, query, token, depth, texts, n, j):
+    """The closed forms ``A1[q, t]`` and ``Σ_j min(A2[q, j], A1[j, t])``."""
+    stride = texts.to(tl.int64) * n * n
+    upright = graphs + text.to(tl.int64) * n * n
+    value = tl.load(upright + query * n + token).to(tl.float64)
+    if top == 2:
+        out = tl.load(upright + stride + query * n + j, mask=j < n, other=0.0).to(tl.float64)
+        into = tl.load(upright + depth * stride + token * n + j, mask=j < n, other=0.0).to(tl.float64)
+        value = tl.sum(tl.minimum(out, into), 0)
+    return value
 
 
 @triton.jit

@@ -28,8 +28,8 @@ def text_flows(
 ) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Flows ``[pair]`` of a batch of graphs, and how many pairs each step proved.
 
-    layers: one contiguous array ``[text, position, position]`` a layer, float32 or float64; what lies beyond the length of a
-        text is not read.
+    layers: one contiguous array ``[text, position, position]`` a layer, float32 or float64; what lies beyond the length of
+        a text is not read.
     pairs: ``[pair, 4]``: text, layer (from 1), query and token, sorted by text.
     """
 
