@@ -1,4 +1,4 @@
-"""Flows of many pairs of a batch of graphs: proven on the GPU that they lie on where it can, else by the compiled solver."""
+"""Flows of many pairs of a batch of graphs: proven on the GPU that they lie on, if it can, else by the compiled solver."""
 
 from __future__ import annotations
 
