@@ -275,17 +275,3 @@ def _widest_path(layers: list[_Sparse], query: int, token: int) -> FlowPath | No
         at = int(layer.key[edge])
         positions.append(at)
     return FlowPath(tuple(positions), amount)
-
-
-def batch_flows(
-    layers: list[Any], lengths: list[int], queries: list[int], at: Iterable[int], threads: int
-) -> tuple[Floats, dict[str, int]]:
-    """Flows of texts that ran together, [text, layer, position], from one query each; NaN where a graph is no numbers."""
-    at = list(at)
-    values = np.zeros((len(lengths), len(at), max(lengths)))
-    arrays = [to_numpy(x) for x in layers]
-    for i, (n, q) in enumerate(zip(lengths, queries, strict=True)):
-        graph = [a[i, :n, :n] for a in arrays]
-        finite = all(np.isfinite(g).all() for g in graph)
-        values[i, :, :n] = flow(graph, queries=q, layers=at, threads=threads)[:, 0] if finite else np.nan
-    return values, {}

@@ -24,7 +24,8 @@ from attnflow.corpus.explainer import NOT_FINITE, Options, batches
 from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.corpus.sheet import Floats, Ints, Predictions, Scored, Sheet
 from attnflow.errors import InputError
-from attnflow.flow import batch_flows, flow
+from attnflow.flow import flow
+from attnflow.flow_batches import batch_flows
 from attnflow.graph import with_residual
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
