@@ -248,7 +248,10 @@ def test_a_cluster_without_room(connection: ModuleType, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("moment", ["while it works", "while it makes its tool"])
-def test_a_task_that_kills_its_worker(connection: ModuleType, tmp_path: Path, moment: str) -> None:
+def test_a_task_that_kills_its_worker(
+    connection: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str
+) -> None:
+    monkeypatch.setattr(jobs, "RETRIES", 2)
     tries = tmp_path / "tries"
 
     def die() -> None:
@@ -265,10 +268,63 @@ def test_a_task_that_kills_its_worker(connection: ModuleType, tmp_path: Path, mo
         results(connection, Placement(2, 0, (1,), "cpu"), start, 3)
     shard = 2 if moment == "while it works" else 0
     assert str(e.value) == (
-        f"the worker at shard {shard} died 6 times, most often because memory ran out: give fewer workers or smaller "
+        f"the worker at shard {shard} died 3 times, most often because memory ran out: give fewer workers or smaller "
         "batches, and run the same again"
     )
-    assert tries.read_text() == "x" * (jobs.RETRIES + 1)
+    assert tries.read_text() == "xxx"
+
+
+def test_a_worker_that_dies_now_and_then(
+    connection: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """More often in all than Ray starts it again, but never more often at one task."""
+    monkeypatch.setattr(jobs, "RETRIES", 1)
+    monkeypatch.setattr(jobs, "TOGETHER", 1)
+
+    def work(numbers: list[int]) -> Iterator[int]:
+        for number in numbers:
+            if not (tmp_path / str(number)).exists():
+                (tmp_path / str(number)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield number
+
+    assert results(connection, Placement(2, 0, (1,), "cpu"), lambda cpus: work, 4) == [0, 1, 2, 3]
+
+
+def test_a_machine_that_is_gone(
+    connection: ModuleType, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The others do all they can. Ray seeks room for its worker in vain, and the job ends, instead of waiting for ever."""
+    monkeypatch.setattr(jobs, "WAIT", 5)
+    join = ["-m", "ray.scripts.scripts", "start", "--address", cluster[0], "--block", "--num-cpus", "1"]
+    machine = subprocess.Popen([sys.executable, *join], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def work(numbers: list[int]) -> Iterator[int]:
+        import time
+
+        for number in numbers:
+            while number >= 20 and not (tmp_path / "gone").exists():
+                time.sleep(0.1)
+            yield number
+
+    try:
+        until(lambda: len([node for node in connection.nodes() if node["Alive"]]) == 2, "another machine", 60)
+        place = placement(connection, 3, "cpu")
+        group = jobs.reserve(connection, place)
+        records = jobs.run(connection, place, group, lambda cpus: work, dict(enumerate(range(40))), print)
+        numbers = [next(records) for _ in range(8)]
+    finally:
+        for pid in (*below(machine.pid), machine.pid):
+            os.kill(pid, signal.SIGKILL)
+        machine.wait()
+    (tmp_path / "gone").touch()
+    with pytest.raises(JobError) as e:
+        numbers.extend(records)
+    connection.util.remove_placement_group(group)
+    assert str(e.value) == (
+        "a machine of the cluster is gone, and no other has room for its workers: run the same again"
+    )
+    assert 40 - jobs.TOGETHER <= len(set(numbers)) == len(numbers) < 40
 
 
 def test_a_mistake_is_not_retried(connection: ModuleType, tmp_path: Path) -> None:

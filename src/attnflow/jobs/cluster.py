@@ -73,7 +73,6 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     """Ray, with a cluster of this machine's cores unless there is one at an address."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports to its makers unless told not to
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it will do by itself, and warns of
-    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of a worker that Ray kills for memory; for ever, else
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what its core says is in its log files
     try:
         import ray
@@ -259,30 +258,34 @@ def run(
     tasks: Mapping[int, T],
     say: Callable[[str], None],
 ) -> Iterator[R]:
-    """The results of tasks, as they come. Ray starts a worker that dies again, and its tasks too, `RETRIES` times.
+    """The results of tasks, as they come. Ray restarts a worker that dies, and does its tasks again.
 
     start: makes, in a worker with so many cores, what gives the results of tasks in their order; it travels, as tasks do.
     """
     if not tasks:
         return
     left = deque(tasks.items())
-    indices = [index for index, count in enumerate(place.bundles) for _ in range(count)][: len(tasks)]
-    tool = ray.put(start)
-    pending: dict[Any, tuple[Any, list[int]]] = {}
+    bundles = [index for index, count in enumerate(place.bundles) for _ in range(count)][: len(tasks)]
+    # Ray counts the deaths of a worker; it tries tasks for ever, because it does not learn at once that a machine is gone
+    lives = {"max_restarts": RETRIES, "max_task_retries": -1}
+    pending: dict[Any, tuple[int, list[tuple[int, T]]]] = {}
+    recovered: set[int] = set()  # workers that went on after a death
 
-    def submit(worker: Any) -> None:
-        """A worker has one batch at a time: the next is small, and there at once; and whose task kills it is then known."""
-        size = max(1, min(TOGETHER, len(left) // (2 * len(indices))))
-        batch = [left.popleft() for _ in range(min(size, len(left)))]
-        if batch:
-            future = worker.do.remote(tool, place.cpus, [task for _, task in batch])
-            pending[future] = worker, [number for number, _ in batch]
+    def begin(bundle: int) -> Any:
+        return _options(ray, ray.remote(_Worker), place, group, bundle, **lives).remote(start, place.cpus)
+
+    def submit(index: int, batch: list[tuple[int, T]]) -> None:
+        pending[workers[index].do.remote([task for _, task in batch])] = index, batch
+
+    def batch() -> list[tuple[int, T]]:
+        """A worker has one batch at a time, so that it is known which one kills it."""
+        size = max(1, min(TOGETHER, len(left) // (2 * len(bundles))))
+        return [left.popleft() for _ in range(min(size, len(left)))]
 
     try:
-        for index in indices:
-            # for ever, because the tries of tasks are counted, and a worker that dies now and then is none that cannot work
-            lives = {"max_restarts": -1, "max_task_retries": RETRIES}
-            submit(_options(ray, ray.remote(_Worker), place, group, index, **lives).remote())
+        workers = [begin(bundle) for bundle in bundles]
+        for index in range(len(workers)):
+            submit(index, batch())
         while pending:
             ready, _ = ray.wait(list(pending), timeout=WAIT)
             if not ready:
@@ -291,15 +294,22 @@ def run(
                         "a machine of the cluster is gone, and no other has room for its workers: run the same again"
                     )
                 continue
-            worker, numbers = pending.pop(ready[0])
+            index, last = pending.pop(ready[0])
             try:
                 restarted, results = ray.get(ready[0])
-            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as e:
-                raise _death(e, numbers) from e
+            except ray.exceptions.RayActorError as e:
+                if index not in recovered:  # so all of its lives went into this batch
+                    raise _death(e, [number for number, _ in last]) from e
+                recovered.remove(index)
+                workers[index] = begin(bundles[index])
+                submit(index, last)
+                continue
             if isinstance(results, Exception):
                 raise results
-            submit(worker)
+            if left:
+                submit(index, batch())
             if restarted:
+                recovered.add(index)
                 say("a worker died, and Ray starts another; Ray's logs say why")
             yield from results
     except ray.exceptions.RayError as e:
@@ -307,29 +317,27 @@ def run(
 
 
 class _Worker:
-    """A worker of the cluster. It returns what it fails with: Ray would pass on where, and not what.
+    """A worker of the cluster. It returns what it fails with: Ray would pass on where, and not what."""
 
-    It makes its tool with its first tasks, because Ray counts the tries of tasks, and would begin a constructor for ever.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, start: Callable[[int], Callable[[list[Any]], Iterator[Any]]], cpus: int) -> None:
         import ray
 
         self.restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
-        self.work: Callable[[list[Any]], Iterator[Any]] | None = None
-
-    def do(
-        self, start: Callable[[int], Callable[[list[Any]], Iterator[Any]]], cpus: int, tasks: list[Any]
-    ) -> tuple[bool, list[Any] | Exception]:
-        """The results of tasks, and whether they are the first after a death."""
+        self.failure: Exception | None = None
         try:
-            if self.work is None:
-                self.work = start(cpus)
-            results: list[Any] | Exception = list(self.work(tasks))
+            self.work = start(cpus)
         except Exception as e:
-            results = _job_error(e)
+            self.failure = _job_error(e)
+
+    def do(self, tasks: list[Any]) -> tuple[bool, list[Any] | Exception]:
+        """Whether these are the first tasks after a death; and their results, or what went wrong."""
         restarted, self.restarted = self.restarted, False
-        return restarted, results
+        if self.failure is not None:
+            return restarted, self.failure
+        try:
+            return restarted, list(self.work(tasks))
+        except Exception as e:
+            return restarted, _job_error(e)
 
 
 def _death(e: Exception, numbers: list[int]) -> Exception:
