@@ -527,6 +527,7 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "workers=2 goes with ray=True: give that too"),
+        ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 goes with ray=True: give that too"),
         ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),
         ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
         ({"methods": "flow,raws"}, "method 'raws': expected some of raw, rollout, flow, with commas between them"),

@@ -11,6 +11,7 @@ from pathlib import Path
 SHARD_TEXTS = 12
 ASKED = ["--shard-texts", str(SHARD_TEXTS), "--method", "rollout,flow", "--query", "all", "--layer", "last"]
 CORES = 2
+GPUS = 2
 
 
 def command(corpus: Path, output: Path, *more: str) -> list[str]:
@@ -65,4 +66,4 @@ def below(root: int) -> dict[int, str]:
 
 
 def workers_of(root: int) -> set[int]:
-    return {pid for pid, line in below(root).items() if "ray::MapWorker" in line}
+    return {pid for pid, line in below(root).items() if "ray::_Worker" in line}

@@ -93,6 +93,10 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="With --ray: workers, each with a model; one a GPU or two cores, by default.")
     ] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(help="With --ray: how much of a GPU each worker takes, for example 0.25, or how many whole ones."),
+    ] = None,
     revision: Revision = None,
     gguf: Gguf = None,
     device: Device = None,
@@ -117,8 +121,9 @@ def run(
             source, output, model, methods=",".join(method or ["rollout"]), layers=layer, query=query, residual=residual,
             receptive_field=receptive_field, words=words, truncate=truncate, memory=memory, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
-            shard_texts=shard_texts, processes=processes, ray=ray, ray_address=ray_address, workers=workers, progress=show,
-            revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
+            shard_texts=shard_texts, processes=processes, ray=ray, ray_address=ray_address, workers=workers,
+            gpus_per_worker=gpus_per_worker, progress=show, revision=revision, device=device, dtype=dtype,
+            trust_remote_code=trust_remote_code, gguf_file=gguf,
         )  # fmt: skip
     except KeyboardInterrupt:
         texts = sum(line["texts"] for line in read_manifest(output) if "part" in line)

@@ -80,6 +80,7 @@ def explain_corpus(
     ray: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
+    gpus_per_worker: float | None = None,
     progress: str | Progress = "none",
     **loading: Any,
 ) -> CorpusSums:
@@ -99,6 +100,7 @@ def explain_corpus(
     processes: that read, tokenize and write beside the one that has the model, so that these cost a GPU no time; 0 does it
         in threads. By default none where the model runs on a CPU, and on a GPU one for each core but two, 12 at most.
     ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
+    gpus_per_worker: how much of a GPU each worker takes, such as 0.25, or how many GPUs; by default they share all.
     progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
 
     Returns the last line of the manifest, with more about this run. A text that fails is a row with its error.
@@ -113,7 +115,7 @@ def explain_corpus(
     check_residual(residual)
     check_mode(receptive_field)
     _check_memory(memory, names, receptive_field, words)
-    for name, value in (("ray_address", ray_address), ("workers", workers)):
+    for name, value in (("ray_address", ray_address), ("workers", workers), ("gpus_per_worker", gpus_per_worker)):
         if value is not None and not ray:
             raise InputError(f"{name}={value!r} goes with ray=True: give that too")
     _check_output(output, resume)
@@ -131,9 +133,10 @@ def explain_corpus(
 
             if isinstance(model, Model):
                 raise InputError("on Ray each worker loads its own model: give a folder or a hub id")
+            cluster.check_gpus(gpus_per_worker)
             connection = stack.enter_context(cluster.connected(ray_address))
-            place = cluster.placement(connection, workers, loading.get("device"))
-            loading["device"] = "cuda" if place.gpus else "cpu"  # of which a worker sees only its own
+            place = cluster.placement(connection, workers, loading.get("device"), gpus_per_worker)
+            loading["device"] = place.device
         if isinstance(model, Model):
             if loading:
                 raise InputError(
@@ -158,6 +161,8 @@ def explain_corpus(
         shards = planned(corpus, options, loaded.limit(), most, samples, progress.count)
         gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
         settings = _settings(loaded, options, corpus, device, gguf, most, samples)
+        if place is not None:
+            group = cluster.reserve(connection, place)  # before there is a folder: perhaps there is no room
         store = stack.enter_context(_store(output, settings, shards))
         before = sum(record["texts"] for record in store.records.values())
         clerks = _processes(processes, device, cores() if place is None else place.cpus)
@@ -171,7 +176,7 @@ def explain_corpus(
         else:
             del loaded  # the workers load their own
             start = partial(work.on_cluster, _anywhere(spec))
-            results = cluster.run(connection, place, start, left, output, progress.warn)
+            results = cluster.run(connection, place, group, start, left, progress.warn)
             records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
         try:
             sums = _run(store, shards, records, progress)

@@ -81,17 +81,23 @@ class Worker:
                 options.query,
             )
         self.new_clerk = partial(Clerk, spec.corpus, spec.folder, options.columns, tokenizing)
+        self.stack = ExitStack()
+        self.desks: Desks | None = None  # which serve one call of `do` after another
 
     def do(self, shards: Iterable[Shard], advance: Advance = lambda texts, tokens: None) -> Iterator[Record]:
         """The records of shards, in order, each when its file is on the disk."""
         try:
-            with ExitStack() as stack:
-                yield from self._through(self._desks(stack), iter(shards), advance)
-        except Died:
-            raise JobError(
-                f"one of {self.spec.clerks} processes that read and write beside the model died, most often because memory "
-                "ran out: give fewer processes, and run the same again"
-            ) from None
+            self.desks = self.desks or self._desks(self.stack)
+            yield from self._through(self.desks, iter(shards), advance)
+        except BaseException as e:
+            self.desks = None
+            self.stack.__exit__(type(e), e, e.__traceback__)  # nobody goes on with what this leaves
+            if isinstance(e, Died):
+                raise JobError(
+                    f"one of {self.spec.clerks} processes that read and write beside the model died, most often because "
+                    "memory ran out: give fewer processes, and run the same again"
+                ) from None
+            raise
 
     def _through(self, desks: Desks, coming: Iterator[Shard], advance: Advance) -> Iterator[Record]:
         begun: deque[tuple[Shard, Future[Any]]] = deque()
@@ -148,6 +154,7 @@ class Worker:
         return Desks(begin, finish, 1, AHEAD)
 
     def close(self) -> None:
+        self.stack.close()
         self.explainer.close()
         if self.stacked is not None:
             self.stacked.close()
