@@ -23,7 +23,7 @@ from attnflow.errors import JobError
 from attnflow.evaluate import grid
 from attnflow.jobs.workers import crew
 from helpers.grids import TEXTS, bytes_of, files
-from helpers.processes import below
+from helpers.processes import helpers_of
 from helpers.small_models import bert, saved
 
 
@@ -44,21 +44,16 @@ def test_a_worker_that_dies() -> None:
     assert str(e.value) == (
         "one of 2 workers died, most often because memory ran out: give fewer workers, and run the same again"
     )
-    assert helpers() == []
-
-
-def helpers() -> list[int]:
-    """The processes that work for this one."""
-    return [pid for pid, line in below(os.getpid()).items() if "jobs.workers" in line]
+    assert not helpers_of(os.getpid())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_workers_drop_what_they_are_at_when_told() -> None:
     with pytest.raises(KeyboardInterrupt), crew(None, partial(partial, time.sleep), 2) as do:
         for number, _ in do(operator.call, {0: 600, 1: 0, 2: 600}):
-            assert number == 1 and len(helpers()) == 2
+            assert number == 1 and len(helpers_of(os.getpid())) == 2
             raise KeyboardInterrupt
-    assert helpers() == []
+    assert not helpers_of(os.getpid())
 
 
 def test_a_script_that_works_on_its_first_line(tmp_path: Path) -> None:

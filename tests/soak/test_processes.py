@@ -10,15 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import below, command, content, explain, processes, shards_done, until
+from helpers.processes import command, content, explain, helpers_of, processes, shards_done, until
 
 pytest.importorskip("torch", reason="a corpus needs torch")
 pytest.importorskip("pyarrow", reason="a corpus is kept as parquet")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-
-
-def clerks(pid: int) -> set[int]:
-    return {child for child, line in below(pid).items() if "jobs.workers" in line}
 
 
 def begun(corpus: Path, output: Path) -> subprocess.Popen[str]:
@@ -32,7 +28,7 @@ def begun(corpus: Path, output: Path) -> subprocess.Popen[str]:
 
 def test_the_same_bytes(corpus: Path, one_machine: dict[str, bytes], tmp_path: Path) -> None:
     job = begun(corpus, tmp_path / "out")
-    assert len(clerks(job.pid)) == 2
+    assert len(helpers_of(job.pid)) == 2
     _, stderr = job.communicate(timeout=300)
     assert (stderr, job.returncode) == ("", 3)  # some texts fail, and nobody says more
     assert content(tmp_path / "out") == one_machine
@@ -43,7 +39,7 @@ def test_a_clerk_that_is_killed_ends_the_job_which_goes_on(
 ) -> None:
     output = tmp_path / "out"
     job = begun(corpus, output)
-    os.kill(min(clerks(job.pid)), signal.SIGKILL)
+    os.kill(min(helpers_of(job.pid)), signal.SIGKILL)
     _, stderr = job.communicate(timeout=300)
     assert (job.returncode, stderr.strip()) == (
         1,
@@ -57,7 +53,7 @@ def test_a_clerk_that_is_killed_ends_the_job_which_goes_on(
 def test_clerks_end_with_a_job_that_is_killed(corpus: Path, one_machine: dict[str, bytes], tmp_path: Path) -> None:
     output = tmp_path / "out"
     job = begun(corpus, output)
-    children = clerks(job.pid)
+    children = helpers_of(job.pid)
     assert len(children) == 2
     job.kill()
     job.communicate()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from attnflow._arrays import positions
+from attnflow.corpus.parallel_plan import parallel_plan
 from attnflow.corpus.plan import Shard, plan
 from attnflow.errors import InputError, JobError
 from attnflow.flow import cores
@@ -272,7 +273,7 @@ def planned(
         return columns * tokens * (tokens if many else 1)
 
     shards = {}
-    for shard in plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
+    for shard in parallel_plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
         shards[shard.number] = shard
         count(shard.row + shard.count)
     return shards

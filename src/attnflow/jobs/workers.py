@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 from attnflow.errors import JobError
 
@@ -26,14 +27,25 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+AHEAD = 2
+"""Tasks for each worker whose results wait for their turn, at most, where results come in order."""
+
+
 class Died(JobError):
     """A process that is gone before it has done its task."""
 
 
 class Crew(Protocol[Tool_co]):
-    """Does `work(tool, task)` for tasks by their numbers, and gives each result when it is there."""
+    """Does `work(tool, task)` for many tasks."""
 
-    def __call__(self, work: Callable[[Tool_co, T], R], tasks: Mapping[int, T], /) -> Iterator[tuple[int, R]]: ...
+    def __call__(self, work: Callable[[Tool_co, T], R], tasks: Mapping[int, T], /) -> Iterator[tuple[int, R]]:
+        """Each result when it is there, behind the number of its task."""
+
+    def in_order(self, work: Callable[[Tool_co, T], R], tasks: Iterable[T], /) -> Iterator[R]:
+        """The results in the order of the tasks, which are drawn no earlier than workers need them.
+
+        What drawing a task raises comes in its turn too, behind the results of the tasks before it.
+        """
 
 
 class Helper(Protocol[Tool_co]):
@@ -46,37 +58,82 @@ class Helper(Protocol[Tool_co]):
 def crew(tool: Tool, load: Callable[[], Tool], workers: int) -> Iterator[Crew[Tool]]:
     """tool: what this process works with, if there is one worker; load: makes the same in each of several."""
     if workers == 1:
-        yield lambda work, tasks: ((number, work(tool, task)) for number, task in tasks.items())
+        yield _Alone(tool)
         return
     with ExitStack() as stack:
-        idle: queue.SimpleQueue[Helper[Tool]] = queue.SimpleQueue()
         pool = ThreadPoolExecutor(workers, "attnflow-crew")
         stack.callback(pool.shutdown, cancel_futures=True)
-        for _ in range(workers):
-            idle.put(stack.enter_context(helper(load)))
+        yield _Several(pool, [stack.enter_context(helper(load)) for _ in range(workers)])
 
-        def one(work: Callable[[Tool, T], R], task: T) -> R:
-            member = idle.get()
-            try:
-                return member(work, task).result()
-            finally:
-                idle.put(member)
 
-        def do(work: Callable[[Tool, T], R], tasks: Mapping[int, T]) -> Iterator[tuple[int, R]]:
-            futures = {pool.submit(one, work, task): number for number, task in tasks.items()}
-            try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            except Died:
-                raise JobError(
-                    f"one of {workers} workers died, most often because memory ran out: give fewer workers, and run the "
-                    "same again"
-                ) from None
-            finally:
-                for future in futures:
-                    future.cancel()
+class _Alone(Generic[Tool]):
+    """This process."""
 
-        yield do
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+
+    def __call__(self, work: Callable[[Tool, T], R], tasks: Mapping[int, T]) -> Iterator[tuple[int, R]]:
+        return ((number, work(self.tool, task)) for number, task in tasks.items())
+
+    def in_order(self, work: Callable[[Tool, T], R], tasks: Iterable[T]) -> Iterator[R]:
+        return (work(self.tool, task) for task in tasks)
+
+
+class _Several(Generic[Tool]):
+    """Several processes: each thread of the pool has one of them at a time."""
+
+    def __init__(self, pool: ThreadPoolExecutor, members: Sequence[Helper[Tool]]) -> None:
+        self.pool, self.workers = pool, len(members)
+        self.idle: queue.SimpleQueue[Helper[Tool]] = queue.SimpleQueue()
+        for member in members:
+            self.idle.put(member)
+
+    def _one(self, work: Callable[[Tool, T], R], task: T) -> R:
+        member = self.idle.get()
+        try:
+            return member(work, task).result()
+        finally:
+            self.idle.put(member)
+
+    def __call__(self, work: Callable[[Tool, T], R], tasks: Mapping[int, T]) -> Iterator[tuple[int, R]]:
+        futures = {self.pool.submit(self._one, work, task): number for number, task in tasks.items()}
+        with self._deaths(futures):
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+    def in_order(self, work: Callable[[Tool, T], R], tasks: Iterable[T]) -> Iterator[R]:
+        futures: deque[Future[R]] = deque()
+        failure: Exception | None = None
+        source = iter(tasks)
+        with self._deaths(futures):
+            while True:
+                try:
+                    task = next(source)
+                except StopIteration:
+                    break
+                except Exception as e:
+                    failure = e
+                    break
+                futures.append(self.pool.submit(self._one, work, task))
+                if len(futures) == AHEAD * self.workers:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
+        if failure is not None:
+            raise failure
+
+    @contextmanager
+    def _deaths(self, futures: Iterable[Future[Any]]) -> Iterator[None]:
+        try:
+            yield
+        except Died:
+            raise JobError(
+                f"one of {self.workers} workers died, most often because memory ran out: give fewer workers, and run the "
+                "same again"
+            ) from None
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 @contextmanager
