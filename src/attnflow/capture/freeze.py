@@ -28,7 +28,8 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]  # torch has no typ
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         x, out = ctx.saved_tensors
-        return gradient * torch.where(x == 0, torch.zeros_like(out), out / x), None
+        gate = (out / x).masked_fill_(x == 0, 0)  # in place: these are the largest tensors of a pass
+        return gate.mul_(gradient), None
 
 
 class _Normed(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
@@ -136,6 +137,19 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
             leaf = torch.full((), constant, dtype=like.dtype, device=like.device, requires_grad=True)
         self.constants.append(leaf)
         return leaf
+
+
+class Unchanging(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
+    """While active, parameters are constants, so that autograd keeps nothing for their sake."""
+
+    within = False
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not torch.is_grad_enabled() or getattr(func, "__name__", "") == "__get__":
+            return func(*args, **kwargs)
+        args = tuple(x.detach() if isinstance(x, Parameter) else x for x in args)
+        return func(*args, **{name: x.detach() if isinstance(x, Parameter) else x for name, x in kwargs.items()})
 
 
 def _linear(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -27,7 +27,7 @@ from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.fading import FadingAttention
 from attnflow.capture.freeze import Freeze
-from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, frozen_call
+from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, Sums, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.shares import measuring
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 POSITIONS = 8192
 """States are multiplied in double precision, for so many positions at a time."""
 
-ROWS = 64
-"""The same of logits, which are wider."""
+PRODUCTS = 1 << 22
+"""The same of logits, which are wider: so many numbers at a time."""
 
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes.
@@ -77,10 +77,39 @@ class Evidence:
 
 
 @dataclass(frozen=True, eq=False)
+class BatchEvidence:
+    """How the scores y [text] of a batch split. own: [text, position], what ends at the states that enter the first layer.
+
+    columns: of each layer, what attention carries from each key, summed over queries, [text, key]; rows: the same of the
+    queries that were wanted. layers, holds: [text, query, key] and [text, position] of each layer, as in `Evidence`, where
+    they were wanted. gap: how far all parts of the batch are from the sum of its scores.
+    """
+
+    y: Tensor
+    own: Tensor
+    gap: float
+    columns: tuple[Tensor, ...] = ()
+    rows: tuple[Tensor, ...] = ()
+    layers: tuple[Tensor, ...] = ()
+    holds: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """What one backward pass gives. scored: what the score gave. holds: ``x·g`` of the states, [text, position], of the
+    first layer, or of each. biases, along: what constants and the slopes of the logits give, over all texts."""
+
+    scored: Tensor
+    holds: tuple[Tensor, ...]
+    biases: Tensor
+    along: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class FrozenPass:
     """A pass that can be asked what a score of its logits owes to its edges, as often as one likes.
 
-    states: [1, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
+    states: [text, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
     is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
     before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
     calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
@@ -119,6 +148,60 @@ class FrozenPass:
         if not local and self.prefix:
             rows = None  # what all positions read from the prefix ends there, and has to add up
         reading = Reading(local, every, rows)
+        backward = self._backward(score, reading, every)
+        own = backward.holds[0][0]
+        read = reading.total["self"][0]
+        crossed = reading.total["cross"][0] if "cross" in reading.total else None
+        numbers = torch.stack([
+            backward.scored.double().sum(), own.sum(), own.abs().sum(), *_ends(read, self.prefix, reading),
+            own.new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
+            backward.biases.to(read.device), backward.along,
+        ])  # fmt: skip
+        y, bottom, size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
+        check_finite(self.name, y)
+        head = y - along
+        # beside a large exact part, small parts would hide what is wrong with them
+        gap = gap_of(self.name, y, bottom + ends + biases + head + through, size + ends_size + abs(biases), self.slack)
+        layers, crossed_layers = (
+            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
+            for kind in ("self", "cross")
+        )
+        holds = tuple(layer[0] for layer in backward.holds) if every else ()
+        return Evidence(
+            y, read, crossed, own, biases + head, gap, layers, crossed_layers, holds, backward.scored
+        )  # fmt: skip
+
+    def evidence_of_texts(
+        self, score: Callable[[Tensor], Tensor], *, taken: Tensor | None = None, every: bool = False
+    ) -> BatchEvidence:
+        """How ``score(logits)`` of each text, [text], splits, by one backward pass for all of them; then the pass is spent.
+
+        A text's score depends on its own states alone, so that the gradient of the sum is the gradient of each.
+        taken: [text, query], the weight of each query in ``rows``. every: the edges of each layer in place of their sums.
+        """
+        reading = Reading(every=every, sums=None if every else Sums(taken))
+        backward = self._backward(score, reading, every, again=False)
+        own = backward.holds[0]
+        numbers = torch.stack(
+            [backward.scored.double().sum(), own.sum(), own.abs().sum(), backward.biases.to(own.device), backward.along]
+        )
+        y, bottom, size, biases, along = numbers.tolist()  # the GPU is waited for here alone
+        check_finite(self.name, y)
+        # What biases give comes back as one number for all texts, which share them: the batch has to add up as a whole.
+        # A text with a part that is no number makes the whole none, and is refused with it.
+        gap = gap_of(self.name, y, bottom + biases + y - along, size + abs(biases), self.slack)
+        columns, rows = (
+            (tuple(x for _, x in sorted(part.items())) for part in (reading.sums.columns, reading.sums.rows))
+            if reading.sums is not None
+            else ((), ())
+        )
+        layers = tuple(reading.layers[key] for key in sorted(reading.layers))
+        return BatchEvidence(backward.scored, own, gap, columns, rows, layers, backward.holds if every else ())
+
+    def _backward(
+        self, score: Callable[[Tensor], Tensor], reading: Reading, every: bool, again: bool = True
+    ) -> Backward:
+        """The backward pass of a score, which the reading sees. again: whether there may be another one after it."""
         with self.lock, torch.inference_mode(False), torch.enable_grad(), routes.running():
             self.readings[:] = [reading]  # attention calls write into it while the gradient passes: one at a time
             logits = self.logits.detach().requires_grad_()
@@ -127,31 +210,13 @@ class FrozenPass:
             entered = list(self.states) if every else [self.states[0]]
             leaves = [*entered, *self.constants, *self.sources]
             gradients = torch.autograd.grad(
-                self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True
+                self.logits, leaves, slope.to(self.logits.dtype), retain_graph=again, allow_unused=True
             )
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
-        holds = [holdings(x, g)[0] for x, g in zip(entered, gradients, strict=False)]
-        read = reading.total["self"][0]
-        crossed = reading.total["cross"][0] if "cross" in reading.total else None
-        numbers = torch.stack([
-            scored.detach().double().sum(), holds[0].sum(), holds[0].abs().sum(), *_ends(read, self.prefix, reading),
-            holds[0].new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
-            constant_part(self.constants, gradients[len(entered) :]).to(read.device), product(logits, slope),
-        ])  # fmt: skip
-        y, own, own_size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
-        check_finite(self.name, y)
-        head = y - along
-        # beside a large exact part, small parts would hide what is wrong with them
-        gap = gap_of(self.name, y, own + ends + biases + head + through, own_size + ends_size + abs(biases), self.slack)
-        layers, crossed_layers = (
-            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
-            for kind in ("self", "cross")
-        )
-        return Evidence(
-            y, read, crossed, holds[0], biases + head, gap, layers, crossed_layers, tuple(holds) if every else (),
-            scored.detach(),
-        )  # fmt: skip
+        holds = tuple(holdings(x, g) for x, g in zip(entered, gradients, strict=False))
+        biases = constant_part(self.constants, gradients[len(entered) :])
+        return Backward(scored.detach(), holds, biases, product(logits, slope))
 
     def slopes(self, score: Callable[[Tensor], Tensor], rows: slice) -> dict[str, Tensor]:
         """``∂score/∂s[q, k]`` by the scores s of attention, summed over layers and heads: [query, key], of these queries.
@@ -187,9 +252,8 @@ def check_finite(name: str, y: float) -> None:
 
 def product(x: Tensor, slope: Tensor) -> Tensor:
     """Their product in double precision, in which tokens that a model rules out by logits of -inf have no part."""
-    width = x.shape[-1] if x.dim() else 1
-    rows = zip(x.detach().reshape(-1, width).split(ROWS), slope.reshape(-1, width).split(ROWS), strict=True)
-    return torch.stack([torch.where(b == 0, 0, a.double() * b.double()).sum() for a, b in rows]).sum()
+    some = zip(x.detach().reshape(-1).split(PRODUCTS), slope.reshape(-1).split(PRODUCTS), strict=True)
+    return torch.stack([torch.where(b == 0, 0, a.double() * b.double()).sum() for a, b in some]).sum()
 
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
@@ -251,13 +315,14 @@ def run_frozen(
     prefix: int = 0,
     freeze: bool = True,
     keep: bool = False,
+    measure: bool = True,
     **options: Any,
 ) -> FrozenPass:
-    """One pass of one text, forward, with everything constant but the states.
+    """One pass of one text, or of texts that are padded on the right, forward, with everything constant but the states.
 
     cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`. freeze: otherwise
     nothing is constant but what lies in the cache, and the pass can be asked for its `slopes` alone. keep: whether the pass
-    is also to be what a trace is made of, so that the model runs once for both.
+    is also to be what a trace is made of, so that the model runs once for both. measure: as in `Runner.run_batch`.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
@@ -272,7 +337,8 @@ def run_frozen(
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
     sources: list[Tensor] = []
-    collector = Collector("frozen" if checked.blocks else "frozen, whole", names=keep or bool(checked.stack.cross))
+    mode, names = "frozen" if checked.blocks else "frozen, whole", keep or bool(checked.stack.cross)
+    collector = Collector(mode, measure=measure, names=names)
     in_place = cache if isinstance(cache, CacheInPlace) else None
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
@@ -304,8 +370,8 @@ def run_frozen(
     if cache is not None:
         options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}
     with (
-        torch.inference_mode(False), routes.running(), _entering(model.model, layers, collector) as states,
-        measuring(model.forms(checked) if keep else (), checked, collector) as write,
+        torch.inference_mode(False), routes.running(), entering(model.model, layers, collector) as states,
+        measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
         Freeze() if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
@@ -341,7 +407,7 @@ def _keep(collector: Collector, module: Any, call: FrozenCall, value: Tensor) ->
 
 
 @contextmanager
-def _entering(model: Any, paths: Sequence[str], collector: Collector) -> Iterator[list[Tensor]]:
+def entering(model: Any, paths: Sequence[str], collector: Collector) -> Iterator[list[Tensor]]:
     """While it lasts, the list gets the states that enter these layers; those of the first are a leaf of autograd."""
     if not all(paths):
         raise ModelError(f"{type(model).__name__} has no numbered layers, and answer edges are about layers")
