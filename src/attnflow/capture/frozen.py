@@ -26,7 +26,7 @@ from attnflow.capture import routes
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.fading import FadingAttention
-from attnflow.capture.freeze import Freeze
+from attnflow.capture.freeze import Freeze, Notes
 from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, Sums, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
@@ -82,12 +82,14 @@ class BatchEvidence:
 
     columns: of each layer, what attention carries from each key, summed over queries, [text, key]; rows: the same of the
     queries that were wanted. layers, holds: [text, query, key] and [text, position] of each layer, as in `Evidence`, where
-    they were wanted. gap: how far all parts of the batch are from the sum of its scores.
+    they were wanted. constants, gaps: [text], as in `Evidence`; constants are None, and the gaps are that of all texts
+    together, where biases are added to states in another order than that of the texts.
     """
 
     y: Tensor
     own: Tensor
-    gap: float
+    constants: Tensor | None
+    gaps: Tensor
     columns: tuple[Tensor, ...] = ()
     rows: tuple[Tensor, ...] = ()
     layers: tuple[Tensor, ...] = ()
@@ -97,11 +99,11 @@ class BatchEvidence:
 @dataclass(frozen=True, eq=False)
 class Backward:
     """What one backward pass gives. scored: what the score gave. holds: ``x·g`` of the states, [text, position], of the
-    first layer, or of each. biases, along: what constants and the slopes of the logits give, over all texts."""
+    first layer, or of each. gradients: of the constants. along: what the slopes of the logits give, [text]."""
 
     scored: Tensor
     holds: tuple[Tensor, ...]
-    biases: Tensor
+    gradients: Sequence[Tensor | None]
     along: Tensor
 
 
@@ -113,6 +115,7 @@ class FrozenPass:
     is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
     before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
     calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
+    notes: of a batch, what constants give to each text, noted while gradients come back.
     """
 
     name: str
@@ -128,6 +131,7 @@ class FrozenPass:
     out: ModelOutput = None
     calls: Sequence[Call] = ()
     mode: str = "whole"
+    notes: Notes | None = None
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -155,7 +159,7 @@ class FrozenPass:
         numbers = torch.stack([
             backward.scored.double().sum(), own.sum(), own.abs().sum(), *_ends(read, self.prefix, reading),
             own.new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
-            backward.biases.to(read.device), backward.along,
+            constant_part(self.constants, backward.gradients).to(read.device), backward.along.sum(),
         ])  # fmt: skip
         y, bottom, size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
         check_finite(self.name, y)
@@ -181,22 +185,35 @@ class FrozenPass:
         """
         reading = Reading(every=every, sums=None if every else Sums(taken))
         backward = self._backward(score, reading, every, again=False)
-        own = backward.holds[0]
-        numbers = torch.stack(
-            [backward.scored.double().sum(), own.sum(), own.abs().sum(), backward.biases.to(own.device), backward.along]
-        )
-        y, bottom, size, biases, along = numbers.tolist()  # the GPU is waited for here alone
-        check_finite(self.name, y)
-        # What biases give comes back as one number for all texts, which share them: the batch has to add up as a whole.
-        # A text with a part that is no number makes the whole none, and is refused with it.
-        gap = gap_of(self.name, y, bottom + biases + y - along, size + abs(biases), self.slack)
-        columns, rows = (
-            (tuple(x for _, x in sorted(part.items())) for part in (reading.sums.columns, reading.sums.rows))
-            if reading.sums is not None
-            else ((), ())
-        )
+        y, own = backward.scored.double(), backward.holds[0]
+        biases, split = self._biases(backward.gradients, y)
+        head = y - backward.along
+        parts = torch.stack([y, own.sum(1) + biases + head, own.abs().sum(1) + biases.abs()])
+        if not split:
+            parts = parts.sum(1, keepdim=True).expand_as(parts)  # the batch has to add up as a whole
+        gaps = (parts[1] - parts[0]).abs() / parts[2].clamp(min=1e-30)
+        # a text whose parts are no numbers makes both of these none, and is refused with its batch
+        total, worst = torch.stack([y.sum(), gaps.max()]).tolist()  # the GPU is waited for here alone
+        check_finite(self.name, total)
+        check_gap(self.name, worst, self.slack)
+        sums = Sums() if reading.sums is None else reading.sums
+        columns, rows = (tuple(x for _, x in sorted(some.items())) for some in (sums.columns, sums.rows))
         layers = tuple(reading.layers[key] for key in sorted(reading.layers))
-        return BatchEvidence(backward.scored, own, gap, columns, rows, layers, backward.holds if every else ())
+        holds = backward.holds if every else ()
+        return BatchEvidence(y, own, biases + head if split else None, gaps, columns, rows, layers, holds)
+
+    def _biases(self, gradients: Sequence[Tensor | None], like: Tensor) -> tuple[Tensor, bool]:
+        """What constants give to each text, [text]; or a share of what they give to all, where that cannot be split."""
+        assert self.notes is not None  # the pass of a batch has them
+        pairs = [(b, g) for b, g in zip(self.constants, gradients, strict=False) if g is not None]
+        shared = [(b, g) for b, g in zip(self.notes.leaves, gradients[len(self.constants) :], strict=False)]
+        unsplit = [*self.notes.unsplit, *(product(b, g) for b, g in shared if g is not None)]
+        biases = torch.zeros_like(like)
+        for part in [*self.notes.parts, *(products(b, g) for b, g in pairs)]:
+            biases = biases + part.to(biases.device)
+        for part in unsplit:
+            biases = biases + part.to(biases.device) / len(biases)
+        return biases, not unsplit
 
     def _backward(
         self, score: Callable[[Tensor], Tensor], reading: Reading, every: bool, again: bool = True
@@ -208,15 +225,15 @@ class FrozenPass:
             scored = score(logits)
             (slope,) = torch.autograd.grad(scored.sum(), [logits])
             entered = list(self.states) if every else [self.states[0]]
-            leaves = [*entered, *self.constants, *self.sources]
+            shared = [] if self.notes is None else self.notes.leaves
+            leaves = [*entered, *self.constants, *shared, *self.sources]
             gradients = torch.autograd.grad(
                 self.logits, leaves, slope.to(self.logits.dtype), retain_graph=again, allow_unused=True
             )
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
         holds = tuple(holdings(x, g) for x, g in zip(entered, gradients, strict=False))
-        biases = constant_part(self.constants, gradients[len(entered) :])
-        return Backward(scored.detach(), holds, biases, product(logits, slope))
+        return Backward(scored.detach(), holds, gradients[len(entered) :], products(logits, slope))
 
     def slopes(self, score: Callable[[Tensor], Tensor], rows: slice) -> dict[str, Tensor]:
         """``∂score/∂s[q, k]`` by the scores s of attention, summed over layers and heads: [query, key], of these queries.
@@ -250,10 +267,20 @@ def check_finite(name: str, y: float) -> None:
         )
 
 
+def products(x: Tensor, slope: Tensor) -> Tensor:
+    """``Σ x·slope`` of each text [text, …] in double precision; what a model rules out by logits of -inf has no part."""
+    x, slope = x.detach().reshape(len(x), -1), slope.reshape(len(x), -1)
+    rows = max(1, PRODUCTS // max(1, x.shape[1]))
+    sums = []
+    for a, b in zip(x.split(rows), slope.split(rows), strict=True):
+        pieces = zip(a.split(PRODUCTS, 1), b.split(PRODUCTS, 1), strict=True)
+        sums.append(sum(torch.where(d == 0, 0, c.double() * d.double()).sum(1) for c, d in pieces))
+    return torch.cat(sums)
+
+
 def product(x: Tensor, slope: Tensor) -> Tensor:
-    """Their product in double precision, in which tokens that a model rules out by logits of -inf have no part."""
-    some = zip(x.detach().reshape(-1).split(PRODUCTS), slope.reshape(-1).split(PRODUCTS), strict=True)
-    return torch.stack([torch.where(b == 0, 0, a.double() * b.double()).sum() for a, b in some]).sum()
+    """The same over everything: one number."""
+    return products(x[None], slope[None])[0]
 
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
@@ -284,13 +311,17 @@ def conserved(name: str, y: float, own: Tensor, ends: Tensor, biases: float, exa
 def gap_of(name: str, y: float, total: float, size: float, slack: float) -> float:
     """How far a total of parts is from y, relative to their size; refused where that is more than rounding."""
     gap = abs(total - y) / max(size, 1e-30)
+    check_gap(name, gap, slack)
+    return gap
+
+
+def check_gap(name: str, gap: float, slack: float) -> None:
     if not gap <= slack:
         raise ModelError(
             f"{name} is not linear when attention, norms and gates are held constant: its edges carry other than "
             f"the answer's score, by {gap:.2g} of it, so answer edges would mislead. Other edges, for example "
             'edges="attention-gradient", need no such model'
         )
-    return gap
 
 
 def _ends(read: Tensor, prefix: int, reading: Reading) -> tuple[Tensor, Tensor]:
@@ -316,13 +347,15 @@ def run_frozen(
     freeze: bool = True,
     keep: bool = False,
     measure: bool = True,
+    texts: int | None = None,
     **options: Any,
 ) -> FrozenPass:
-    """One pass of one text, or of texts that are padded on the right, forward, with everything constant but the states.
+    """One pass of one text, or of a batch that is padded on the right, forward, with everything constant but the states.
 
     cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`. freeze: otherwise
     nothing is constant but what lies in the cache, and the pass can be asked for its `slopes` alone. keep: whether the pass
     is also to be what a trace is made of, so that the model runs once for both. measure: as in `Runner.run_batch`.
+    texts: how many a batch has, which is then asked for its `evidence_of_texts`.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
@@ -337,6 +370,7 @@ def run_frozen(
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
     sources: list[Tensor] = []
+    notes = None if texts is None else Notes(texts)
     mode, names = "frozen" if checked.blocks else "frozen, whole", keep or bool(checked.stack.cross)
     collector = Collector(mode, measure=measure, names=names)
     in_place = cache if isinstance(cache, CacheInPlace) else None
@@ -372,7 +406,7 @@ def run_frozen(
     with (
         torch.inference_mode(False), routes.running(), entering(model.model, layers, collector) as states,
         measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
-        Freeze() if freeze else nullcontext() as frozen,
+        Freeze(notes) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
@@ -389,7 +423,7 @@ def run_frozen(
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
         checked.blocks, out if keep else None, collector.calls,
-        "blocks" if any(call.weights is None for call in calls) else "whole",
+        "blocks" if any(call.weights is None for call in calls) else "whole", notes,
     )  # fmt: skip
 
 

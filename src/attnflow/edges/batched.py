@@ -29,7 +29,7 @@ from attnflow.capture.predict import answered
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Runner, check_calls
 from attnflow.capture.sublayer import layer_path
-from attnflow.edges import edges_of, normalization_of, normalized
+from attnflow.edges import EDGES, normalization_of, normalized
 from attnflow.edges.weights import (
     Signed,
     check_gather_field,
@@ -50,6 +50,9 @@ BY_GRADIENT = {"gradient": positive_gradient, "attention-gradient": positive_pro
 
 OF_HEADS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda w: w.mean(-3), "max": lambda w: w.amax(-3)}
 """Edges that weights alone give, in the same way."""
+
+TOGETHER = (*OF_HEADS, *BY_GRADIENT, "answer")
+"""Edges of many texts at once, by the names of `attnflow.edges.EDGES`; the others are of one text at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +137,7 @@ class BatchEdges:
     @property
     def whole(self) -> bool:
         """Whether the residual connection is in the weights already, so that none is to be added."""
-        return edges_of(self.name).whole
+        return EDGES[self.name].whole
 
     def graph(self, normalize: str | None = None) -> tuple[Tensor, ...]:
         """The weights as the graph of a trace has them: see `attnflow.edges.reweighed`."""
@@ -159,8 +162,8 @@ class BatchParts:
     """How the log-odds of each text's answer split over its tokens: [text, position] each, signed, zero at padding.
 
     rows: what the queries that were wanted read, at all layers. inputs: what the answer owes to each input the whole way
-    down. columns: what all queries read, of each layer. attention: of each layer, where it was wanted. gap: how far the
-    parts of the batch are from its scores.
+    down. columns: what all queries read, of each layer. attention: of each layer, where it was wanted. log_odds, constants,
+    gaps: [text], as in `attnflow.capture.frozen.BatchEvidence`.
     """
 
     batch: TextBatch
@@ -169,7 +172,9 @@ class BatchParts:
     inputs: Tensor
     columns: tuple[Tensor, ...]
     attention: tuple[Tensor, ...]
-    gap: float
+    log_odds: Tensor
+    constants: Tensor | None
+    gaps: Tensor
 
     def answer_rows(self, signed: Signed = False) -> Tensor:
         """`Trace.answer_rows` of every text."""
@@ -199,17 +204,25 @@ class BatchParts:
         return shares if signed else shares.clamp(min=0)
 
 
+def edges_of(batch: TextBatch, name: str, of: str = "logit") -> BatchEdges:
+    """What edges of this name weigh in each text. of: what those by gradients are about; answer edges, the log-odds."""
+    if name == "answer":
+        return answer_edges(batch)
+    if name in BY_GRADIENT:
+        return edges_by_gradient(batch, name, of)
+    if name in OF_HEADS:
+        return edges_of_heads(batch, name)
+    raise InputError(f"edges={name!r}: of a batch, expected {', '.join(map(repr, TOGETHER))}")
+
+
 def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: str = "logit") -> BatchEdges:
     """Edges "gradient" or "attention-gradient" of each text, about its own answer: a forward and a backward pass.
 
     of: as in `Model.gradient`, but for "difference".
     """
     check_of(of)
-    if name not in BY_GRADIENT or of == "difference":
-        raise InputError(
-            f"edges={name!r} of {of!r}: of a batch, expected edges {' or '.join(map(repr, BY_GRADIENT))}, and a "
-            "probability, logit or log-odds"
-        )
+    if of == "difference":
+        raise InputError("of='difference': of a batch, expected 'probability', 'logit' or 'log-odds'")
     logits, calls = _run_inside(batch, grad=True)
     with torch.inference_mode(False), torch.enable_grad(), running():
         answers, score_of = _likeliest_answers(batch, logits, of)
@@ -228,8 +241,6 @@ def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: st
 
 def edges_of_heads(batch: TextBatch, name: str) -> BatchEdges:
     """Edges "mean" or "max", which are about no answer: a forward pass."""
-    if name not in OF_HEADS:
-        raise InputError(f"edges={name!r}: of a batch, expected {' or '.join(map(repr, OF_HEADS))}")
     _, calls = _run_inside(batch, grad=False)
     attention = tuple(torch.where(batch.pairs, call.mean, 0) for call in calls)
     weights = tuple(torch.where(batch.pairs, OF_HEADS[name](wide(call.heads)), 0) for call in calls)
@@ -273,7 +284,9 @@ def split(
         rows = torch.where(batch.present if taken is None else taken > 0, evidence.own, rows)
     rows, inputs = (torch.where(batch.present, parts, 0) for parts in (rows, evidence.own))
     columns = tuple(torch.where(batch.present, parts.double(), 0) for parts in evidence.columns)
-    return BatchParts(batch, answers, rows, inputs, columns, means, evidence.gap)
+    return BatchParts(
+        batch, answers, rows, inputs, columns, means, evidence.y, evidence.constants, evidence.gaps
+    )  # fmt: skip
 
 
 def pair_bytes(checked: Checked, edges: str) -> int:
@@ -317,7 +330,8 @@ def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Te
     check_inside(model, checked)
     check_windows(model, checked.paths[checked.stack.main[0]])
     last = model.last_logits(_read_last(batch))
-    frozen = run_frozen(model, batch.tensors, checked, keep=attention, measure=False, **last)
+    count = len(batch.lengths)
+    frozen = run_frozen(model, batch.tensors, checked, keep=attention, measure=False, texts=count, **last)
     if not attention:
         return frozen, ()
     check_calls(frozen.calls, checked)
