@@ -70,14 +70,21 @@ def back(batch: TextBatch) -> Tensor:
     """The gradient of the sum of all log-odds at the embeddings."""
     import torch
 
-    from attnflow.importance.gradients import embeddings
     from attnflow.importance.question import score
 
-    with embeddings(batch.model, batch.tensors["input_ids"]) as read, torch.enable_grad():
+    leaves: list[Tensor] = []
+
+    def enter(module: object, args: object, out: Tensor) -> Tensor:
+        leaves.append(out.detach().requires_grad_())
+        return leaves[0]
+
+    handle = batch.model.model.get_input_embeddings().register_forward_hook(enter)
+    try:
         logits = batch.model.forward(batch.tensors, grad=True)["logits"]
-        y = score(batch.model, "class", logits, logits.argmax(-1), 0, "log-odds").sum()
-        (gradient,) = torch.autograd.grad(y, read.leaves)
-    assert isinstance(gradient, torch.Tensor)
+    finally:
+        handle.remove()
+    y = score(batch.model, "class", logits, logits.detach().argmax(-1), 0, "log-odds").sum()
+    gradient: Tensor = torch.autograd.grad(y, leaves)[0]
     return gradient
 
 

@@ -80,9 +80,26 @@ class TextBatch:
         return len(self.checked.stack.main)
 
     @cached_property
+    def placed(self) -> dict[str, Tensor]:
+        """The tensors on the model's device."""
+        return self.model.placed(self.tensors)
+
+    @cached_property
     def sizes(self) -> Tensor:
         """The lengths, on the model's device."""
         return torch.tensor(self.lengths, device=self.model.device)
+
+    @cached_property
+    def ranks(self) -> Tensor:
+        """[text]: which of the batch's different lengths a text has; logits of last positions alone stand in that order."""
+        rank = {length: number for number, length in enumerate(sorted(set(self.lengths)))}
+        return torch.tensor([rank[length] for length in self.lengths], device=self.model.device)
+
+    @cached_property
+    def masked(self) -> Tensor:
+        """[text, position]: where a token is the mask of a masked language model."""
+        ids, mask = self.placed["input_ids"], getattr(self.model.tokenizer, "mask_token_id", None)
+        return torch.zeros_like(ids, dtype=torch.bool) if mask is None else (ids == mask) & self.present
 
     @cached_property
     def present(self) -> Tensor:
@@ -94,6 +111,16 @@ class TextBatch:
         """[text, query, key]: where a text has both."""
         return self.present[:, :, None] & self.present[:, None, :]
 
+    @cached_property
+    def example(self) -> Tensor:
+        """The ids of one text, in host memory: of one without a mask, where there is such a text."""
+        number = int(self.masked.any(1).int().argmin())
+        return self.tensors["input_ids"][number, : self.lengths[number]].cpu()
+
+    def prepare(self) -> None:
+        """Copies to the device what later steps need there, and back: once the model runs, a copy waits for it."""
+        _ = self.ranks, self.pairs, self.example
+
 
 @dataclass(frozen=True, eq=False)
 class Answers:
@@ -101,11 +128,12 @@ class Answers:
 
     kind: of all of them, as in `attnflow.importance.question.Question`. places: [text], the position that answers; None
     where the whole text does. chosen: [text], the class or token. chances: [text], its probability; of a score, the score.
-    of: the number that edges are about.
+    logits: [text, class or token], where they answer. of: the number that edges are about.
     """
 
     kind: str
     places: Tensor | None
+    logits: Tensor
     chosen: Tensor
     chances: Tensor
     of: str
@@ -274,9 +302,12 @@ def split(
     (`attnflow.capture.assemble.natural_query`); where nobody says it, the last position of a model that looks back only,
     and all positions of another. attention: keep the attention of each layer, which `BatchParts.gather` rolls out.
     """
+    # on the device before the model runs, for which a copy would wait
+    wanted = None if queries is None else queries.to(batch.model.device)
+    places = None if natural is None else torch.tensor(natural, device=batch.model.device)
     frozen, means = _run_frozen(batch, attention)
     answers, score_of = _likeliest_answers(batch, frozen.logits, "log-odds")
-    taken = _taken(batch, answers, natural) if queries is None else queries.to(batch.model.device)
+    taken = _taken(batch, answers, places) if wanted is None else wanted
     evidence = frozen.evidence_of_texts(score_of, taken=taken)
     rows = torch.stack(evidence.columns if taken is None else evidence.rows).sum(0, dtype=torch.float64)
     if batch.checked.causal:
@@ -311,6 +342,7 @@ def _run_inside(batch: TextBatch, grad: bool) -> tuple[Tensor | None, list[Call]
     """The logits, where there are any, and the attention calls with all heads, which gradients reach if ``grad``."""
     model, checked = batch.model, batch.checked
     check_inside(model, checked)
+    batch.prepare()
     calls = checked.stack.main
     check_windows(model, checked.paths[calls[0]])
     collector = Collector("inside", measure=False)
@@ -319,7 +351,7 @@ def _run_inside(batch: TextBatch, grad: bool) -> tuple[Tensor | None, list[Call]
         entering(model.model, [layer_path(checked.paths[calls[0]])], collector),  # so that there is a graph
         Unchanging(),
     ):
-        out = model.run(batch.tensors, collector, checked, last=_read_last(batch), grad=grad)
+        out = model.run(batch.placed, collector, checked, last=_read_last(batch), grad=grad)
     logits = out.get("logits") if hasattr(out, "get") else None
     return logits if isinstance(logits, Tensor) else None, [collector.calls[i] for i in calls]
 
@@ -328,10 +360,11 @@ def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Te
     """A frozen pass, and the attention of each layer, [text, query, key], where it is wanted."""
     model, checked = batch.model, batch.checked
     check_inside(model, checked)
+    batch.prepare()
     check_windows(model, checked.paths[checked.stack.main[0]])
     last = model.last_logits(_read_last(batch))
     count = len(batch.lengths)
-    frozen = run_frozen(model, batch.tensors, checked, keep=attention, measure=False, texts=count, **last)
+    frozen = run_frozen(model, batch.placed, checked, keep=attention, measure=False, texts=count, **last)
     if not attention:
         return frozen, ()
     check_calls(frozen.calls, checked)
@@ -369,43 +402,30 @@ def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tupl
     def score_of(logits: Tensor) -> Tensor:
         return score(model, kind, rows_of(logits), chosen, 0, of)
 
-    return Answers(kind, places, chosen, chances, of), score_of
+    return Answers(kind, places, rows.detach(), chosen, chances, of), score_of
 
 
 def _places(batch: TextBatch, logits: Tensor) -> tuple[str, Tensor | None]:
     """What all texts answer, and the position of each that does: `attnflow.capture.predict.answered` for a batch."""
-    model, ids, lengths = batch.model, batch.tensors["input_ids"], torch.tensor(batch.lengths)
-    kind, place = answered(model, logits[:1], ids[0, : batch.lengths[0]])
+    kind, place = answered(batch.model, logits[:1], batch.example)
     if place is None:
         return kind, None
-    if kind == "next token":
-        return kind, lengths - 1
     if kind == "class":
-        return kind, (_position(model) or 0) % lengths
-    masks = ids == getattr(model.tokenizer, "mask_token_id", None)
-    if not bool(masks.any(1).all()):
-        unmasked = int(masks.any(1).int().argmin())
-        answered(model, logits[:1], ids[unmasked])  # refuses it
-    return kind, masks.int().argmax(1)
+        return kind, (_position(batch.model) or 0) % batch.sizes
+    return kind, batch.sizes - 1 if kind == "next token" else batch.masked.int().argmax(1)
 
 
 def _logit_places(batch: TextBatch, logits: Tensor, places: Tensor) -> Tensor:
-    """Where the logits of these positions stand, also where only the last positions of texts were computed."""
-    if logits.shape[1] != batch.width:
-        places = torch.searchsorted(torch.tensor(sorted({n - 1 for n in batch.lengths})), places)
-    return places.to(logits.device)
+    """Where the logits of these positions stand; where only the last positions of texts were computed, by length."""
+    return places if logits.shape[1] == batch.width else batch.ranks
 
 
-def _taken(batch: TextBatch, answers: Answers, natural: Sequence[int] | None) -> Tensor | None:
-    """[text, position]: 1 at the query of each text that answers; None where all of them do."""
-    places = answers.places
-    if places is None and natural is not None:
-        places = torch.tensor(natural)
+def _taken(batch: TextBatch, answers: Answers, natural: Tensor | None) -> Tensor | None:
+    """[text, position]: True at the query of each text that answers; None where all of them do."""
+    places = natural if answers.places is None else answers.places
     if places is None and batch.checked.causal:
-        places = torch.tensor(batch.lengths) - 1
-    if places is None:
-        return None
-    return torch.nn.functional.one_hot(places.to(batch.model.device), batch.width)
+        places = batch.sizes - 1
+    return None if places is None else torch.arange(batch.width, device=places.device) == places[:, None]
 
 
 def _check_finite(batch: TextBatch, tensors: Sequence[Tensor]) -> None:
