@@ -321,3 +321,20 @@ def test_biases_of_experts_are_of_the_batch_as_a_whole() -> None:
     same(parts.answer_rows(True), [trace.answer_rows(signed=True).row() for trace in alone], 1e-4)
     assert parts.constants is None
     assert float(parts.gaps.max()) <= 1e-4 and (parts.gaps == parts.gaps[0]).all()
+
+
+def test_a_model_that_reads_its_answer_from_padding_is_refused() -> None:
+    """A decoder finds the end of a text by its own padding token, and the tokenizer has another one."""
+    wrapped = gpt2("GPT2ForSequenceClassification", num_labels=3, pad_token_id=7)
+    wrapped.tokenizer.pad_token = wrapped.tokenizer.convert_ids_to_tokens(5)
+    encoded = [wrapped.encode(text) for text in TEXTS]
+    together = TextBatch.of(wrapped, encoded)
+    assert together.checked.padding is False
+    for run in (batched.edges_by_gradient, batched.split):
+        with pytest.raises(
+            ModelError, match="gives a padded text other numbers than the text alone: run texts of one length"
+        ):
+            run(together)
+    alike = TextBatch.of(wrapped, [encoded[0], encoded[0]])
+    expected = wrapped.trace(TEXTS[0], edges="answer").answer_rows(signed=True).row()
+    same(batched.split(alike).answer_rows(True), [expected, expected])

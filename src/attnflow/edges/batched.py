@@ -119,6 +119,11 @@ class TextBatch:
 
     def prepare(self) -> None:
         """Copies to the device what later steps need there, and back: once the model runs, a copy waits for it."""
+        if self.checked.padding is False and len(set(self.lengths)) > 1:
+            raise ModelError(
+                f"{type(self.model.model).__name__} gives a padded text other numbers than the text alone: run texts of "
+                "one length together, or one by one"
+            )
         _ = self.ranks, self.pairs, self.example
 
 
@@ -320,22 +325,19 @@ def split(
     )  # fmt: skip
 
 
-def pair_bytes(checked: Checked, edges: str) -> int:
+def pair_bytes(layers: int, heads: int, edges: str) -> int:
     """About how many bytes a batch holds for each pair of a query and a key of each of its texts, padding included.
 
     Beside that it holds some 10 to 20 states of a layer's width for each token and layer, as any backward pass.
 
-    >>> from attnflow.capture.check import Stack
-    >>> checked = Checked("", 0.0, True, False, False, True, 6, {}, Stack(tuple(range(6))), 12, 32, ())
-    >>> 2000 * 32**2 * pair_bytes(checked, "attention-gradient") >> 20  # MiB of 2,000 texts of 32 tokens
+    >>> 2000 * 32**2 * pair_bytes(6, 12, "attention-gradient") >> 20  # MiB of 2,000 texts of 32 tokens
     1500
     """
-    layers, numbers = len(checked.stack.main), checked.heads
     if edges in BY_GRADIENT:  # all heads and their gradients, and what is left of each layer, in single precision
-        return layers * (2 * numbers + 2) * 4 + 3 * numbers * 4
+        return layers * (2 * heads + 2) * 4 + 3 * heads * 4
     if edges == "answer":  # all heads, and the edges with their sum, with double precision on the way
-        return layers * (numbers + 4) * 4 + 4 * numbers * 4
-    return layers * (numbers + 2) * 4
+        return layers * (heads + 4) * 4 + 4 * heads * 4
+    return layers * (heads + 2) * 4
 
 
 def _run_inside(batch: TextBatch, grad: bool) -> tuple[Tensor | None, list[Call]]:
