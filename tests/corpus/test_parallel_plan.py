@@ -325,7 +325,6 @@ SCRIPT = """
 import sys
 from attnflow.corpus import parallel_plan
 from attnflow.texts.sources import open_corpus
-from helpers.processes import helpers_of
 
 print("begun", flush=True)
 parallel_plan.RANGE_BYTES = 100_000
