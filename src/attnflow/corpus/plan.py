@@ -79,7 +79,7 @@ def plan(
         for file, offset, here, line, text in islice(walk, samples):
             bytes_ = _size(text.text) + _size(text.pair)
             price = cost(bytes_)
-            bytes_ += _size(text.id) + _size(text.problem)
+            bytes_ += _size(text.id) + _size(text.problem) + _size(text.answer)
             if texts and (len(texts) == most_texts or spent + price > most_cost or size + bytes_ > SHARD_BYTES):
                 yield shard()
                 number, row, spent, size = number + 1, row + len(texts), 0, 0
@@ -143,7 +143,9 @@ def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
 
 def _digest(texts: Sequence[Text]) -> str:
     """Lengths, then all strings one after another: other texts never make the same bytes."""
-    fields = [field for text in texts for field in text]
+    fields = [field for text in texts for field in text[:4]]
+    if any(text.answer is not None for text in texts):
+        fields += [text.answer for text in texts]
     lengths = repr([None if field is None else len(field) for field in fields])
     joined = "".join([field for field in fields if field])
     return hashlib.sha256(f"{lengths}\n{joined}".encode("utf-8", "surrogatepass")).hexdigest()
