@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,22 @@ from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.runner import Batch
+from attnflow.corpus.corpus_options import BATCH_TOKENS as BATCH_TOKENS
+from attnflow.corpus.corpus_options import BATCH_TOKENS_GPU as BATCH_TOKENS_GPU
+from attnflow.corpus.corpus_options import Options as Options
+from attnflow.corpus.row_inputs import prompt_input, with_answers
 from attnflow.corpus.schema import Explained, score_columns
+from attnflow.corpus.schema import failed as _failed
+from attnflow.corpus.text_methods import NOT_FINITE, check_finite, explained, followed, recipe_of, row_of
+from attnflow.corpus.text_methods import places_of as _places
+from attnflow.corpus.written_rows import answer_rows
 from attnflow.errors import InputError, TextError
 from attnflow.flow import cores, flow
 from attnflow.graph import with_residual
 from attnflow.long import LinearTrace, check_linear, trace_linear
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
-from attnflow.selection import read_query, select_positions, select_rows
+from attnflow.selection import select_rows
 from attnflow.texts.sources import Text
 from attnflow.trace import Trace
 
@@ -41,34 +49,7 @@ WHOLE_BYTES = 1 << 30
 CHUNK = 8
 """Texts whose flows one thread solves before it takes others."""
 
-BATCH_TOKENS = 2048
-BATCH_TOKENS_GPU = 65536
-
-NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
-
 Solved = tuple[list[int], list[Explained]]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding.
-
-    memory: "graph" makes one matrix a layer, "linear" none, for long texts.
-    """
-
-    methods: tuple[str, ...]
-    layers: tuple[int, ...]
-    query: str | None = None
-    residual: float = 0.5
-    receptive_field: str | None = None
-    words: bool = False
-    truncate: bool = False
-    batch_tokens: int = BATCH_TOKENS
-    memory: str = "graph"
-
-    @property
-    def columns(self) -> list[str]:
-        return score_columns(self.methods, self.layers)
 
 
 def checked(model: Model, memory: str = "graph") -> Checked:
@@ -85,6 +66,16 @@ def layer_count(checks: Checked) -> int:
     return len(checks.stack.decoder or checks.stack.main)
 
 
+def inputs_of(model: Model, texts: Sequence[Text], options: Options) -> list[Encoded | Explained]:
+    """Texts as the job explains them, with the answers that their rows name; for those that cannot be explained, why."""
+    writing = options.writing
+    if writing is None:
+        inputs = prepared(model, texts, options.truncate)
+    else:
+        inputs = [_unreadable(text) or prompt_input(model, text, writing) for text in texts]
+    return inputs if options.answer_column is None else with_answers(texts, inputs)
+
+
 def prepared(model: Model, texts: Sequence[Text], truncate: bool) -> list[Encoded | Explained]:
     """Texts through the tokenizer; for those that cannot be explained, why."""
     inputs: list[Encoded | Explained | None] = [_unreadable(text) for text in texts]
@@ -99,12 +90,6 @@ def _unreadable(text: Text) -> Explained | None:
     if text.problem is not None:
         return Explained(error="unreadable", message=text.problem)
     return _failed(TextError.of("empty", "there is no text: expected at least one word")) if text.text is None else None
-
-
-def _failed(e: BaseException, otherwise: str = "model") -> Explained:
-    """The row of a text that failed, whatever was thrown."""
-    kind = e.kind if isinstance(e, TextError) else otherwise
-    return Explained(error=kind, message=str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}")
 
 
 def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True) -> list[list[int]]:
@@ -139,7 +124,7 @@ class Explainer:
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
         self.together = self.checked.padding is not False and not stack.cross
-        self.stacked = self.together and not options.words and options.receptive_field is None
+        self.stacked = self.together and not options.is_traced
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -176,7 +161,13 @@ class Explainer:
         try:
             if self.linear:
                 return [_done(members, self._rows(encoded))]
-            batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=False)
+            if self.options.writing is not None:
+                return [_done(members, answer_rows(self.model, self.options, self.options.writing, encoded))]
+            if self.options.is_by_text:
+                return [_done(members, explained(self.model, self.checked, self.options, encoded))]
+            batch = self.model.run_batch(
+                encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=self.options.is_measured
+            )
             return list(work(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -200,10 +191,7 @@ class Explainer:
         return rows
 
     def _provenance(self, batch: Batch) -> dict[str, Any]:
-        record = {**batch.provenance(), "residual": self.options.residual}
-        if self.options.receptive_field is not None:
-            record["receptive_field"] = self.options.receptive_field
-        return record
+        return {**batch.provenance(), **recipe_of(self.options)}
 
     def _stacked(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
         """All texts of a batch at once: what is raw or rolled out on the model's device, flows from a copy in memory."""
@@ -279,13 +267,9 @@ class Explainer:
         traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]
 
         def scored(number: int) -> Explained:
-            one, trace = encoded[number], traces[number]
-            if not all(bool(step.weights.isfinite().all()) for step in trace.steps):
-                return _failed(InputError(NOT_FINITE))
-            try:
-                return _explained(trace.words() if options.words else trace, one, options)
-            except InputError as e:
-                return _failed(e, "query")
+            check_finite(traces[number])
+            trace = traces[number].words() if options.words else traces[number]
+            return row_of(trace, encoded[number], options, *followed(trace, options))
 
         yield from self._solved(members, scored, CHUNK)
 
@@ -316,30 +300,6 @@ def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) ->
         encoded.cut is not None, list(trace.queries), trace.prediction, scores,
         provenance=json.dumps({**trace.provenance, **more}),
     )  # fmt: skip
-
-
-def _explained(trace: Trace, encoded: Encoded, options: Options) -> Explained:
-    query = _places(options.query, trace.tokens[trace.first_query :], trace.default_query)
-    scores: dict[str, Any] = {}
-    for method in options.methods:
-        more: dict[str, Any] = {"residual": options.residual, "receptive_field": options.receptive_field}
-        result = getattr(trace, method)(query, options.layers, **({} if method == "raw" else more))
-        scores |= zip(score_columns([method], options.layers), result.values, strict=True)
-    ids = [int(i) for name in ("input_ids", "decoder_input_ids") for i in encoded.tensors.get(name, _NONE)[0].tolist()]
-    return Explained(
-        trace.tokens, None if options.words else ids, trace.special, trace.word_ids, trace.word_texts, trace.parts or None,
-        encoded.cut is not None, query, trace.prediction, scores,
-        provenance=json.dumps(trace.provenance),
-    )  # fmt: skip
-
-
-def _places(query: str | None, labels: Sequence[str], natural: int | None) -> list[int]:
-    """The positions that are explained of a text; a token that stands there several times, wherever it does."""
-    one = read_query(query, len(labels))
-    return [i for i, token in enumerate(labels) if token == one] or select_positions(one, labels, natural)
-
-
-_NONE = torch.empty(1, 0, dtype=torch.int64)
 
 
 def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:

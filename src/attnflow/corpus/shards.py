@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.corpus.corpus_job import METHODS
 from attnflow.corpus.tally import Batch, Floats, Ints
 from attnflow.errors import InputError
 from attnflow.files import arrow
 from attnflow.jobs.progress import track
+from attnflow.method_table import TEXT_METHODS
 
 COLUMNS = (
     "row", "id", "text", "pair", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries",
@@ -56,7 +56,7 @@ def read_scores(path: Path, receptive_field: str | None) -> Scores:
         raise _damaged(path, e) from None
     matches = [re.fullmatch(r"(raw|rollout|flow)_L([0-9]+)", name) for name in names]
     columns = {(match[1], int(match[2])) for match in matches if match}
-    methods = tuple(method for method in METHODS if any(method == one for one, _ in columns))
+    methods = tuple(method for method in TEXT_METHODS if any(method == one for one, _ in columns))
     layers = [n for n in sorted({n for _, n in columns}) if all((method, n) in columns for method in methods)]
     if not layers:
         raise InputError(

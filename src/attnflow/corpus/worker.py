@@ -12,7 +12,7 @@ from typing import Any
 
 import attnflow
 from attnflow.capture.inputs import Encoded
-from attnflow.corpus.explainer import Explainer, Options, prepared
+from attnflow.corpus.explainer import Explainer, Options, inputs_of
 from attnflow.corpus.plan import Reader, Shard
 from attnflow.corpus.schema import Explained, table
 from attnflow.jobs.store import Record, write_shard
@@ -73,13 +73,12 @@ class Worker:
 
     def _prepared(self, shard: Shard) -> tuple[Shard, list[Text], list[Encoded | Explained]]:
         texts = self.reader.texts(shard)
-        return shard, texts, prepared(self.model, texts, self.spec.options.truncate)
+        return shard, texts, inputs_of(self.model, texts, self.spec.options)
 
     def _written(self, shard: Shard, texts: list[Text], collect: Callable[[], list[Explained]]) -> Record:
-        rows = collect()
-        file = write_shard(
-            Path(self.spec.folder) / shard.file, table(shard.row, texts, rows, self.spec.options.columns)
-        )
+        rows, options = collect(), self.spec.options
+        content = table(shard.row, texts, rows, options.columns, options.has_answers)
+        file = write_shard(Path(self.spec.folder) / shard.file, content)
         return {
             "part": shard.number,
             "row": shard.row,
