@@ -73,7 +73,7 @@ def inputs_of(model: Model, texts: Sequence[Text], options: Options) -> list[Enc
         inputs = prepared(model, texts, options.truncate)
     else:
         inputs = [_unreadable(text) or prompt_input(model, text, writing) for text in texts]
-    return inputs if options.answer_column is None else with_answers(texts, inputs)
+    return inputs if options.answer_column is None else with_answers(texts, inputs, options.answer_column)
 
 
 def prepared(model: Model, texts: Sequence[Text], truncate: bool) -> list[Encoded | Explained]:

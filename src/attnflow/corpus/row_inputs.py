@@ -27,16 +27,19 @@ class RowInput(Encoded):
     prompt: Prompt | None = None
 
 
-def with_answers(texts: Sequence[Text], inputs: Sequence[Encoded | Explained]) -> list[Encoded | Explained]:
-    """The inputs with the answers of their rows; a row without one has failed."""
+def with_answers(
+    texts: Sequence[Text], inputs: Sequence[Encoded | Explained], column: str
+) -> list[Encoded | Explained]:
+    """The inputs with the answers of their rows, in this column; a row without one has failed."""
     return [
-        one if isinstance(one, Explained) else _with_answer(text, one) for text, one in zip(texts, inputs, strict=True)
+        one if isinstance(one, Explained) else _with_answer(text, one, column)
+        for text, one in zip(texts, inputs, strict=True)
     ]
 
 
-def _with_answer(text: Text, encoded: Encoded) -> RowInput | Explained:
+def _with_answer(text: Text, encoded: Encoded, column: str) -> RowInput | Explained:
     if not (text.answer or "").strip():
-        return failed(TextError.of("answer", "the row has no answer: expected one in the column of the answers"))
+        return failed(TextError.of("answer", f"the column {column!r} has no answer for this text: expected one"))
     values: dict[str, Any] = {field.name: getattr(encoded, field.name) for field in fields(encoded)}
     return RowInput(**{**values, "answer": text.answer})
 
@@ -44,8 +47,10 @@ def _with_answer(text: Text, encoded: Encoded) -> RowInput | Explained:
 def prompt_input(model: Runner, text: Text, writing: Writing) -> RowInput | Explained:
     """A text as the prompt of a language model; why it is none, where it is not."""
     in_chat = has_template(model.tokenizer) if writing.chat is None else writing.chat
+    content = text.text or ""
     try:
-        prompt = read_prompt(model, [{"role": "user", "content": text.text or ""}] if in_chat else text.text or "")
+        is_message = in_chat and bool(content.strip())  # of a message that is empty, a prompt says so better
+        prompt = read_prompt(model, [{"role": "user", "content": content}] if is_message else content)
     except InputError as e:
         return failed(e, "tokenizer")
     return RowInput(
