@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnflow._arrays import finite_number, indices, positions
-from attnflow.errors import InputError
+from attnflow.errors import InputError, TextError
 
 Query = int | str | Iterable[int | str] | None
 
@@ -179,4 +179,7 @@ def places_of(query: str | None, labels: Sequence[str], natural: int | None) -> 
     ([0, 3], [1])
     """
     one = read_query(query, len(labels))
-    return [i for i, token in enumerate(labels) if token == one] or select_positions(one, labels, natural)
+    try:
+        return [i for i, token in enumerate(labels) if token == one] or select_positions(one, labels, natural)
+    except InputError as e:
+        raise TextError.of("query", str(e)) from None

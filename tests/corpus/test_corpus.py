@@ -31,6 +31,7 @@ from attnflow.corpus import explainer as explain  # noqa: E402
 from attnflow.corpus.plan import plan  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.jobs.store import read_manifest  # noqa: E402
+from attnflow.method_table import TEXT_METHODS  # noqa: E402
 from attnflow.texts.sources import open_corpus  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
@@ -47,6 +48,7 @@ TEXTS = [
     "a book to answer the cabinet",
 ]
 METHODS = ("raw", "rollout", "flow")
+KNOWN = ", ".join(TEXT_METHODS)
 
 
 def bert() -> af.Model:
@@ -508,7 +510,7 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"methods": ["rolout"]}, "method 'rolout': expected some of raw, rollout, flow, with commas between them"),
+        ({"methods": ["rolout"]}, f"method 'rolout': expected some of {KNOWN}, with commas between them"),
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
         ({"layers": []}, "layers=[]: expected at least one, from 0 to 5"),
@@ -530,7 +532,7 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 goes with ray=True: give that too"),
         ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),
         ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
-        ({"methods": "flow,raws"}, "method 'raws': expected some of raw, rollout, flow, with commas between them"),
+        ({"methods": "flow,raws"}, f"method 'raws': expected some of {KNOWN}, with commas between them"),
         ({"ray": True}, "on Ray each worker loads its own model: give a folder or a hub id"),
     ],
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Prediction
-from attnflow.errors import InputError
+from attnflow.errors import InputError, TextError
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
@@ -134,7 +134,9 @@ def answered(model: Runner, logits: Tensor, ids: Tensor) -> tuple[str, int | Non
     places = (ids == mask).nonzero().flatten().tolist()
     if not places:
         mark = getattr(model.tokenizer, "mask_token", "mask")
-        raise InputError(f"the text has no {mark}, so the masked language model answers nothing: put one into it")
+        raise TextError.of(
+            "answer", f"the text has no {mark}, so the masked language model answers nothing: put one into it"
+        )
     return "masked token", int(places[0])
 
 

@@ -70,24 +70,27 @@ class Desk:
 class Clerk:
     """Reads shards and writes them. What lies between, the scores, comes from elsewhere.
 
-    folder: of the output. columns: of scores. desks: the shards that are begun, by their numbers.
+    folder: of the output. columns: of scores. answers: whether rows say which answer they are about. desks: the shards that
+    are begun, by their numbers.
     """
 
-    def __init__(self, corpus: Corpus, folder: str, columns: Sequence[str], tokenizing: Tokenizing | None) -> None:
+    def __init__(
+        self, corpus: Corpus, folder: str, columns: Sequence[str], answers: bool, tokenizing: Tokenizing | None
+    ) -> None:
         self.reader = Reader(corpus)
-        self.folder, self.columns, self.tokenizing = Path(folder), list(columns), tokenizing
+        self.folder, self.columns, self.answers, self.tokenizing = Path(folder), list(columns), answers, tokenizing
         self.desks: dict[int, Desk] = {}
 
-    def inputs(self, shard: Shard, encode: Encode) -> Inputs:
+    def inputs(self, shard: Shard, prepare: Callable[[Sequence[Text]], Inputs]) -> Inputs:
         """The texts of a shard, one by one."""
         texts = self.reader.texts(shard)
-        self.desks[shard.number] = Desk(texts, prepared(texts, encode))
+        self.desks[shard.number] = Desk(texts, prepare(texts))
         return self.desks[shard.number].inputs
 
     def sheet(self, shard: Shard) -> Sheet:
         """The texts of a shard that can run, as arrays."""
         assert self.tokenizing is not None
-        self.inputs(shard, self.tokenizing.encode)
+        self.inputs(shard, partial(prepared, encode=self.tokenizing.encode))
         desk = self.desks[shard.number]
         queries: list[list[int]] = []
         for number, one in enumerate(desk.inputs):
@@ -95,7 +98,7 @@ class Clerk:
                 try:
                     queries.append(self.tokenizing.queries(one))
                 except InputError as e:
-                    desk.inputs[number] = failed_row(e, "query")
+                    desk.inputs[number] = failed_row(e)
         ready = [one for one in desk.inputs if isinstance(one, Encoded)]
         desk.sheet = sheet_of(ready, queries, len(desk.texts))
         return desk.sheet
@@ -110,7 +113,7 @@ class Clerk:
             arrays = columns_of(desk.sheet, rows, list(ready))
             explained = iter(rows_of(desk.sheet, list(ready.values()), rows))
             rows = [next(explained) if isinstance(one, Encoded) else one for one in desk.inputs]
-        contents = table(shard.row, desk.texts, rows, self.columns, arrays)
+        contents = table(shard.row, desk.texts, rows, self.columns, self.answers, arrays)
         file = write_shard(self.folder / shard.file, contents)
         return {
             "part": shard.number,
@@ -128,7 +131,7 @@ class Clerk:
 
 def prepared(texts: Sequence[Text], encode: Encode) -> Inputs:
     """Texts through the tokenizer; for those that cannot be explained, why."""
-    results: list[Encoded | Explained | None] = [_unreadable(text) for text in texts]
+    results: list[Encoded | Explained | None] = [unreadable(text) for text in texts]
     rest = [i for i, one in enumerate(results) if one is None]
     readable = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
     for i, encoded in zip(rest, encode(readable), strict=True):
@@ -136,7 +139,8 @@ def prepared(texts: Sequence[Text], encode: Encode) -> Inputs:
     return [one for one in results if one is not None]
 
 
-def _unreadable(text: Text) -> Explained | None:
+def unreadable(text: Text) -> Explained | None:
+    """The row of a text that cannot go to a tokenizer; None for one that can."""
     if text.problem is not None:
         return Explained(error="unreadable", message=text.problem)
     empty = TextError.of("empty", "there is no text: expected at least one word")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.runner import Batch
+from attnflow.corpus.corpus_options import BATCH_TOKENS as BATCH_TOKENS
+from attnflow.corpus.corpus_options import BATCH_TOKENS_GPU as BATCH_TOKENS_GPU
+from attnflow.corpus.corpus_options import Options as Options
 from attnflow.corpus.schema import Explained, failed_row, score_columns
+from attnflow.corpus.text_methods import NOT_FINITE, check_finite, explained, followed, recipe_of, row_of
+from attnflow.corpus.written_rows import answer_rows
 from attnflow.errors import InputError
 from attnflow.flow import cores
 from attnflow.long import LinearTrace, check_linear, trace_linear
@@ -35,34 +39,7 @@ WHOLE_BYTES = 1 << 30
 CHUNK = 8
 """Texts whose flows one thread solves before it takes others."""
 
-BATCH_TOKENS = 2048
-BATCH_TOKENS_GPU = 65536
-
-NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
-
 Solved = tuple[list[int], list[Explained]]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding.
-
-    memory: "graph" makes one matrix a layer, "linear" none, for long texts.
-    """
-
-    methods: tuple[str, ...]
-    layers: tuple[int, ...]
-    query: str | None = None
-    residual: float = 0.5
-    receptive_field: str | None = None
-    words: bool = False
-    truncate: bool = False
-    batch_tokens: int = BATCH_TOKENS
-    memory: str = "graph"
-
-    @property
-    def columns(self) -> list[str]:
-        return score_columns(self.methods, self.layers)
 
 
 def checked(model: Model, memory: str = "graph") -> Checked:
@@ -111,8 +88,8 @@ class Explainer:
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
         self.together = self.checked.padding is not False and not stack.cross
-        plain = not options.words and options.receptive_field is None and not self.linear
-        self.stacked = self.together and plain
+        alone = self.linear or options.is_traced or options.is_by_text or options.writing is not None
+        self.stacked = self.together and not alone
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -148,7 +125,13 @@ class Explainer:
         try:
             if self.linear:
                 return [_done(members, self._rows(encoded))]
-            batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=False)
+            if self.options.writing is not None:
+                return [_done(members, answer_rows(self.model, self.options, self.options.writing, encoded))]
+            if self.options.is_by_text:
+                return [_done(members, explained(self.model, self.checked, self.options, encoded))]
+            batch = self.model.run_batch(
+                encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=self.options.is_measured
+            )
             return list(self._traced(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -165,17 +148,14 @@ class Explainer:
             try:
                 query = places_of(self.options.query, one.tokens, trace.default_query)
             except InputError as e:
-                rows.append(failed_row(e, "query"))
+                rows.append(failed_row(e))
                 continue
             chosen = replace(trace, rows=tuple(select_rows(query, len(one.tokens))))
             rows.append(_explained_linear(chosen, one, self.options))
         return rows
 
     def _provenance(self, batch: Batch) -> dict[str, Any]:
-        record = {**batch.provenance(), "residual": self.options.residual}
-        if self.options.receptive_field is not None:
-            record["receptive_field"] = self.options.receptive_field
-        return record
+        return {**batch.provenance(), **recipe_of(self.options)}
 
     def _solved(self, members: list[int], scored: Callable[[int], Explained], each: int) -> Iterator[Future[Solved]]:
         for start in range(0, len(members), each):
@@ -201,13 +181,9 @@ class Explainer:
         traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]
 
         def scored(number: int) -> Explained:
-            one, trace = encoded[number], traces[number]
-            if not all(bool(step.weights.isfinite().all()) for step in trace.steps):
-                return failed_row(InputError(NOT_FINITE))
-            try:
-                return _explained(trace.words() if options.words else trace, one, options)
-            except InputError as e:
-                return failed_row(e, "query")
+            check_finite(traces[number])
+            trace = traces[number].words() if options.words else traces[number]
+            return row_of(trace, encoded[number], options, *followed(trace, options))
 
         yield from self._solved(members, scored, CHUNK)
 
@@ -238,21 +214,3 @@ def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) ->
         encoded.cut is not None, list(trace.queries), trace.prediction, scores,
         provenance=json.dumps({**trace.provenance, **more}),
     )  # fmt: skip
-
-
-def _explained(trace: Trace, encoded: Encoded, options: Options) -> Explained:
-    query = places_of(options.query, trace.tokens[trace.first_query :], trace.default_query)
-    scores: dict[str, Any] = {}
-    for method in options.methods:
-        more: dict[str, Any] = {"residual": options.residual, "receptive_field": options.receptive_field}
-        result = getattr(trace, method)(query, options.layers, **({} if method == "raw" else more))
-        scores |= zip(score_columns([method], options.layers), result.values, strict=True)
-    ids = [int(i) for name in ("input_ids", "decoder_input_ids") for i in encoded.tensors.get(name, _NONE)[0].tolist()]
-    return Explained(
-        trace.tokens, None if options.words else ids, trace.special, trace.word_ids, trace.word_texts, trace.parts or None,
-        encoded.cut is not None, query, trace.prediction, scores,
-        provenance=json.dumps(trace.provenance),
-    )  # fmt: skip
-
-
-_NONE = torch.empty(1, 0, dtype=torch.int64)

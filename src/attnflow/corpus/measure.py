@@ -30,9 +30,9 @@ POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 class Sizes:
     """Of texts of one file, one after another. first: the piece that they are.
 
-    texts: UTF-8 bytes of each text and its pair. labels: of its id and its problem. steps: bytes from its offset to that
-    of the next; rows in a table. lines: its line, counted from the first one's; None where each text is one line.
-    end: offset behind the last; None where only reading on would tell. rest: what the file has beyond them.
+    texts: UTF-8 bytes of each text and its pair. labels: of its id, its problem and its answer. steps: bytes from its
+    offset to that of the next; rows in a table. lines: its line, counted from the first one's; None where each text is
+    one line. end: offset behind the last; None where only reading on would tell. rest: what the file has beyond them.
     """
 
     first: Piece
@@ -90,7 +90,7 @@ def _of_records(source: Lines | Table, piece: Piece, whole: bool) -> Iterator[Si
         try:
             for offset, line, text in islice(records, piece.count):
                 texts.append(size_of(text.text) + size_of(text.pair))
-                labels.append(size_of(text.id) + size_of(text.problem))
+                labels.append(size_of(text.id) + size_of(text.problem) + size_of(text.answer))
                 offsets.append(offset)
                 lines.append(line)
             behind = next(records, None) if whole else None

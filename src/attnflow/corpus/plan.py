@@ -79,7 +79,7 @@ def plan(
         for file, offset, here, line, text in islice(walk, samples):
             bytes_ = size_of(text.text) + size_of(text.pair)
             price = cost(bytes_)
-            bytes_ += size_of(text.id) + size_of(text.problem)
+            bytes_ += size_of(text.id) + size_of(text.problem) + size_of(text.answer)
             if texts and (len(texts) == most_texts or spent + price > most_cost or size + bytes_ > SHARD_BYTES):
                 yield shard()
                 number, row, spent, size = number + 1, row + len(texts), 0, 0
@@ -157,7 +157,7 @@ def digest(texts: Sequence[Text]) -> str:
 
 def fields_of(texts: Sequence[Text]) -> tuple[list[int | None], list[str]]:
     """The lengths of all fields of texts, and the fields that are there."""
-    fields = [field for text in texts for field in text]
+    fields = [field for text in texts for field in (text[:4] if text.answer is None else text)]
     return [None if field is None else len(field) for field in fields], [field for field in fields if field]
 
 

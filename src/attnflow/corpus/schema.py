@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attnflow.errors import InputError, TextError
 from attnflow.files import arrow
+from attnflow.method_table import LAYERED
 from attnflow.texts.sources import Text
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Explained:
     """The row of one text: either scores or an error.
 
     scores: for each column, [query, input]. error: why there are none, in a word or two; message: in a sentence.
+    answer: what the scores are about, in jobs about answers; its tokens, where a language model writes it, and the
+    logarithm of its probability. units: the texts that the inputs are, where they are not the tokens.
     """
 
     tokens: Sequence[str] | None = None
@@ -40,6 +43,10 @@ class Explained:
     error: str | None = None
     message: str | None = None
     provenance: str | None = None
+    answer: str | None = None
+    answer_tokens: Sequence[str] | None = None
+    answer_log_probability: float | None = None
+    units: Sequence[str] | None = None
 
 
 def failed_row(e: BaseException, otherwise: str = "model") -> Explained:
@@ -49,16 +56,20 @@ def failed_row(e: BaseException, otherwise: str = "model") -> Explained:
 
 
 def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
-    """layers: counted from 0; in the names, from 1.
+    """layers: counted from 0; in the names, from 1. Methods that have none have one column.
 
-    >>> score_columns(["rollout", "flow"], [0, 5])
-    ['rollout_L1', 'rollout_L6', 'flow_L1', 'flow_L6']
+    >>> score_columns(["rollout", "flow", "answer_inputs"], [0, 5])
+    ['rollout_L1', 'rollout_L6', 'flow_L1', 'flow_L6', 'answer_inputs']
     """
-    return [f"{method}_L{layer + 1}" for method in methods for layer in layers]
+    return [
+        name
+        for method in methods
+        for name in ([f"{method}_L{layer + 1}" for layer in layers] if method in LAYERED else [method])
+    ]
 
 
-def schema(scores: Sequence[str]) -> pyarrow.Schema:
-    """The columns, in their order; docs/corpus.md says what each holds."""
+def schema(scores: Sequence[str], answers: bool = False) -> pyarrow.Schema:
+    """The columns, in their order; docs/corpus.md says what each holds. answers: whether rows say which they are about."""
     pa, _ = arrow()
     answer = pa.struct([("label", pa.string()), ("probability", pa.float64())])
     return pa.schema([
@@ -79,6 +90,8 @@ def schema(scores: Sequence[str]) -> pyarrow.Schema:
         ("error", pa.string()),
         ("message", pa.string()),
         ("provenance", pa.string()),
+        *(((("answer", pa.string()), ("answer_tokens", pa.list_(pa.string())), ("answer_log_probability", pa.float64()),
+            ("units", pa.list_(pa.string())))) if answers else ()),
     ])  # fmt: skip
 
 
@@ -87,14 +100,15 @@ def table(
     texts: Sequence[Text],
     rows: Sequence[Explained],
     scores: Sequence[str],
+    answers: bool = False,
     arrays: Mapping[str, pyarrow.ListArray] | None = None,
 ) -> pyarrow.Table:
-    """The rows of a shard. first: the number of its first text in the whole input.
+    """The rows of a shard. first: the number of its first text in the whole input. answers: as in `schema`.
 
     arrays: columns of scores that are Arrow's already, by `nested`; those of the rows are made here.
     """
     pa, _ = arrow()
-    fields = schema(scores)
+    fields = schema(scores, answers)
     columns: dict[str, Any] = {
         "row": np.arange(first, first + len(texts)),
         "id": [readable(text.id) for text in texts],

@@ -20,9 +20,11 @@ from torch import Tensor
 from attnflow._arrays import to_numpy
 from attnflow.capture.check import Checked
 from attnflow.capture.predict import Likeliest, answer_name, likeliest
-from attnflow.corpus.explainer import NOT_FINITE, Options, batches
+from attnflow.corpus.corpus_options import Options
+from attnflow.corpus.explainer import batches
 from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.corpus.sheet import Floats, Ints, Predictions, Scored, Sheet
+from attnflow.corpus.text_methods import NOT_FINITE, recipe_of
 from attnflow.errors import InputError
 from attnflow.flow import flow
 from attnflow.flow_batches import batch_flows
@@ -146,7 +148,7 @@ class Stacked:
         batch = self.model.run_tensors(
             self._placed(tensors), lengths.tolist(), self.checked, whole_bytes=WHOLE_BYTES, measure=False
         )
-        record = json.dumps({**batch.provenance(), "residual": options.residual})
+        record = json.dumps({**batch.provenance(), **recipe_of(options)})
         logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
         answers = None
         if isinstance(logits, Tensor):

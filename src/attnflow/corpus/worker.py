@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ from typing import Any
 
 import attnflow
 from attnflow.capture.encode import encode_texts
-from attnflow.corpus.clerk import Clerk, Inputs, Tokenizing, hire
+from attnflow.corpus.clerk import Clerk, Inputs, Tokenizing, hire, prepared, unreadable
 from attnflow.corpus.explainer import Explainer, Options
 from attnflow.corpus.plan import Shard
+from attnflow.corpus.row_inputs import prompt_input, with_answers
 from attnflow.corpus.schema import Explained
 from attnflow.corpus.sheet import Scored, Sheet
 from attnflow.corpus.stacked import Stacked
@@ -22,7 +23,7 @@ from attnflow.errors import JobError
 from attnflow.jobs.store import Record
 from attnflow.jobs.workers import Died
 from attnflow.model import Model
-from attnflow.texts.sources import Corpus
+from attnflow.texts.sources import Corpus, Text
 
 AHEAD = 2
 """Shards that are begun before the oldest is written, where one process does everything."""
@@ -80,7 +81,7 @@ class Worker:
                 checked.causal,
                 options.query,
             )
-        self.new_clerk = partial(Clerk, spec.corpus, spec.folder, options.columns, tokenizing)
+        self.new_clerk = partial(Clerk, spec.corpus, spec.folder, options.columns, options.has_answers, tokenizing)
         self.stack = ExitStack()
         self.desks: Desks | None = None  # which serve one call of `do` after another
 
@@ -145,8 +146,7 @@ class Worker:
         def begin(shard: Shard) -> Future[Any]:
             if self.stacked is not None:
                 return reading.submit(clerk.sheet, shard)
-            encode = partial(encode_texts, self.model, truncate=self.spec.options.truncate)
-            return reading.submit(clerk.inputs, shard, encode)
+            return reading.submit(clerk.inputs, shard, partial(inputs_of, self.model, self.spec.options))
 
         def finish(shard: Shard, collect: Callable[[], Rows]) -> Future[Record]:
             return writing.submit(lambda: clerk.write(shard, collect()))
@@ -158,6 +158,16 @@ class Worker:
         self.explainer.close()
         if self.stacked is not None:
             self.stacked.close()
+
+
+def inputs_of(model: Model, options: Options, texts: Sequence[Text]) -> Inputs:
+    """Texts as the job explains them, with the answers that their rows name; for those that cannot be explained, why."""
+    writing = options.writing
+    if writing is None:
+        inputs = prepared(texts, partial(encode_texts, model, truncate=options.truncate))
+    else:
+        inputs = [unreadable(text) or prompt_input(model, text, writing) for text in texts]
+    return inputs if options.answer_column is None else with_answers(texts, inputs, options.answer_column)
 
 
 def on_cluster(spec: Spec, cpus: int) -> Callable[[Iterable[Shard]], Iterator[Record]]:

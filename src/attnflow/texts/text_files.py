@@ -169,7 +169,9 @@ class Lines:
             elif not (pair is None or isinstance(pair, str)):
                 cells = Broken(f"the column {self.pair!r} holds {pair!r:.40}; expected text", id)
             else:
-                return Text(self._id(id, row), text, None if self.pair is None else pair or "")
+                name = None if self.corpus is None else self.corpus.answer
+                answer = None if name is None else _cell(cells.get(name))
+                return Text(self._id(id, row), text, None if self.pair is None else pair or "", answer=answer)
         # the number that its id has comes first; in a csv, lines count others
         where = "" if self.whole else f", line {line}" if line == row + 1 else f", row {row + 1} (line {line})"
         return Text(self._id(cells.id, row), None, None, plain(f"{self.file.name}{where}: {cells.reason}"))
@@ -283,6 +285,11 @@ def can_be_cut(file: File, corpus: Corpus) -> bool:
 def is_too_long(size: int) -> bool:
     """Whether a line of so many bytes, its end included, is a row with a problem."""
     return size > LONGEST + 2
+
+
+def _cell(value: Any) -> str:
+    """A text, or a number or truth value as it is written; "" where there is none."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _too_long() -> str:
