@@ -379,6 +379,13 @@ def machines(*nodes: dict[str, float]) -> Any:
         ([{"CPU": 16.0, "GPU": 1.0}, {"CPU": 64.0}], 16, "cuda", None, Placement(1, 0.0625, (16,), "cuda", True)),
         # a machine with few cores gets few workers, and those of the other share its GPU
         ([{"CPU": 2.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}], 6, None, None, Placement(1, 0.25, (4, 2), "cuda", True)),
+        (
+            [{"CPU": 6.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}],
+            6,
+            None,
+            None,
+            Placement(1, 0.3333, (3, 2, 1), "cuda", True),
+        ),
         # a fraction says how many workers there are, as far as there are cores; the device may still be the CPU
         ([{"CPU": 16.0, "GPU": 2.0}], None, None, 0.25, Placement(2, 0.25, (4, 4), "cuda")),
         ([{"CPU": 16.0, "GPU": 2.0}], None, "cpu", 0.25, Placement(2, 0.25, (4, 4), "cpu")),
@@ -386,7 +393,8 @@ def machines(*nodes: dict[str, float]) -> Any:
         ([{"CPU": 16.0, "GPU": 2.0}], 3, None, 0.25, Placement(5, 0.25, (2, 1), "cuda")),
         ([{"CPU": 16.0, "GPU": 2.0}], None, None, 0.4, Placement(4, 0.4, (2, 2), "cuda")),
         ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 1.0}], None, None, 0.5, Placement(4, 0.5, (2,), "cuda")),
-        # what Ray would round up to more than a GPU for three of them
+        # what Ray would round up to more than a GPU for all of them
+        ([{"CPU": 16.0, "GPU": 1.0}], 6, None, None, Placement(2, 0.1666, (6,), "cuda", True)),
         ([{"CPU": 16.0, "GPU": 1.0}], None, None, 1 / 3, Placement(5, 0.3333, (3,), "cuda")),
         ([{"CPU": 16.0, "GPU": 1.0}], None, None, 0.3334, Placement(8, 0.3334, (2,), "cuda")),
         ([{"CPU": 16.0, "GPU": 8.0}, {"CPU": 4.0, "GPU": 1.0}], None, None, 2, Placement(4, 2, (1,) * 4, "cuda")),

@@ -13,10 +13,13 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnflow.errors import InputError, JobError
 from attnflow.flow import cores
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
 
 CORES = 2
 """Of a worker without a GPU, unless the number of workers says otherwise."""
@@ -35,6 +38,8 @@ TOGETHER = 4
 
 PARTS = 10_000
 """Of a GPU: Ray keeps four decimals of a fraction."""
+
+DEATH = "a worker died, and Ray starts another; Ray's logs say why"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -149,8 +154,8 @@ def placement(
     size = max(1, int(gpus_per_worker or 1))  # GPUs of a bundle
     if most < size and (gpus_per_worker is not None or kind == "cuda"):
         name, value = ("device", f'"{device}"') if gpus_per_worker is None else ("gpus_per_worker", gpus_per_worker)
-        has = f"no machine of the cluster has more than {most}" if most else "the cluster has none"
-        raise InputError(f"{name}={value} needs GPUs, and {has}: give less, or leave it out")
+        limits = f"no machine of the cluster has more than {most}" if most else "the cluster has none"
+        raise InputError(f"{name}={value} needs GPUs, and {limits}: give less, or leave it out")
     on_gpus = most > 0 and (gpus_per_worker is not None or kind != "cpu")
     # places: bundles that a machine could hold, if it had cores for them
     places = [(cpu, gpu // size if on_gpus else cpu) for cpu, gpu in nodes if not on_gpus or gpu >= size]
@@ -210,7 +215,7 @@ def _split(room: int, sharing: int) -> list[int]:
     return [sharing] * (room // sharing) + [room % sharing] * (room % sharing > 0)
 
 
-def reserve(ray: ModuleType, place: Placement) -> Any:
+def reserve(ray: ModuleType, place: Placement) -> PlacementGroup:
     """A placement group of Ray with the bundles of all workers, none of which then waits for the room of another."""
     # SPREAD, because workers never talk to each other: apart they share less of a machine's memory and disk, and a machine
     # that dies takes fewer with it. PACK would only leave machines free for others.
@@ -220,17 +225,18 @@ def reserve(ray: ModuleType, place: Placement) -> Any:
         free, total = ray.available_resources(), ray.cluster_resources()
         needs = " and ".join(f"{value:g} {name}" for name, value in (("CPU", place.cpus), ("GPU", place.gpus)) if value)
         rest = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in place.resources[0])
+        count = f"{place.workers} worker" + "s" * (place.workers > 1)
         raise JobError(
-            f"the cluster has no room for {place.workers} workers with {needs} each: {rest} are free after {WAIT:g} s; "
-            "wait for other jobs, or give fewer workers"
+            f"the cluster has no room for {count} with {needs} each: {rest} are free after {WAIT:g} s; wait for other "
+            "jobs, or give fewer workers"
         )
     if place.device == "cuda":
         checks = [_options(ray, ray.remote(_sees_gpu), place, group, index) for index in range(len(place.bundles))]
         try:
-            seen = ray.get([check.remote() for check in checks])
+            answers = ray.get([check.remote() for check in checks])
         except ray.exceptions.RayError as e:
             raise _job_error(e) from e
-        if not all(seen):
+        if not all(answers):
             raise InputError(
                 "a worker has a GPU of the cluster, and torch sees none there: install a torch with CUDA on every machine, "
                 'or give device="cpu"'
@@ -238,7 +244,7 @@ def reserve(ray: ModuleType, place: Placement) -> Any:
     return group
 
 
-def _options(ray: ModuleType, remote: Any, place: Placement, group: Any, index: int, **more: Any) -> Any:
+def _options(ray: ModuleType, remote: Any, place: Placement, group: PlacementGroup, index: int, **more: Any) -> Any:
     """A task or actor of Ray with the cores and GPUs of one worker of a bundle."""
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
     return remote.options(num_cpus=place.cpus, num_gpus=place.gpus, scheduling_strategy=strategy, **more)
@@ -253,7 +259,7 @@ def _sees_gpu() -> bool:
 def run(
     ray: ModuleType,
     place: Placement,
-    group: Any,
+    group: PlacementGroup,
     start: Callable[[int], Callable[[list[T]], Iterator[R]]],
     tasks: Mapping[int, T],
     say: Callable[[str], None],
@@ -268,16 +274,17 @@ def run(
     bundles = [index for index, count in enumerate(place.bundles) for _ in range(count)][: len(tasks)]
     # Ray counts the deaths of a worker; it tries tasks for ever, because it does not learn at once that a machine is gone
     lives = {"max_restarts": RETRIES, "max_task_retries": -1}
+    actor, tool = ray.remote(_Worker), ray.put(start)
     pending: dict[Any, tuple[int, list[tuple[int, T]]]] = {}
-    recovered: set[int] = set()  # workers that went on after a death
+    survivors: set[int] = set()  # workers that went on after a death
 
     def begin(bundle: int) -> Any:
-        return _options(ray, ray.remote(_Worker), place, group, bundle, **lives).remote(start, place.cpus)
+        return _options(ray, actor, place, group, bundle, **lives).remote(tool, place.cpus)
 
     def submit(index: int, batch: list[tuple[int, T]]) -> None:
         pending[workers[index].do.remote([task for _, task in batch])] = index, batch
 
-    def batch() -> list[tuple[int, T]]:
+    def next_batch() -> list[tuple[int, T]]:
         """A worker has one batch at a time, so that it is known which one kills it."""
         size = max(1, min(TOGETHER, len(left) // (2 * len(bundles))))
         return [left.popleft() for _ in range(min(size, len(left)))]
@@ -285,7 +292,7 @@ def run(
     try:
         workers = [begin(bundle) for bundle in bundles]
         for index in range(len(workers)):
-            submit(index, batch())
+            submit(index, next_batch())
         while pending:
             ready, _ = ray.wait(list(pending), timeout=WAIT)
             if not ready:
@@ -294,23 +301,24 @@ def run(
                         "a machine of the cluster is gone, and no other has room for its workers: run the same again"
                     )
                 continue
-            index, last = pending.pop(ready[0])
+            index, batch = pending.pop(ready[0])
             try:
                 restarted, results = ray.get(ready[0])
             except ray.exceptions.RayActorError as e:
-                if index not in recovered:  # so all of its lives went into this batch
-                    raise _death(e, [number for number, _ in last]) from e
-                recovered.remove(index)
+                if index not in survivors:  # so all of its lives went into this batch
+                    raise _death(e, [number for number, _ in batch]) from e
+                survivors.remove(index)
                 workers[index] = begin(bundles[index])
-                submit(index, last)
+                say(DEATH)
+                submit(index, batch)
                 continue
             if isinstance(results, Exception):
                 raise results
             if left:
-                submit(index, batch())
+                submit(index, next_batch())
             if restarted:
-                recovered.add(index)
-                say("a worker died, and Ray starts another; Ray's logs say why")
+                survivors.add(index)
+                say(DEATH)
             yield from results
     except ray.exceptions.RayError as e:
         raise _job_error(e) from e
@@ -340,9 +348,15 @@ class _Worker:
             return restarted, _job_error(e)
 
 
-def _death(e: Exception, numbers: list[int]) -> Exception:
-    if getattr(e, "actor_init_failed", False):
-        return _job_error(e)
+def _death(e: Exception, numbers: list[int]) -> JobError:
+    if getattr(
+        e, "actor_init_failed", False
+    ):  # not by the tool, whose mistakes are caught: by what is imported before it
+        cause = str(e).strip().splitlines()[-1]
+        return JobError(
+            f"a worker could not start ({cause:.200}): install the same attnflow on every machine of the cluster, and run "
+            "the same again"
+        )
     where = f"shard {numbers[0]}" if len(numbers) == 1 else f"shards {numbers[0]} to {numbers[-1]}"
     return JobError(
         f"the worker at {where} died {RETRIES + 1} times, most often because memory ran out: give fewer workers or smaller "
