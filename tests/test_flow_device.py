@@ -52,6 +52,10 @@ GRAPHS = {
 }  # fmt: skip
 
 
+# Where the solver takes the first two steps in the same order: it names the nodes of other graphs anew.
+ALIKE = {name for name in GRAPHS if name.startswith(("peaked", "causal", "local", "uniform", "random", "tiny"))}
+
+
 def agree(ours: np.ndarray, truth: np.ndarray) -> bool:
     return bool((np.abs(ours - truth) <= 1e-12 * truth).all())
 
@@ -65,15 +69,23 @@ def test_what_the_gpu_proves_is_the_maximum(name: str, dtype: str) -> None:
     everything = np.arange(n, dtype=np.int32)
     levels = list(range(1, depth + 1))
     batch = flow_device.launch(tensors, np.array([n], dtype=np.int32), levels, everything[None], everything)
-    places, values, steps = flow_device.collect(batch)
+    values, steps = (x.reshape(depth, n, n) for x in flow_device.collect(batch))
     truth, counts = flow_and_steps(A)
     proven = steps != OPEN
-    assert agree(values[proven], truth[tuple(places[proven, 1:].T)])
-    assert proven[places[:, 1] < 2].all(), "the first two layers have closed forms"
-    if "residual" not in name and name not in ("extreme", "wide edges", "wide ends"):  # where the solver differs
-        assert ((steps == COLUMNS).sum(), (steps == HOPS).sum()) == pytest.approx(
-            (counts["columns"], counts["hops"]), rel=0.02, abs=2
-        )
+    assert agree(values[proven], truth[proven])
+    assert proven[:2].all(), "the first two layers have closed forms"
+    if name in ALIKE:
+        ours = (steps == COLUMNS).sum(), (steps == HOPS).sum()
+        assert ours == pytest.approx((counts["columns"], counts["hops"]), rel=0.02, abs=2)
+
+
+def by_device(steps: dict[str, int]) -> int:
+    return sum(count for name, count in steps.items() if name.startswith("device"))
+
+
+def test_two_hops_prove_most_of_what_one_leaves() -> None:
+    _, steps = flow_and_steps(torch.from_numpy(graphs.peaked(128, 8)).cuda(), layers=-1)
+    assert steps["device two hops"] > 10 * steps["search"]
 
 
 @pytest.mark.parametrize("n", [15, 16, 17, 127, 129, 200, 257, 300, 512])
@@ -88,7 +100,7 @@ def test_more_positions_than_the_kernel_takes() -> None:
     A = attention(rng(), 3, 520, 2.0)
     values, steps = flow_and_steps(torch.from_numpy(A).cuda(), [0], [1, 2], -1)
     assert (values == af.flow(A, [0], [1, 2], -1)).all()
-    assert not steps["device columns"] + steps["device hops"]
+    assert not by_device(steps)
 
 
 @pytest.mark.parametrize("kind", graphs.GENERATED)
@@ -98,9 +110,9 @@ def test_flow_of_a_cuda_tensor_is_that_of_the_array(kind: str) -> None:
     truth, counts = flow_and_steps(A, layers=[0, 1, 3, 5])
     assert agree(ours, truth)
     assert steps["pairs"] == counts["pairs"]
-    assert steps["device columns"] + steps["device hops"] > 0
-    names = ("columns", "hops", "search")
-    assert sum(steps[name] + steps.get(f"device {name}", 0) for name in names) == sum(counts[name] for name in names)
+    assert by_device(steps) > 0
+    solved = ("columns", "hops", "search")
+    assert by_device(steps) + sum(steps[name] for name in solved) == sum(counts[name] for name in solved)
 
 
 def test_infinite_capacities() -> None:
@@ -131,7 +143,7 @@ def test_a_padded_batch(causal: bool, dtype: Any) -> None:
         ours, steps = batch_flows(on_device, lengths, queries)
         truth, _ = batch_flows(layers, lengths, queries)
         assert agree(ours, truth)
-        assert steps["device columns"] + steps["device hops"] > 0
+        assert by_device(steps) > 0
 
 
 def test_parts_of_a_batch_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
