@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attnflow.flow_kernels import Paths, Proofs, prove
+from attnflow.flow_kernels import ALIGNED, Paths, Proofs, prove
 
 Tensor = Any
 
@@ -18,11 +18,9 @@ class Batch(NamedTuple):
     """Graphs on the GPU, and the proofs that it is working on.
 
     graphs: ``[2, layer, text, position, position]``, as `prove` takes them.
-    places: int64 ``[pair, 4]``: where text, level, query and token of each pair stand in the question.
     """
 
     graphs: Tensor
-    places: Tensor
     proofs: Proofs
 
 
@@ -33,35 +31,38 @@ def launch(
     queries: NDArray[np.int32],
     tokens: NDArray[np.int32],
 ) -> Batch:
-    """Starts to prove the flows of every text, level (from 1), query ``[text, query]`` of the text and token within it."""
+    """Starts to prove the flows of every text, level (from 1), query ``[text, query]`` of the text and token within it.
+
+    The pairs stand in that order.
+    """
     device = layers[0].device
     sizes = torch.as_tensor(lengths, device=device)
     levels_of, queries_of = torch.as_tensor(levels, device=device), torch.as_tensor(queries, device=device)
     tokens_of = torch.as_tensor(tokens, device=device)
     graphs, full = _graphs(layers, sizes)
     inside = (tokens_of < sizes[:, None])[:, None, None, :]
-    places = inside.expand(-1, len(levels), queries.shape[1], -1).nonzero()
-    text, level, query, token = places.unbind(1)
+    text, level, query, token = inside.expand(-1, len(levels), queries.shape[1], -1).nonzero().unbind(1)
     pairs = torch.stack([text, levels_of[level], queries_of[text, query], tokens_of[token]], 1).to(torch.int32)
     paths = None
     if not full:
         source = (text * len(levels) + level) * queries.shape[1] + query
         paths = Paths(*_on_paths(graphs[0], levels, queries_of), source.to(torch.int32))
-    return Batch(graphs, places, prove(graphs, pairs.contiguous(), paths))
+    return Batch(graphs, prove(graphs, pairs.contiguous(), paths))
 
 
 def _graphs(layers: Sequence[Tensor], sizes: Tensor) -> tuple[Tensor, bool]:
     """Upright and transposed, zero beyond each text; and whether no capacity within a text is zero."""
     texts, n, _ = layers[0].shape
-    graphs = torch.empty((2, len(layers), texts, n, n), dtype=layers[0].dtype, device=layers[0].device)
+    width = -(-n // ALIGNED) * ALIGNED
+    graphs = torch.zeros((2, len(layers), texts, width, width), dtype=layers[0].dtype, device=layers[0].device)
     within = torch.arange(n, device=sizes.device) < sizes[:, None]  # [text, position]
     inside = within[:, :, None] & within[:, None, :]
     zeros = torch.zeros((), dtype=torch.bool, device=sizes.device)
     for number, layer in enumerate(layers):
         upright = layer.detach().where(inside, 0.0)
         zeros |= ((upright == 0) & inside).any()
-        graphs[0, number] = upright
-        graphs[1, number] = upright.mT
+        graphs[0, number, :, :n, :n] = upright
+        graphs[1, number, :, :n, :n] = upright.mT
     return graphs, not bool(zeros)
 
 
@@ -88,10 +89,10 @@ def _on_paths(layers: Tensor, levels: Sequence[int], queries: Tensor) -> tuple[T
     return reached.flatten(0, 1), reaching
 
 
-def collect(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int8]]:
-    """Places ``[pair, 4]``, values and steps of the pairs, once the GPU is done with them."""
-    places, values, steps = to_host([batch.places, batch.proofs.values, batch.proofs.steps])
-    return places, values, steps
+def collect(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Values and steps of the pairs, once the GPU is done with them."""
+    values, steps = to_host([batch.proofs.values, batch.proofs.steps])
+    return values, steps
 
 
 def graphs_of(batch: Batch, texts: NDArray[np.int64]) -> list[NDArray[Any]]:

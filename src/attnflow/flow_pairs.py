@@ -24,7 +24,17 @@ TOO_LARGE = (
     "a flow of this graph exceeds the largest double (about 1.8e308): make its capacities smaller, for example by "
     "A * 2.0**-64, and the flows come out smaller by the same factor"
 )
-STEPS = ("pairs", "device columns", "device hops", "columns", "hops", "search", "reference", "phases")
+STEPS = (
+    "pairs",
+    "device columns",
+    "device hops",
+    "device two hops",
+    "columns",
+    "hops",
+    "search",
+    "reference",
+    "phases",
+)
 MOST_POSITIONS, MOST_LAYERS = 512, 63  # of `flow_kernels`
 AT_ONCE = 1 << 30  # bytes of graphs that are prepared on a GPU at a time
 
@@ -133,18 +143,18 @@ def _parts(layers: Sequence[Any]) -> Iterator[slice]:
 def _finish(batch: Batch, question: Question, values: Floats, threads: int) -> Steps:
     """Writes what the GPU proved into `values`, and solves the rest, of which it copies the graphs."""
     from attnflow.flow_device import collect, graphs_of
-    from attnflow.flow_kernels import COLUMNS, HOPS, OPEN
+    from attnflow.flow_kernels import COLUMNS, HOPS, OPEN, TWO_HOPS
 
-    places, flows, codes = collect(batch)
-    proven = tuple(places[codes != OPEN].T)
-    values[proven] = flows[codes != OPEN]
-    unproven = question.valid().copy()
-    unproven[proven] = False
+    flows, codes = collect(batch)
+    valid = question.valid()
+    unproven = np.zeros(question.shape, dtype=np.bool_)
+    values[valid], unproven[valid] = flows, codes == OPEN
     rest = np.argwhere(unproven)
     steps: Steps = {}
     if len(rest):
         texts, number = np.unique(rest[:, 0], return_inverse=True)
         renumbered = np.concatenate([number[:, None], rest[:, 1:]], 1)
-        values[tuple(rest.T)], steps = _solve(graphs_of(batch, texts), question.of(texts), renumbered, threads)
-    count = np.bincount(codes, minlength=HOPS + 1)
-    return steps | {"device columns": int(count[COLUMNS]), "device hops": int(count[HOPS])}
+        values[unproven], steps = _solve(graphs_of(batch, texts), question.of(texts), renumbered, threads)
+    count = np.bincount(codes, minlength=TWO_HOPS + 1)
+    names = {"device columns": COLUMNS, "device hops": HOPS, "device two hops": TWO_HOPS}
+    return steps | {name: int(count[code]) for name, code in names.items()}
