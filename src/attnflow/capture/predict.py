@@ -77,10 +77,15 @@ def likeliest(
         if kind == "next token" and logits.shape[1] == len(set(together)):  # only the last positions were computed
             place = torch.searchsorted(torch.tensor(sorted({n - 1 for n in together})), ends)
         answers = logits[torch.arange(len(logits), device=logits.device), place.to(logits.device)]
+    return replace(best_of(model, kind, answers), answered=present)
+
+
+def best_of(model: Runner, kind: str, logits: Tensor) -> Likeliest:
+    """The likeliest answers by logits [text, class or token] at the position of each text that answers."""
     if kind == "score":
-        return Likeliest(kind, torch.zeros_like(answers, dtype=torch.int64), answers.double())
+        return Likeliest(kind, torch.zeros_like(logits, dtype=torch.int64), logits.double())
     apart = kind == "class" and getattr(model.config, "problem_type", None) == "multi_label_classification"
-    return replace(_likeliest(kind, answers, apart), answered=present)
+    return _likeliest(kind, logits, apart)
 
 
 def _places(

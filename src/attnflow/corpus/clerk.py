@@ -36,7 +36,8 @@ class Tokenizing:
     """How texts become tokens, for a model with one stack of layers; light enough to travel to another process.
 
     limit: tokens that the model takes. typed: whether it takes types of tokens. causal: whether positions look back only.
-    query: what is explained, as a user wrote it.
+    query: what is explained, as a user wrote it. single: whether it is one position of any text, because the methods are
+    about the answer.
     """
 
     tokenizer: Any
@@ -45,6 +46,7 @@ class Tokenizing:
     typed: bool
     causal: bool
     query: str | None
+    single: bool = False
 
     def encode(self, texts: Sequence[Any]) -> list[Encoded | InputError]:
         encoded = inputs.encode_texts(self.tokenizer, texts, self.limit, self.truncate)
@@ -55,7 +57,8 @@ class Tokenizing:
 
     def queries(self, encoded: Encoded) -> list[int]:
         """The positions of a text that are explained."""
-        return places_of(self.query, encoded.tokens, class_or_last(self.causal, encoded.special))
+        natural = class_or_last(self.causal, encoded.special)
+        return [natural or 0] if self.single else places_of(self.query, encoded.tokens, natural)
 
 
 @dataclass(eq=False)

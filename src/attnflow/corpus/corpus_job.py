@@ -272,7 +272,7 @@ def shard_size(device: str, options: Options) -> int:
     """How many texts a shard has at most, unless somebody says otherwise."""
     if options.writing is not None:
         return SHARD_PROMPTS
-    if options.is_by_text:
+    if options.is_by_text and not (options.is_together and device != "cpu"):
         return SHARD_TEXTS_BY_TEXT
     return SHARD_TEXTS if device == "cpu" else SHARD_TEXTS_GPU
 

@@ -88,8 +88,7 @@ class Explainer:
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
         self.together = self.checked.padding is not False and not stack.cross
-        alone = self.linear or options.is_traced or options.is_by_text or options.writing is not None
-        self.stacked = self.together and not alone
+        self.stacked = self.together and options.is_together
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)

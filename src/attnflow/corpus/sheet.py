@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +39,17 @@ class Sheet:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The likeliest answers, [text, answer], the likeliest first; answered: [text]. names: of the numbers that occur."""
+    """The likeliest answers, [text, answer], the likeliest first; answered: [text]. names: of the numbers that occur.
+
+    about: what the first is called where the scores are about it.
+    """
 
     kind: str
     numbers: Ints
     chances: NDArray[np.float64]
     answered: NDArray[np.bool_]
     names: Mapping[int, str]
+    about: Mapping[int, str] | None = None
 
     def of(self, text: int) -> Prediction | None:
         if not self.answered[text]:
@@ -57,6 +62,7 @@ class Predictions:
 class Scored:
     """What came out for the texts of a sheet.
 
+    places: [text], the positions that answer, where these are explained; None for those of the sheet.
     values: for each column the scores of all texts one after another, [query, input] of each; empty for a text that failed.
     failures: rows of texts that failed, by their place on the sheet. provenance: of each text, a place in records.
     """
@@ -65,6 +71,7 @@ class Scored:
     predictions: Predictions | None
     records: Sequence[str]
     provenance: Ints
+    places: Ints | None = None
     failures: Mapping[int, Explained] = field(default_factory=dict)
 
 
@@ -91,12 +98,25 @@ def rows_of(sheet: Sheet, encoded: Sequence[Encoded], scored: Scored) -> list[Ex
         last, count = int(query_ends[number]), int(sheet.query_counts[number])
         row = Explained(
             one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
-            one.cut is not None, sheet.queries[last - count : last].tolist(),
+            one.cut is not None,
+            sheet.queries[last - count : last].tolist() if scored.places is None else [int(scored.places[number])],
             None if scored.predictions is None else scored.predictions.of(number),
-            provenance=scored.records[scored.provenance[number]],
+            provenance=scored.records[scored.provenance[number]], **_about(scored.predictions, number),
         )  # fmt: skip
         rows.append(row)
     return rows
+
+
+def _about(predictions: Predictions | None, text: int) -> dict[str, Any]:
+    """The answer that the scores of a text are about, where they are about one."""
+    if predictions is None or predictions.about is None:
+        return {}
+    chance = float(predictions.chances[text, 0])
+    known = predictions.kind != "score" and chance > 0
+    return {
+        "answer": predictions.about[int(predictions.numbers[text, 0])],
+        "answer_log_probability": math.log(chance) if known else None,
+    }
 
 
 def columns_of(sheet: Sheet, scored: Scored, places: Sequence[int]) -> dict[str, pyarrow.ListArray]:

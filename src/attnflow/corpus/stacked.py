@@ -18,19 +18,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnflow._arrays import to_numpy
+from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
-from attnflow.capture.predict import Likeliest, answer_name, likeliest
+from attnflow.capture.encode import encode_texts
+from attnflow.capture.predict import Likeliest, answer_name, best_of, likeliest
 from attnflow.corpus.corpus_options import Options
-from attnflow.corpus.explainer import batches
+from attnflow.corpus.explainer import PROBE, batches
 from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.corpus.sheet import Floats, Ints, Predictions, Scored, Sheet
 from attnflow.corpus.text_methods import NOT_FINITE, recipe_of
+from attnflow.edges import normalization_of
+from attnflow.edges.batched import Answers, NotFinite, TextBatch, edges_of, split
 from attnflow.errors import InputError
 from attnflow.flow import flow
 from attnflow.flow_batches import batch_flows
 from attnflow.graph import with_residual
+from attnflow.importance.question import answer_text
+from attnflow.method_table import GATHERED
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
+from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
 WHOLE_BYTES = 1 << 30
 """Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
@@ -62,7 +69,8 @@ class Part:
     """What came out for some texts of a sheet.
 
     members: their places on it. values: of each column [text, query, input], padded; several: whether the queries are all
-    positions of a text, of which those that are explained are still to be chosen.
+    positions of a text, of which those that are explained are still to be chosen. places: [text], the positions that
+    answer, where the scores are about answers.
     """
 
     members: Ints
@@ -70,6 +78,7 @@ class Part:
     several: bool
     likeliest: tuple[str, Ints, NDArray[np.float64], NDArray[np.bool_]] | None
     record: str
+    places: Ints | None = None
 
 
 Pending = Callable[[], Part]
@@ -81,6 +90,12 @@ class Stacked:
     def __init__(self, model: Model, options: Options, checked: Checked, solvers: int) -> None:
         self.model, self.options, self.checked, self.solvers = model, options, checked, solvers
         self.pool = ThreadPoolExecutor(1, "attnflow-flow")  # whose calls use all of the solvers
+        self.natural = self._is_natural()
+
+    def _is_natural(self) -> bool:
+        """Whether texts have a position that is explained if none is named."""
+        probe = encode_texts(self.model, [PROBE], truncate=True)[0]
+        return not isinstance(probe, InputError) and natural_query(self.checked, probe.special) is not None
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -142,20 +157,104 @@ class Stacked:
         return parts
 
     def _run(self, members: Ints, layout: Layout) -> Pending:
-        options, sheet = self.options, layout.sheet
-        lengths = sheet.lengths[members]
+        """Runs the model on a batch, and returns what waits for its results."""
         tensors = self._padded(members, layout)
+        lengths = layout.sheet.lengths[members].tolist()
+        if self.options.is_by_text:
+            return self._by_edges(members, layout, TextBatch(self.model, self.checked, self._placed(tensors), lengths))
         batch = self.model.run_tensors(
-            self._placed(tensors), lengths.tolist(), self.checked, whole_bytes=WHOLE_BYTES, measure=False
+            self._placed(tensors), lengths, self.checked, whole_bytes=WHOLE_BYTES, measure=False
         )
-        record = json.dumps({**batch.provenance(), **recipe_of(options)})
         logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
         answers = None
         if isinstance(logits, Tensor):
-            answers = likeliest(self.model, logits.detach(), tensors["input_ids"], batch.lengths, batch.lengths)
-        means = [batch.calls[i].mean for i in self.checked.stack.main[: options.layers[-1] + 1]]
+            answers = likeliest(self.model, logits.detach(), tensors["input_ids"], lengths, lengths)
+        means = [batch.calls[i].mean for i in self.checked.stack.main[: self.options.layers[-1] + 1]]
         weights = [mean for mean in means if mean is not None]  # of each layer [text, query, key]
-        graphs = [with_residual(w, options.residual) for w in weights] if set(options.methods) - {"raw"} else []
+        graphs = [with_residual(w, self.options.residual) for w in weights] if self._follows else []
+        return self._followed(members, layout, weights, graphs, answers, batch.provenance())
+
+    @property
+    def _follows(self) -> bool:
+        """Whether rows are followed down the graph, which raw attention is not."""
+        return set(self.options.methods) - {"raw"} != set()
+
+    def _by_edges(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
+        """The same by edges about the answers of the texts."""
+        options, edges = self.options, self.options.edges
+        try:
+            if options.layered:
+                assert edges is not None
+                graph = edges_of(batch, edges, options.of or "logit")
+                assert graph.answers is not None
+                weights = list(graph.graph(options.normalize))[: options.layers[-1] + 1]
+                graphs = weights if graph.whole else [with_residual(w, options.residual) for w in weights]
+                return self._followed(members, layout, weights, graphs, self._best(graph.answers), self._record(edges))
+            return self._added_up(members, layout, batch)
+        except NotFinite:
+            raise InputError(NOT_FINITE) from None
+
+    def _added_up(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
+        """What edges carry to the answer, added up over all layers."""
+        options, edges = self.options, self.options.edges
+        methods = options.methods
+        values: dict[str, Tensor] = {}  # of each method [text, input]
+        gathered = [method for method in methods if method in GATHERED]
+        answers: Answers | None = None
+        if gathered and edges != "answer":
+            assert edges is not None
+            graph = edges_of(batch, edges, options.of or "logit")
+            answers = graph.answers
+            for method in gathered:
+                share = 1.0 if method == "columns" else options.gather_residual
+                values[method] = graph.gather(share, normalize=options.normalize)
+        if any(method in ANSWER_WAYS for method in methods) or (gathered and edges == "answer"):
+            natural = layout.sheet.queries[layout.query_starts[members]].tolist() if self.natural else None
+            parts = split(batch, natural=natural, attention=bool(gathered) and edges == "answer")
+            answers = parts.answers
+            for method in gathered if edges == "answer" else ():
+                values[method] = parts.gather(1.0 if method == "columns" else options.gather_residual)
+            if METHOD in methods:
+                values[METHOD] = parts.answer_rows()
+            if INPUTS in methods:
+                values[INPUTS] = parts.answer_inputs(signed="shares")
+        assert answers is not None
+        stack = torch.stack([values[method].float()[:, None] for method in methods])  # [method, text, 1, input]
+        places = answers.places
+        copies = Copies([stack, *([] if places is None else [places])], self._best(answers))
+        record = json.dumps({**self._record("answer" if edges is None else edges), **recipe_of(options)})
+
+        def part() -> Part:
+            (scores, *more), best = copies.arrays()
+            own = dict(zip(methods, scores, strict=True))
+            return Part(members, own, False, best, record, more[0].astype(np.int64) if more else None)
+
+        return part
+
+    def _best(self, answers: Answers) -> Likeliest:
+        return best_of(self.model, answers.kind, answers.logits.detach())
+
+    def _record(self, edges: str) -> dict[str, Any]:
+        """Where the numbers come from, as a trace with these edges says it."""
+        record = self.model.provenance(self.checked, "whole", "mean", "keep")
+        record.pop("missing", None)
+        return {**record, "edges": edges, "edges_normalized": normalization_of(edges, self.options.normalize)}
+
+    def _followed(
+        self,
+        members: Ints,
+        layout: Layout,
+        weights: list[Tensor],
+        graphs: list[Tensor],
+        answers: Likeliest | None,
+        provenance: Mapping[str, Any],
+    ) -> Pending:
+        """Raw attention, rollout and flow of one row of each text, or of several.
+
+        weights: of each layer [text, query, key]; graphs: with the residual connection.
+        """
+        options, sheet = self.options, layout.sheet
+        lengths = sheet.lengths[members]
         several = bool((sheet.query_counts[members] != 1).any())
         places = sheet.queries[layout.query_starts[members]] if not several else None
         at = None if places is None else self._placed({"at": torch.from_numpy(places)})["at"]
@@ -167,6 +266,7 @@ class Stacked:
         columns = score_columns(list(values), options.layers)
         stack = [x.float() for layers in values.values() for x in layers]
         copies = Copies([torch.stack(stack)] if stack else [], answers)
+        record = json.dumps({**provenance, **recipe_of(options)})
         flows = "flow" in options.methods
 
         def part() -> Part:
@@ -234,7 +334,12 @@ class Stacked:
         records = list(dict.fromkeys(part.record for part in parts))
         for part in parts:
             record_of[part.members] = records.index(part.record)
-        return Scored(values, self._predictions(parts, len(cells)), records, record_of, failed)
+        places = None
+        if any(part.places is not None for part in parts):
+            places = np.zeros(len(cells), np.int64)
+            for part in parts:
+                places[part.members] = 0 if part.places is None else part.places
+        return Scored(values, self._predictions(parts, len(cells)), records, record_of, places, failed)
 
     def _predictions(self, parts: Sequence[Part], size: int) -> Predictions | None:
         answers = [(part.members, *part.likeliest) for part in parts if part.likeliest is not None]
@@ -246,7 +351,10 @@ class Stacked:
         for members, _, best, chance, present in answers:
             numbers[members], chances[members], answered[members] = best, chance, present
         names = {i: answer_name(self.model, kind, i) for i in np.unique(numbers[answered]).tolist()}
-        return Predictions(kind, numbers, chances, answered, names)
+        about = None
+        if self.options.has_answers:
+            about = {i: answer_text(self.model, kind, [i]) for i in np.unique(numbers[answered, 0]).tolist()}
+        return Predictions(kind, numbers, chances, answered, names, about)
 
 
 class Copies:

@@ -80,6 +80,7 @@ class Worker:
                 self.model.accepts("token_type_ids"),
                 checked.causal,
                 options.query,
+                not options.layered,
             )
         self.new_clerk = partial(Clerk, spec.corpus, spec.folder, options.columns, options.has_answers, tokenizing)
         self.stack = ExitStack()
