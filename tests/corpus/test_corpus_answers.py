@@ -160,6 +160,21 @@ def test_a_prompt_to_which_nothing_is_written_harms_no_other(tmp_path: Path, mon
     assert table[2]["message"].startswith("the model writes nothing: its first token ends the text.")
 
 
+def test_a_prompt_on_which_the_model_fails_harms_no_other(tmp_path: Path, monkeypatch: Any) -> None:
+    model, real = gpt2(), answering.write
+
+    def failing(runner: Any, prompts: Any, *rest: Any) -> Any:
+        if any(len(ids) == 3 for ids in prompts):
+            raise RuntimeError("out of memory")
+        return real(runner, prompts, *rest)
+
+    monkeypatch.setattr(answering, "write", failing)
+    explain_corpus(write(tmp_path / "p.jsonl"), tmp_path / "out", model, answers=True, max_new_tokens=2)
+    table = rows(tmp_path / "out")
+    assert [row["error"] for row in table] == [None, "empty", "model", None, "too long"]
+    assert table[2]["message"] == "RuntimeError: out of memory"
+
+
 class Stopped(Exception):
     pass
 
