@@ -19,9 +19,7 @@ from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_i
 from attnflow.capture.runner import Runner
 from attnflow.capture.same_prompt import check_cache, is_same
 from attnflow.errors import InputError, TextError
-
-TOKENS = 40
-"""How many tokens a model writes at most, unless somebody says otherwise."""
+from attnflow.source_methods import TOKENS as TOKENS
 
 BATCH = 8
 """Prompts that the model answers together."""

@@ -15,7 +15,7 @@ from attnflow.method_table import GATHERED, LAYERED, TEXT_METHODS, is_about_answ
 from attnflow.receptive import check_mode
 from attnflow.selection import read_layer, select_layers
 from attnflow.sinks import check_sinks
-from attnflow.source_methods import ANSWER_WAYS, METHODS
+from attnflow.source_methods import ANSWER_WAYS, METHODS, TOKENS
 
 BATCH_TOKENS = 2048
 BATCH_TOKENS_GPU = 65536
@@ -27,8 +27,6 @@ TOGETHER = ("gradient", "attention-gradient", "answer")
 """Edges about answers that `attnflow.edges.batched` finds for many texts at once."""
 
 DEFAULT = "rollout"
-TOKENS = 40
-"""How many tokens a model writes at most, unless somebody says otherwise."""
 CHANGING = ("query", "layers", "residual", "receptive_field", "sinks", "edges", "answer", "answer_column", "of")
 """Options that change what methods give, and must change what some method of the job does."""
 OF_TEXTS = ("query", "receptive_field", "words", "truncate", "memory", "pair", "normalize", "of")

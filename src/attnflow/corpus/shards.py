@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from attnflow.files import arrow
 from attnflow.jobs.progress import track
 from attnflow.method_table import LAYERED, SIGNED, TEXT_METHODS, is_about_answer
 from attnflow.source_methods import METHODS
+
+if TYPE_CHECKING:
+    import pyarrow
 
 COLUMNS = (
     "row", "id", "text", "pair", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries",
@@ -144,7 +147,7 @@ def _over_units(table: Any) -> Any:
     return pa.record_batch([columns.get(name, table.column(name)) for name in names], names=names)
 
 
-def type_names(table: Any, scores: Scores) -> Any:
+def type_names(table: Any, scores: Scores) -> pyarrow.Array:
     """What stands for the type of each token, as Arrow: its text; of sentences and paragraphs, its place in the text."""
     if not scores.are_placed:
         return table.column("tokens").flatten()

@@ -74,11 +74,11 @@ def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace 
     trace = edged or graph or answered
     assert trace is not None
     check_finite(trace)
+    over = trace.words() if options.words else trace
     scores: Scores = {}
-    places: Sequence[int] | None = None
+    places: Sequence[int] = ()
     if options.layered:
-        own = trace.words() if options.words else trace
-        places, scores = followed(own, options)
+        places, scores = followed(over, options)
     records: list[Mapping[str, Any]] = []
     if trace.inside is not None and trace.inside.answer is not None:
         records.append(trace.inside.answer)
@@ -89,7 +89,7 @@ def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace 
         scores[method] = result.values[0]
         places = places or result.queries
         records += [result.provenance["answer"]] if "answer" in result.provenance else []
-    return row_of(trace.words() if options.words else trace, encoded, options, list(places or ()), scores, records)
+    return row_of(over, encoded, options, list(places), scores, records)
 
 
 def check_finite(trace: Trace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnflow.answer import Answer
-from attnflow.answering import Reading, answer_one, written_answers
+from attnflow.answering import BATCH, Reading, answer_one, written_answers
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Prediction
 from attnflow.capture.prompt import Span, find_span
@@ -25,11 +25,27 @@ PLAIN = Reading(None, None, False)
 
 
 def answer_rows(model: Model, options: Options, writing: Writing, encoded: Sequence[Encoded]) -> list[Explained]:
-    """The rows of these prompts, which the model answers in batches; one that fails harms no other."""
+    """The rows of these prompts, of which the model answers a few together: what they left is held no longer than that."""
+    inputs = [one for one in encoded if isinstance(one, RowInput)]
+    return [
+        row
+        for start in range(0, len(inputs), BATCH)
+        for row in _rows(model, options, writing, inputs[start : start + BATCH])
+    ]
+
+
+def _rows(model: Model, options: Options, writing: Writing, inputs: Sequence[RowInput]) -> list[Explained]:
+    """One that fails harms no other: where the model does not answer all of them, it answers one after another."""
+    try:
+        answers = _answers_to(model, options, writing, inputs)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:
+        if len(inputs) > 1:
+            return [row for one in inputs for row in _rows(model, options, writing, [one])]
+        return [failed(e)]
     rows: list[Explained] = []
-    answers = _answers_to(model, options, writing, [one for one in encoded if isinstance(one, RowInput)])
-    while answers:
-        answer = answers.pop(0)  # what it keeps of its passes goes with it
+    for answer in answers:
         try:
             rows.append(
                 failed_row(answer) if isinstance(answer, InputError) else explained_answer(answer, options, writing)
