@@ -43,7 +43,7 @@ def _rows(model: Model, options: Options, writing: Writing, inputs: Sequence[Row
     except BaseException as e:
         if len(inputs) > 1:
             return [row for one in inputs for row in _rows(model, options, writing, [one])]
-        return [failed(e)]
+        return [failed_row(e)]
     rows: list[Explained] = []
     for answer in answers:
         try:
