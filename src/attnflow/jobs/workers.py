@@ -144,18 +144,31 @@ _tools: list[Any] = []
 """Of a worker: what it works with."""
 
 
+_passing = threading.Lock()
+"""Of a worker: it holds this while it may be passing a task or a result, which is whenever it does not work."""
+
+
 def _start(load: Callable[[], Any], stop: connection.Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the process that started us decides
     threading.Thread(target=_leave, args=(stop,), daemon=True).start()
     _tools.append(load())
+    _passing.acquire()
 
 
 def _leave(stop: connection.Connection) -> None:
     """Ends this worker in the middle of its task when its crew is given up, or when the process that started it is gone."""
     parent = parent_process()
-    connection.wait([stop] if parent is None else [stop, parent.sentinel])
+    gone = [] if parent is None else [parent.sentinel]
+    connection.wait([stop, *gone])
+    # who is given half a result waits for the rest for ever, so what is not at work ends as it does after the last task
+    while not _passing.acquire(timeout=0.1) and not connection.wait(gone, 0):
+        pass
     os._exit(1)
 
 
 def _in_worker(work: Callable[[Any, T], R], task: T) -> R:
-    return work(_tools[0], task)
+    _passing.release()
+    try:
+        return work(_tools[0], task)
+    finally:
+        _passing.acquire()
