@@ -321,6 +321,15 @@ def test_results_in_order_are_drawn_as_they_are_needed() -> None:
         assert collected == list(range(2, 21))
 
 
+def test_giving_up_while_results_are_passed() -> None:
+    """A worker that left in the middle of a result of 30 MB would keep this process waiting for the rest of it."""
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt), crew(b"", partial(bytes, 1), 2) as do:
+            next(do.in_order(operator.mul, [30_000_000] * 20))
+            raise KeyboardInterrupt
+        assert not helpers_of(os.getpid())
+
+
 SCRIPT = """
 import sys
 from attnflow.corpus import parallel_plan

@@ -20,7 +20,7 @@ from attnflow.texts.text_files import Lines, is_too_long
 Integers = NDArray[np.integer]
 """In the smallest type that holds them."""
 
-MOST_TEXTS = 1 << 22
+MOST_TEXTS = 1 << 21
 """Of a file that cannot be cut, so many are measured at once: the arrays of all workers together fit into memory."""
 
 POWERS = 10 ** np.arange(1, 19, dtype=np.int64)

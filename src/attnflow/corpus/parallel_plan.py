@@ -57,7 +57,10 @@ def parallel_plan(
             yield from plan(corpus, most_texts, most_cost, cost, samples)
             return
     try:
-        with crew(Reader(corpus), partial(Reader, corpus), processes) as do:
+        with (
+            closing(Reader(corpus)) as reader,
+            crew(reader, partial(Reader, corpus), processes) as do,
+        ):
             yield from plan_by(do, corpus, most_texts, most_cost, cost, samples)
     except JobError:
         raise JobError(

@@ -159,7 +159,7 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
             tasks.write(len(message).to_bytes(8, "little") + message)
             tasks.flush()
             done, reply = pickle.load(results)
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
             raise Died("a process that works beside this one died, most often because memory ran out") from None
         if not done:
             raise reply
