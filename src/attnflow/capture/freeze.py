@@ -8,12 +8,13 @@ then is never assumed: `attnflow.capture.frozen` compares the sum of the parts w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter, functional
+from torch.nn import Module, Parameter, functional
 from torch.overrides import TorchFunctionMode
 
 
@@ -94,6 +95,7 @@ _READS = {
     _T.__len__,
     _T.detach,
     _T.element_size,
+    _T.register_post_accumulate_grad_hook,
 }
 _GATE = "_attnflow_gate"
 _SOURCE = "_attnflow_source"
@@ -110,12 +112,27 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
 
     within: whether a layer runs whose states nobody can tell by their gradients, because there are none; then too they
     keep their precision, so that the layer gives the same when it runs again with gradients.
+
+    spread: modules whose parameters lie on several processes. They wrap what they get where nothing comes through here,
+    so that nothing may wait any longer when it gets there: its part would count as a constant.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spread: Sequence[Module] = ()) -> None:
         super().__init__()
         self.constants: list[Tensor] = []
         self.within = False
+        self.spread = spread
+        self.hooks = ExitStack()
+
+    def __enter__(self) -> Freeze:
+        for module in self.spread:
+            self.hooks.callback(module.register_forward_pre_hook(lambda _, args: _settled(args)).remove)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.hooks.close()
+        super().__exit__(*error)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         rule = _RULES.get(func, _any)

@@ -30,6 +30,7 @@ from attnflow.capture.freeze import Freeze
 from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
+from attnflow.capture.ranks import Ranks, spread_modules, whole
 from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
 from attnflow.errors import ModelError
@@ -84,6 +85,7 @@ class FrozenPass:
     is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
     before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
     calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
+    ranks: the processes that share the heads.
     """
 
     name: str
@@ -99,6 +101,7 @@ class FrozenPass:
     out: ModelOutput = None
     calls: Sequence[Call] = ()
     mode: str = "whole"
+    ranks: Ranks | None = None
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -131,13 +134,14 @@ class FrozenPass:
             )
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
-        holds = [holdings(x, g)[0] for x, g in zip(entered, gradients, strict=False)]
-        read = reading.total["self"][0]
-        crossed = reading.total["cross"][0] if "cross" in reading.total else None
+        device = self.logits.device
+        holds = [holdings(x, g)[0].to(device) for x, g in zip(entered, gradients, strict=False)]
+        total, by_layer = reading.collected(device, self.ranks)
+        read, crossed = total["self"][0], total["cross"][0] if "cross" in total else None
         numbers = torch.stack([
             scored.detach().double().sum(), holds[0].sum(), holds[0].abs().sum(), *_ends(read, self.prefix, reading),
             holds[0].new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
-            constant_part(self.constants, gradients[len(entered) :]).to(read.device), product(logits, slope),
+            constant_part(self.constants, gradients[len(entered) :]).to(device), product(logits, slope),
         ])  # fmt: skip
         y, own, own_size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
         check_finite(self.name, y)
@@ -145,8 +149,7 @@ class FrozenPass:
         # beside a large exact part, small parts would hide what is wrong with them
         gap = gap_of(self.name, y, own + ends + biases + head + through, own_size + ends_size + abs(biases), self.slack)
         layers, crossed_layers = (
-            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
-            for kind in ("self", "cross")
+            tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == kind) for kind in ("self", "cross")
         )
         return Evidence(
             y, read, crossed, holds[0], biases + head, gap, layers, crossed_layers, tuple(holds) if every else (),
@@ -167,7 +170,7 @@ class FrozenPass:
             slope = slope_of(self.name, score(logits), logits)
             leaves = [self.states[0], *self.sources]
             torch.autograd.grad(self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True)
-        return {kind: total[0].double() for kind, total in reading.total.items()}
+        return {kind: x[0].double() for kind, x in reading.collected(logits.device, self.ranks)[0].items()}
 
 
 def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
@@ -194,8 +197,8 @@ def product(x: Tensor, slope: Tensor) -> Tensor:
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
     """What constants that are added to states give to the score: one number."""
-    parts = [product(b, g) for b, g in zip(constants, gradients, strict=False) if g is not None]
-    return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
+    parts = [whole(product(b, g)) for b, g in zip(constants, gradients, strict=False) if g is not None]
+    return torch.stack([x.to(parts[0].device) for x in parts]).sum() if parts else torch.zeros((), dtype=torch.float64)
 
 
 def holdings(states: Tensor, gradient: Tensor | None) -> Tensor:
@@ -306,7 +309,7 @@ def run_frozen(
     with (
         torch.inference_mode(False), routes.running(), _entering(model.model, layers, collector) as states,
         measuring(model.forms(checked) if keep else (), checked, collector) as write,
-        Freeze() if freeze else nullcontext() as frozen,
+        Freeze(spread_modules(model.model)) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
@@ -323,7 +326,7 @@ def run_frozen(
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
         checked.blocks, out if keep else None, collector.calls,
-        "blocks" if any(call.weights is None for call in calls) else "whole",
+        "blocks" if any(call.weights is None for call in calls) else "whole", checked.ranks,
     )  # fmt: skip
 
 
