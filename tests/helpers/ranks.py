@@ -37,6 +37,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3": ("Qwen3ForCausalLM", {"head_dim": 8}),
     "Starcoder2, without gates": ("Starcoder2ForCausalLM", {}),
     "Mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Mistral, in a window": ("MistralForCausalLM", {"head_dim": 8, "sliding_window": 16}),
     "Phi-3, all heads everywhere": ("Phi3ForCausalLM", {}),
 }
 

@@ -109,11 +109,14 @@ def capture(
 
 
 def bring_together(calls: Sequence[Call]) -> None:
-    """Puts the means of all layers where those of the first are: layers may lie on several devices."""
-    first = next((call.mean.device for call in calls if call.mean is not None), None)
+    """Puts what all layers left where that of the first is: layers may lie on several devices.
+
+    What gradients have to reach stays, because a copy is another tensor.
+    """
+    first = next((x.device for call in calls for x in (call.mean, call.lengths) if x is not None), None)
     for call in calls if first is not None else ():
         call.mean, call.heads, call.lengths = (
-            None if x is None else x.to(first) for x in (call.mean, call.heads, call.lengths)
+            x if x is None or x.requires_grad else x.to(first) for x in (call.mean, call.heads, call.lengths)
         )
 
 

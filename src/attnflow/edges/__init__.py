@@ -139,7 +139,7 @@ def _differentiated(
         y = score_of(batch.out["logits"])
         gradients = torch.autograd.grad(y, [call.heads for call in main_calls(batch)], allow_unused=True)
     layers = [
-        replace(layer, gradient=torch.zeros_like(layer.weights) if g is None else wide(g[0]))
+        replace(layer, gradient=torch.zeros_like(layer.weights) if g is None else wide(g[0]).to(layer.weights.device))
         for layer, g in zip(inside.layers, gradients, strict=True)
     ]
     return replace(inside, layers=tuple(layers), answer=about, unanswered="")
