@@ -105,15 +105,48 @@ class Setting:
         return int(self.ids.shape[1])
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's sizes, or those of the part of one that lies on a GPU.
+
+    spread: what the numbers of random weights are drawn with, times the root of the width. A part that is 80 layers deep
+    amplifies rounding where they are large, and fails the self-check, which is about real models.
+    """
+
+    about: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    key_heads: int
+    vocabulary: int = 128_256
+    spread: float = 1.28
+
+
+SHAPES = {
+    "8b": Shape("Llama-3-8B's shape", 32, 4096, 14336, 32, 8),
+    "70b-rank": Shape("an eighth of the heads of Llama-3-70B's shape", 80, 8192, 3584, 8, 1, 16_032, 0.3),
+    "70b-stage": Shape("an eighth of the layers of Llama-3-70B's shape", 10, 8192, 28672, 64, 8),
+}
+"""Models that are measured. The second is what one of eight GPUs has of a model under tensor parallelism, the third what it
+has under a device map: docs/large.md."""
+
+
 def llama_8b(layers: int = 32) -> Any:
     """A model of Llama-3-8B's shape with random weights, in bfloat16 on the GPU."""
+    return llama(SHAPES["8b"], layers)
+
+
+def llama(shape: Shape, layers: int) -> Any:
+    """A model of this shape with random weights, in bfloat16 on the GPU."""
     import torch
     import transformers
 
     config = transformers.LlamaConfig(
-        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers, num_attention_heads=32,
-        num_key_value_heads=8, max_position_embeddings=131072,
-        rope_parameters={"rope_theta": 500000.0, "rope_type": "default"},
+        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate, head_dim=128,
+        num_hidden_layers=layers, num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads,
+        max_position_embeddings=131072, rope_parameters={"rope_theta": 500000.0, "rope_type": "default"},
+        initializer_range=shape.spread / shape.hidden**0.5,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -345,16 +378,16 @@ def rows_of(
     return [row(name, note) for name, note in notes.items()]
 
 
-def setting(shape: str, layers: int, longest: int, span: int, folder: str | None) -> Setting:
-    """The model, with as many random tokens as the longest run needs."""
+def setting(shape: str, layers: int | None, longest: int, span: int, folder: str | None) -> Setting:
+    """The model, with as many random tokens as the longest run needs. layers: as the shape has them where that is None."""
     try:
         import torch
     except ImportError as e:
         raise InputError(f"this benchmark needs torch and Triton, and {e.name} is not installed") from None
-    if shape not in ("8b", "tiny"):
-        raise InputError(f"shape {shape!r}: expected 8b or tiny")
+    if shape not in (*SHAPES, "tiny"):
+        raise InputError(f"shape {shape!r}: expected one of {', '.join(SHAPES)} or tiny")
     rival = None if folder is None else core_of(folder)
-    if shape == "8b":
+    if shape in SHAPES:
         if not torch.cuda.is_available():
             raise InputError("this benchmark needs a CUDA GPU, and torch sees none")
         try:
@@ -363,11 +396,11 @@ def setting(shape: str, layers: int, longest: int, span: int, folder: str | None
             raise InputError("this benchmark needs torch and Triton, and triton is not installed") from None
     from attnflow import wrap
 
-    model = llama_8b(layers) if shape == "8b" else tiny(layers)
+    model = llama(SHAPES[shape], layers or SHAPES[shape].layers) if shape in SHAPES else tiny(layers or 2)
     model.requires_grad_(False)
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(5, model.config.vocab_size - 8, (1, longest), generator=draw).to(model.device)
-    name = "Llama-3-8B's shape, random weights" if shape == "8b" else "a small Llama, random weights"
+    name = f"{SHAPES[shape].about if shape in SHAPES else 'a small Llama'}, random weights"
     return Setting(model, wrap(model, name=name), ids, span, rival)
 
 
@@ -383,7 +416,7 @@ def warmed(s: Setting, names: list[str], say: Callable[[str], None]) -> None:
 def run(
     lengths: list[int],
     names: list[str],
-    layers: int,
+    layers: int | None,
     rounds: int,
     span: int,
     say: Callable[[str], None],
@@ -401,7 +434,8 @@ def run(
         return Setting(whole.model, whole.wrapped, whole.ids[:, :n], span, whole.rival)
 
     warmed(cut(min(max(WARM, span + 2), max(lengths))), names, say)
-    return [row for n in lengths for row in compared(cut(n), names, rounds, layers, say)]
+    count = int(whole.model.config.num_hidden_layers)
+    return [row for n in lengths for row in compared(cut(n), names, rounds, count, say)]
 
 
 def names_of(tasks: str | None, rival: str | None) -> list[str]:
@@ -440,15 +474,19 @@ def table_of(rows: list[Row]) -> Table:
 
 def main(
     tokens: Annotated[str, typer.Option(help="Lengths of the context.")] = "5120,10240,131072",
-    layers: Annotated[int, typer.Option(min=1, help="Of the model; Llama-3-8B has 32.")] = 32,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Of the model; as many as its shape has by default.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 2,
     span: Annotated[int, typer.Option(min=1, help="How many of the last tokens are explained.")] = 256,
     tasks: Annotated[str | None, typer.Option(help=f"Some of {', '.join(TASKS)}; all by default.")] = None,
     flashtrace: Annotated[str | None, typer.Option(help="A folder that holds FlashTrace's package.")] = None,
-    shape: Annotated[str, typer.Option(hidden=True, help="8b; or tiny, on the CPU, to try the tasks.")] = "8b",
+    shape: Annotated[
+        str, typer.Option(help="8b, 70b-rank or 70b-stage; or tiny, on the CPU, to try the tasks.")
+    ] = "8b",
     as_json: AsJson = False,
 ) -> None:
-    """A model of Llama-3-8B's shape explained on one GPU, beside its plain forward pass. Needs CUDA and Triton."""
+    """A large decoder explained on one GPU, beside its plain forward pass. Needs CUDA and Triton."""
     lengths = numbers(tokens, "tokens")
     rows = run(lengths, names_of(tasks, flashtrace), layers, rounds, span, progress, shape, flashtrace)
     if as_json:

@@ -19,6 +19,7 @@ from attnflow.capture.linear import Operands, gathered, pass_down, reach_of, row
 from attnflow.capture.offload import lane_of
 from attnflow.capture.operands import PLAIN, VALUED, Descend, run_kept
 from attnflow.capture.passes import Prediction, Residual, check_shares, measured_shares
+from attnflow.capture.ranks import Ranks, ranks_of
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
@@ -48,7 +49,8 @@ class LinearTrace:
     `raw` and `rollout` explain the positions and layers that `Model.trace` was asked for; flow needs the matrices.
     rows: the positions, each by itself or several with weights. edges: what an edge weighs; None for attention as it is.
     normalized: "rows", "graph" or "none". descend: goes through what is kept of the layers, from the top one down.
-    explained: of edges by gradients, the answer that they are about.
+    explained: of edges by gradients, the answer that they are about. ranks: the processes that share the heads, which all
+    have to ask for the same results in the same order.
     """
 
     tokens: tuple[str, ...] = field(repr=False)
@@ -70,6 +72,7 @@ class LinearTrace:
     own: tuple[Tensor | None, ...] = field(default=(), repr=False)
     lengths: tuple[Tensor | None, ...] = field(default=(), repr=False)
     explained: Explained | None = field(default=None, repr=False)
+    ranks: Ranks | None = field(default=None, repr=False)
 
     def __reduce__(self) -> str:
         raise TypeError(
@@ -138,6 +141,11 @@ class LinearTrace:
                 "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
                 'edges="answer" or "attention-gradient"'
             )
+        if self.ranks is not None:
+            raise InputError(
+                "gather divides attention by what all heads give, and the heads of this model lie on several processes "
+                "(tensor parallelism): answer_rows() and columns() are sums over heads"
+            )
         share = gather_residual(self.depth, residual)
         return self._answered("gather", self._gathered(share, receptive_field, "gather"), {"residual": share})
 
@@ -158,8 +166,10 @@ class LinearTrace:
             parts += pass_down(o.scores, start.to(self.device), o.weighing)[0, 0]
             own = o.holds
             del o
+        if self.ranks is not None:
+            parts = self.ranks.sum(parts)
         if explained.causal and own is not None:
-            parts[rows] = own[0, rows]  # what a position reads from itself stays there
+            parts[rows] = own[0, rows].to(parts)  # what a position reads from itself stays there
         return self._answer_parts("answer_rows", parts, rows, signed)
 
     def answer_inputs(self, signed: Signed = False) -> TokenAttention:
@@ -216,7 +226,7 @@ class LinearTrace:
     @cached_property
     def _largest(self) -> Tensor:
         """The largest sum of any row of any layer, by which normalize="graph" divides."""
-        sums = [row_sums(o.scores, o.weighing, o.own).max() for o in self.descend()]
+        sums = [self._joined(row_sums(o.scores, o.weighing, o.own).to(self.device)).max() for o in self.descend()]
         largest = torch.stack(sums).max()
         return torch.where(largest == 0, 1, largest)
 
@@ -226,6 +236,8 @@ class LinearTrace:
 
     def _edges(self, o: Operands, rows: Tensor, reach: int | None = None) -> Tensor:
         """``r·E`` of each row r, with E as the graph has it: normalised, the residual connection in it if it is whole."""
+        if self.ranks is not None:
+            self._check_linear(o)
         if self.edges == "answer":  # rows of shares, however they are normalised
             own = self._residual(o)
             return pass_down(o.scores, rows, o.weighing, own, normalized=True, clipped=True, reach=reach)
@@ -234,18 +246,35 @@ class LinearTrace:
             down = step(o.scores, rows, reach)  # the rows of attention sum to one by themselves
         else:
             down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows, reach=reach)
+        down = self._joined(down)
         return down / self._largest.to(down) if self.normalized == "graph" else down
+
+    def _check_linear(self, o: Operands) -> None:
+        """Refuses rows that are divided by sums over all heads, edge by edge, of which each process has its own."""
+        plain = self.edges in (None, PLAIN) and o.scores.sinks is None
+        if self.edges == "answer" or (self.normalized == "rows" and not plain):
+            raise InputError(
+                f"rows of edges={self.edges!r} are divided by what all heads carry together, and the heads of this model "
+                "lie on several processes (tensor parallelism): answer_rows(), answer_inputs() and columns() of answer "
+                "edges are sums over heads, and so is rollout() without edges"
+            )
+
+    def _joined(self, x: Tensor) -> Tensor:
+        """What is added up over heads in this process, over all heads; answer edges are a sum of heads, others a mean."""
+        if self.ranks is None:
+            return x
+        return self.ranks.sum(x) if self.edges == "answer" else self.ranks.mean(x)
 
     def _residual(self, o: Operands) -> Tensor:
         """Of answer edges, what the residual connection carries: what the state below holds and no edge reads."""
         assert o.holds is not None
-        return (o.holds.to(self.dtype) - self._carried(o)).clamp(min=0)
+        return (o.holds.to(self.device, self.dtype) - self._carried(o)).clamp(min=0)
 
     def _carried(self, o: Operands) -> Tensor:
         """``Σ_q E[q, k]`` of a layer, [key]; answer edges are signed."""
         every = torch.ones(1, 1, len(self.tokens), device=self.device, dtype=self.dtype)
         if self.edges == "answer":
-            return pass_down(o.scores, every, o.weighing)[0, 0]
+            return self._joined(pass_down(o.scores, every, o.weighing))[0, 0]
         return self._edges(o, every)[0, 0]
 
     def _gathered(self, residual: float, receptive_field: str | None, method: str) -> Tensor:
@@ -481,6 +510,7 @@ def _trace_of(
         normalized=normalized,
         own=own,
         lengths=lengths,
+        ranks=batch.checked.ranks,
     )
 
 
@@ -490,9 +520,11 @@ def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
     n = int(tensors["input_ids"].shape[1])
     _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN, None)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
+    ranks = ranks_of(model.model)
     for operands in descend():
         whole = operands.scores.weights(0, n).mean(1)
-        gap = float((step(operands.scores, rows) - rows.to(whole) @ whole).abs().max())
+        gap = float((step(operands.scores, rows) - (rows.to(whole) @ whole).to(rows.device)).abs().max())
+        gap = gap if ranks is None else ranks.worst(gap, model.device)
         if gap > (2e-2 if half(model.dtype) else 1e-4):
             raise ModelError(
                 f'layer {operands.number} by memory="linear" differs from its matrix by {gap:.3g}: trace with '

@@ -14,6 +14,7 @@ from attnflow.answering import TOKENS, Messages, Reading, Watch, answer_many, an
 from attnflow.capture import hub
 from attnflow.capture.generate import Progress
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Runner
 from attnflow.edges import BY_LAYERS, traced
 from attnflow.errors import InputError
@@ -186,6 +187,8 @@ class Model(Runner):
         """
         if memory not in ("graph", "linear"):
             raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
+        if heads != "mean" or keep_heads:
+            check_alone(self.model, f"{'keep_heads' if keep_heads else f'{heads=}'} needs every head in one place")
         about = {"answer": answer, "of": None if of == "logit" else of}
         if edges is not None:
             others: dict[str, Any] = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnflow._arrays import indices
 from attnflow.capture.collect import Call
+from attnflow.capture.ranks import Ranks
 from attnflow.errors import InputError
 
 # Most model files take their softmax in single precision, also where the model has double.
@@ -45,7 +46,7 @@ class Checked:
     time. causal: whether changing later tokens leaves earlier outputs as they are. sinks: whether rows sum to less
     than one by the model's design. padding: whether a padded batch gives what single texts give. calls: how many attention
     calls a forward pass makes; stack: which are whose. heads, positions: the most of any call. reducers: see `routes`.
-    paths: of the modules that made the calls.
+    paths: of the modules that made the calls. ranks: the processes that share the heads; None where this one has all.
     """
 
     route: str
@@ -60,6 +61,7 @@ class Checked:
     heads: int
     positions: int
     paths: tuple[str, ...]
+    ranks: Ranks | None = None
 
 
 def float_outputs(out: Any) -> list[Tensor]:

@@ -226,11 +226,11 @@ def register(original: str) -> str:
             return out, None
         if collector.mode == "without" and collector.without is not None:
             collector.seen += 1
-            left = torch.arange(value.shape[2], device=value.device) != collector.without[:, None]  # [item, key]
+            left = torch.arange(value.shape[2], device=value.device) != collector.without.to(value.device)[:, None]
             return eager_function(module)(module, query, key, value * left[:, None, :, None], mask, **kwargs)[0], None
         scores = scores_of(module, query, key, mask, **kwargs)
         if collector.mode == "compare":
-            dense = mask.dense(query.dtype) if isinstance(mask, LazyMask) else mask
+            dense = mask.dense(query.dtype).to(query.device) if isinstance(mask, LazyMask) else mask
             out, weights = eager_function(module)(module, query, key, value, dense, **kwargs)
             ours = scores.weights(0, scores.queries)
             gap = (weights[..., : ours.shape[-1]] - ours).abs().max()

@@ -8,13 +8,14 @@ then is never assumed: `attnflow.capture.frozen` compares the sum of the parts w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter, functional
+from torch.nn import Module, Parameter, functional
 from torch.overrides import TorchFunctionMode
 
 
@@ -135,6 +136,7 @@ _READS = {
     _T.__len__,
     _T.detach,
     _T.element_size,
+    _T.register_post_accumulate_grad_hook,
 }
 _GATE = "_attnflow_gate"
 _SOURCE = "_attnflow_source"
@@ -154,13 +156,27 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
 
     notes: of a batch, what constants give to each text. A leaf then has an axis for texts in front, and a bias that is part
     of a larger function is noted, because a leaf of that form would be added by itself.
+    spread: modules whose parameters lie on several processes. They wrap what they get where nothing comes through here,
+    so that nothing may wait any longer when it gets there: its part would count as a constant.
     """
 
-    def __init__(self, notes: Notes | None = None) -> None:
+    def __init__(self, spread: Sequence[Module] = (), notes: Notes | None = None) -> None:
         super().__init__()
         self.constants: list[Tensor] = []
         self.within = False
+        self.spread = spread
         self.notes = notes
+        self.hooks = ExitStack()
+
+    def __enter__(self) -> Freeze:
+        for module in self.spread:
+            self.hooks.callback(module.register_forward_pre_hook(lambda _, args: _settled(args)).remove)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.hooks.close()
+        super().__exit__(*error)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         rule = _RULES.get(func, _any)

@@ -30,6 +30,7 @@ from attnflow.capture.freeze import Freeze, Notes
 from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, Sums, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
+from attnflow.capture.ranks import Ranks, spread_modules, whole
 from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
 from attnflow.errors import ModelError
@@ -116,6 +117,7 @@ class FrozenPass:
     before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
     calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
     notes: of a batch, what constants give to each text, noted while gradients come back.
+    ranks: the processes that share the heads.
     """
 
     name: str
@@ -132,6 +134,7 @@ class FrozenPass:
     calls: Sequence[Call] = ()
     mode: str = "whole"
     notes: Notes | None = None
+    ranks: Ranks | None = None
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -153,13 +156,13 @@ class FrozenPass:
             rows = None  # what all positions read from the prefix ends there, and has to add up
         reading = Reading(local, every, rows)
         backward = self._backward(score, reading, every)
-        own = backward.holds[0][0]
-        read = reading.total["self"][0]
-        crossed = reading.total["cross"][0] if "cross" in reading.total else None
+        own, device = backward.holds[0][0], self.logits.device
+        total, by_layer = reading.collected(device, self.ranks)
+        read, crossed = total["self"][0], total["cross"][0] if "cross" in total else None
         numbers = torch.stack([
             backward.scored.double().sum(), own.sum(), own.abs().sum(), *_ends(read, self.prefix, reading),
             own.new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
-            constant_part(self.constants, backward.gradients).to(read.device), backward.along.sum(),
+            constant_part(self.constants, backward.gradients).to(device), backward.along.sum(),
         ])  # fmt: skip
         y, bottom, size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
         check_finite(self.name, y)
@@ -167,8 +170,7 @@ class FrozenPass:
         # beside a large exact part, small parts would hide what is wrong with them
         gap = gap_of(self.name, y, bottom + ends + biases + head + through, size + ends_size + abs(biases), self.slack)
         layers, crossed_layers = (
-            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
-            for kind in ("self", "cross")
+            tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == kind) for kind in ("self", "cross")
         )
         holds = tuple(layer[0] for layer in backward.holds) if every else ()
         return Evidence(
@@ -183,6 +185,11 @@ class FrozenPass:
         A text's score depends on its own states alone, so that the gradient of the sum is the gradient of each.
         taken: [text, query], the weight of each query in ``rows``. every: the edges of each layer in place of their sums.
         """
+        if self.ranks is not None:
+            raise ModelError(
+                f"the heads of {self.name} lie on several processes (tensor parallelism), and many texts at once need all "
+                "of them in one: explain them one by one"
+            )
         reading = Reading(every=every, sums=None if every else Sums(taken))
         backward = self._backward(score, reading, every, again=False)
         y, own = backward.scored.double(), backward.holds[0]
@@ -232,7 +239,8 @@ class FrozenPass:
             )
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
-        holds = tuple(holdings(x, g) for x, g in zip(entered, gradients, strict=False))
+        device = self.logits.device
+        holds = tuple(holdings(x, g).to(device) for x, g in zip(entered, gradients, strict=False))
         return Backward(scored.detach(), holds, gradients[len(entered) :], products(logits, slope))
 
     def slopes(self, score: Callable[[Tensor], Tensor], rows: slice) -> dict[str, Tensor]:
@@ -249,7 +257,7 @@ class FrozenPass:
             slope = slope_of(self.name, score(logits), logits)
             leaves = [self.states[0], *self.sources]
             torch.autograd.grad(self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True)
-        return {kind: total[0].double() for kind, total in reading.total.items()}
+        return {kind: x[0].double() for kind, x in reading.collected(logits.device, self.ranks)[0].items()}
 
 
 def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
@@ -285,8 +293,8 @@ def product(x: Tensor, slope: Tensor) -> Tensor:
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
     """What constants that are added to states give to the score: one number."""
-    parts = [product(b, g) for b, g in zip(constants, gradients, strict=False) if g is not None]
-    return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
+    parts = [whole(product(b, g)) for b, g in zip(constants, gradients, strict=False) if g is not None]
+    return torch.stack([x.to(parts[0].device) for x in parts]).sum() if parts else torch.zeros((), dtype=torch.float64)
 
 
 def holdings(states: Tensor, gradient: Tensor | None) -> Tensor:
@@ -406,7 +414,7 @@ def run_frozen(
     with (
         torch.inference_mode(False), routes.running(), entering(model.model, layers, collector) as states,
         measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
-        Freeze(notes) if freeze else nullcontext() as frozen,
+        Freeze(spread_modules(model.model), notes) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
@@ -423,7 +431,7 @@ def run_frozen(
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
         checked.blocks, out if keep else None, collector.calls,
-        "blocks" if any(call.weights is None for call in calls) else "whole", notes,
+        "blocks" if any(call.weights is None for call in calls) else "whole", notes, checked.ranks,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from attnflow.capture.fused import attention_output, is_fused, own_weights
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost
 from attnflow.capture.linear import add_edge_rows, value_gradient
 from attnflow.capture.paged import Stored, shown_from
+from attnflow.capture.ranks import Ranks
 from attnflow.capture.scores import LARGE_BYTES, LazyMask, Scores, Weighing, mixed, mixed_back, scores_of
 
 KEEP_BYTES = 4 << 20
@@ -59,7 +60,8 @@ class Reading:
 
     local: each position by itself: its own score only, so that evidence goes to other positions and no further.
     rows: the queries whose edges are wanted; all of them where that is None. total: Σ over layers of the edges
-    [batch, query, key], by the kind of call ("self", "cross"). layers: the edges of each call, where ``every``.
+    [batch, query, key], by the kind of call ("self", "cross") and the device of the layers. layers: the edges of each
+    call, where ``every``.
     sums: of a batch of texts, what is read in place of all that.
     """
 
@@ -67,7 +69,7 @@ class Reading:
     every: bool = False
     rows: slice | None = None
     sums: Sums | None = None
-    total: dict[str, Tensor] = field(default_factory=dict)
+    total: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict)
     layers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def range(self, queries: int) -> tuple[int, int]:
@@ -81,12 +83,26 @@ class Reading:
         def zeros() -> Tensor:
             return like.new_zeros(like.shape[0], rows, keys, dtype=wide)
 
-        if kind not in self.total:
-            self.total[kind] = zeros()
+        place = kind, like.device
+        if place not in self.total:
+            self.total[place] = zeros()
         if not self.every:
-            return [self.total[kind]]
+            return [self.total[place]]
         self.layers[kind, number] = zeros()
-        return [self.total[kind], self.layers[kind, number]]
+        return [self.total[place], self.layers[kind, number]]
+
+    def collected(
+        self, device: torch.device, ranks: Ranks | None
+    ) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
+        """Totals and layers on one device, added up over the processes that share the heads."""
+        total: dict[str, Tensor] = {}
+        for (kind, _), x in self.total.items():
+            total[kind] = total[kind] + x.to(device) if kind in total else x.to(device)
+        layers = {key: x.to(device) for key, x in self.layers.items()}
+        if ranks is not None:
+            for x in (*total.values(), *layers.values()):
+                ranks.reduce(x)
+        return total, layers
 
 
 @dataclass

@@ -107,6 +107,7 @@ def main_calls(batch: Batch) -> list[Call]:
 def pass_with(batch: Batch, inside: Inside) -> Pass:
     """What the pass left, without the graph of autograd."""
     plain = [replace(c, heads=None if c.heads is None else c.heads.detach().float(), value=None) for c in batch.calls]
+    routes.bring_together(plain)
     passed = replace(batch, calls=plain).passed(0)
     about = {"answer": dict(inside.answer)} if inside.answer else {}
     return replace(passed, inside=inside, provenance={**passed.provenance, **about})
@@ -187,21 +188,20 @@ def _in_order(seen: Mapping[str, Seen], paths: Sequence[str]) -> Iterator[tuple[
 def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None]) -> Layer:
     module, path, args, named, y = seen
     assert call.heads is not None and call.value is not None
-    weights, value = wide(call.heads[0]), wide(call.value[0])
+    weights, value, states = (wide(x[0]).to(model.device) for x in (call.heads, call.value, states_of(args, named)))
     values = value.repeat_interleave(len(weights) // len(value), 0)
-    states = wide(states_of(args, named)[0])
     slack = 0.03 if half(model.dtype) else 1e-4
 
     def find_sublayer() -> Sublayer | str:
         parts = parts_of(model.model, path)
         if parts is None or y is None:
             return f"the layers of {type(model.model).__name__} are not made as those of {FORMS}"
-        return sublayer_of(parts, weights, values, states, wide(y[0]), slack)
+        return sublayer_of(parts, weights, values, states, wide(y[0]).to(states.device), slack)
 
     def without(keys: Tensor) -> Tensor:
         routes.prepare(model.model, routes.INTERFACE)  # in case it was unwrapped since
         model.check_evaluating()
-        return _without(module, args, named, keys)
+        return _without(module, args, named, keys).to(states.device)
 
     return Layer(weights, values, states, None, find_sublayer, without)
 

@@ -29,6 +29,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.layer_calls import output_of, states_of, with_output, with_states
 from attnflow.capture.linear import Operands
 from attnflow.capture.offload import Lane, downwards
+from attnflow.capture.ranks import ranks_of, spread_modules
 from attnflow.capture.room import Room, room_on
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Scores, Weighing, scores_of
@@ -176,7 +177,7 @@ class Descent:
         """The layer run again on its states, with gradients."""
         attended: list[Attended] = []
         collector = Collector("layers", attend=_attending(attended, self.frozen))
-        freeze = Freeze() if self.frozen else Unchanging()
+        freeze = Freeze(spread_modules(call.module)) if self.frozen else Unchanging()
         with torch.inference_mode(False), torch.enable_grad(), routes.running(), collecting(collector), freeze:
             x = call.states.detach().requires_grad_()
             graph = LayerGraph.of(x, call.run(x), attended, _constants_of(freeze))
@@ -258,8 +259,8 @@ def run_layers(
     paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
     if not all(paths):
         raise ModelError(f"{name} has no numbered layers, and gradients without matrices go by layers")
-    collector, freeze = Collector("layers"), Freeze() if frozen else Unchanging()
-    listener = _Listener(collector, len(paths), freeze, lane)
+    collector, freeze = Collector("layers"), Freeze(spread_modules(model.model)) if frozen else Unchanging()
+    listener = _Listener(collector, len(paths), freeze, lane, ranks_of(model.model) is None)
     with_gradients = _attending(listener.attended, frozen)
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Tensor:
@@ -301,13 +302,15 @@ class _Listener:
     """Keeps the calls of layers by its hooks; the output of the last layer is a leaf at which gradients begin.
 
     depth: how many layers there are. attended: by the layer that runs, if its graph is kept; leaf: the states that entered
-    it. rooms: for graphs, by the device of a layer. tops: the output of the last layer.
+    it. rooms: for graphs, by the device of a layer; alone: whether this process has all heads, since several would find
+    different rooms and wait for one another. tops: the output of the last layer.
     """
 
     collector: Collector
     depth: int
     freeze: Freeze | Unchanging
     lane: Lane | None
+    alone: bool = True
     attended: list[Attended] = field(default_factory=list)
     leaf: Tensor | None = None
     rooms: dict[torch.device, Room] = field(default_factory=dict)
@@ -320,7 +323,7 @@ class _Listener:
         states = states_of(args, named).detach()
         call = LayerCall(module, states, *with_states(args, named, torch.empty(0)))
         self.calls.append(call if self.lane is None else self.lane.send(call))
-        if self.lane is not None or not self._room(module).enter():
+        if self.lane is not None or not self.alone or not self._room(module).enter():
             self.freeze.within = True
             return None
         torch.set_grad_enabled(True)  # until the layer ends; where it fails, the end of the forward pass sets it back

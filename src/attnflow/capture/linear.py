@@ -100,7 +100,8 @@ def step(scores: Scores, rows: Tensor, reach: int | None = None) -> Tensor:
 
     reach: what `reach_of` says of the rows; None asks it where it matters.
     """
-    scores = _beside(scores, rows)
+    home, rows = rows.device, rows.to(scores.query.device)
+    scores = _with_lse(scores)
     if rows.shape[1] == 1 and _has_kernels(scores) and not _irregular(scores):
         from attnflow.capture import kernels
 
@@ -108,8 +109,8 @@ def step(scores: Scores, rows: Tensor, reach: int | None = None) -> Tensor:
         if reach is not None:
             options = _options(scores)
             row = kernels.transposed_product(scores.query, scores.key, _lse(scores), rows[:, 0], **options)
-            return row[:, None].to(rows.dtype)
-    return pass_down(scores, rows, Weighing(1 / scores.query.shape[1]), reach=reach)
+            return row[:, None].to(home, rows.dtype)
+    return pass_down(scores, rows, Weighing(1 / scores.query.shape[1]), reach=reach).to(home)
 
 
 def head_sums(scores: Scores, rows: Tensor) -> Tensor:
@@ -183,8 +184,12 @@ def pass_down(
     normalized: t is the sum of a row of E and of its own part, so that rows sum to one; else t is one.
     clipped: what is below zero in E, after heads are added up, counts for nothing, and a row of zeros stays where it is.
     reach: what `reach_of` says of the rows; None looks which queries they touch.
+
+    Rows that lie on another device than the layer go there, and what comes of them comes back.
     """
-    scores = _beside(scores, rows)
+    home, rows = rows.device, rows.to(scores.query.device)
+    own = None if own is None else own.to(rows.device)
+    scores = _with_lse(scores)
     out = rows.new_zeros(rows.shape[0], rows.shape[1], scores.keys)
     offset = scores.keys - scores.queries
     blocks = list(row_blocks(scores, rows) if reach is None else _query_blocks(scores, 0, reach))
@@ -201,7 +206,7 @@ def pass_down(
         out[:, :, : edges.shape[-1]] += _thin(r, edges)
         if stays is not None:
             out[:, :, start + offset : stop + offset] += r * stays[:, None]
-    return out
+    return out.to(home)
 
 
 def row_blocks(scores: Scores, rows: Tensor) -> Iterator[tuple[int, int]]:
@@ -224,7 +229,7 @@ def _query_blocks(scores: Scores, first: int, last: int) -> Iterator[tuple[int, 
 def row_sums(scores: Scores, weighing: Weighing, own: Tensor | None = None) -> Tensor:
     """``t[q] = Σ_k E[q, k] + own[q]``: [batch, query], what `pass_down` divides rows by."""
     every = torch.ones(1, 1, scores.queries, device=scores.query.device)
-    scores = _beside(scores, every)
+    scores = _with_lse(scores)
     blocks = list(row_blocks(scores, every))
     edges_at = _edges_at(scores, weighing, blocks)
     sums = torch.cat([edges_at(*block).sum(-1) for block in blocks], dim=1)
@@ -266,10 +271,8 @@ def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int, out: Te
     )
 
 
-def _beside(scores: Scores, rows: Tensor) -> Scores:
-    """The operands where the rows are, with the log-sum-exp of their rows where kernels need it."""
-    if scores.query.device != rows.device:
-        scores = replace(scores, query=scores.query.to(rows.device), key=scores.key.to(rows.device))
+def _with_lse(scores: Scores) -> Scores:
+    """The operands with the log-sum-exp of their rows where kernels need it."""
     return replace(scores, lse=_lse(scores)) if _has_kernels(scores) and scores.lse is None else scores
 
 
@@ -295,7 +298,8 @@ def _options(scores: Scores, start: int = 0, stop: int | None = None, keys: int 
 
 def _spans(scores: Scores) -> tuple[Tensor, Tensor] | None:
     """The first and the last key of every query, of a mask that is neither plain nor a window, where it is such a rule."""
-    return scores.mask.spans if isinstance(scores.mask, LazyMask) and _irregular(scores) else None
+    spans = scores.mask.spans if isinstance(scores.mask, LazyMask) and _irregular(scores) else None
+    return None if spans is None else (spans[0].to(scores.query.device), spans[1].to(scores.query.device))
 
 
 def _has_kernels(scores: Scores) -> bool:
@@ -341,12 +345,13 @@ def received(scores: Scores) -> Tensor:
 def corrected_step(scores: Scores, rows: Tensor) -> Tensor:
     """`step` of attention that is corrected for its receptive field, as `attnflow.receptive.layerwise` does it."""
     heads, mean = scores.query.shape[1], Weighing(1 / scores.query.shape[1])
+    home, rows = rows.device, rows.to(scores.query.device)
     field = received(scores).to(rows.dtype)
     share = 1 / torch.where(field == 0, 1, field)
     if scores.sinks is not None:  # rows sum to what they did
         rows = rows * row_sums(scores, mean).to(rows.dtype)[:, None]
     lengths = share[None, None].expand(rows.shape[0], heads, -1).contiguous()
-    return pass_down(scores, rows, replace(mean, lengths=lengths), normalized=True)
+    return pass_down(scores, rows, replace(mean, lengths=lengths), normalized=True).to(home)
 
 
 def gathered(layers: Iterator[Operands], carried: Callable[[Operands], Tensor], residual: float, field: bool) -> Tensor:
@@ -359,7 +364,7 @@ def gathered(layers: Iterator[Operands], carried: Callable[[Operands], Tensor], 
     for o in layers:
         sums = carried(o)
         if field:
-            sums = sums / seen_by(o.scores).clamp(min=1)
+            sums = sums / seen_by(o.scores).clamp(min=1).to(sums.device)
         if state is not None and residual < 1:
             below = (corrected_step if field else step)(o.scores, state[None, None])[0, 0]
             state = (1 - residual) * below + residual * state

@@ -16,6 +16,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import check_inside, wide
 from attnflow.capture.linear import Operands, squared_lengths
 from attnflow.capture.offload import Lane, downwards
+from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Weighing, mixed
 from attnflow.capture.shares import LOOKED_AT, watching_layer
@@ -67,7 +68,8 @@ class Keeper:
         if parameters is None or not all(isinstance(z, Tensor) and z.shape == y.shape for z in (x, o, y)):
             self.problem = self.problem or (NO_MATRIX if parameters is None else "its additions were not seen")
             return
-        matrix, bias = (wide(p) for p in parameters)
+        x, o = x.to(y.device), o.to(y.device)  # the state that enters the first layer of a device comes from another
+        matrix, bias = (wide(p).to(y.device) for p in parameters)
         by_head = matrix.reshape(call.head_count, value.shape[-1], -1)  # [head, size, width]
         last = slice(max(0, scores.queries - LOOKED_AT), None)
         heads = mixed(scores.weights(last.start, scores.queries), value).flatten(2)  # [batch, some, head·size]
@@ -91,7 +93,7 @@ class Keeper:
             return
         if self.problem or len(self.layers) != count:
             raise refused(self.problem or unknown(model), INSTEAD)
-        gap = float(torch.stack(self.gaps).max())
+        gap = float(torch.stack([gap.to(self.gaps[0].device) for gap in self.gaps]).max())
         if not gap <= (0.03 if half(model.dtype) else 1e-4):
             raise refused(off_by(gap), INSTEAD)
 
@@ -111,6 +113,7 @@ def run_kept(
     collector = Collector("operands", keep=keeper.take)
     with ExitStack() as stack:
         if edges in VALUED:
+            check_alone(model.model, f"edges={edges!r} need every head's projection in one place")
             check_inside(model, checked)
             forms = model.forms(checked)
             if not forms:

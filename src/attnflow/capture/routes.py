@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from attnflow.capture.collect import (
     reduce_heads,
     register,
 )
+from attnflow.capture.ranks import check_alone, ranks_of
 from attnflow.errors import InputError, ModelError
 
 INTERFACE = "attention interface"
@@ -61,6 +62,8 @@ def routes_for(model: Any) -> list[str]:
     """What can be tried, best first."""
     if not is_pretrained(model):
         return [FUSED]
+    if ranks_of(model) is not None:  # the others hand out the heads of one process as if they were all
+        return [INTERFACE]
     if model._can_set_attn_implementation():
         return [INTERFACE, EAGER] if model.config._attn_implementation == "eager" else [INTERFACE, FUSED]
     return [EAGER] if model.config._attn_implementation == "eager" else [FUSED]
@@ -86,17 +89,35 @@ def capture(
 ) -> OutputT:
     """Runs the model with the collector listening; returns its output."""
     if route == INTERFACE:
+        if collector.reduce != "mean":
+            check_alone(model, f"heads={collector.reduce!r} needs every head in one place")
         collector.paths = {id(m): path for path, m in model.named_modules()} if collector.names else {}
         with collecting(collector):
-            return run()
+            out = run()
+        if (ranks := ranks_of(model)) is not None:
+            ranks.join(collector.calls)
+        bring_together(collector.calls)
+        return out
     if route == FUSED:
         with collecting(collector), inside(model), Intercept():
             return run()
     if collector.mode == "alone, softmax":
         with collecting(collector), Intercept():
             return run()
-    out: OutputT = _with_attentions(model, run, collector, reducers or {})
-    return out
+    returned: OutputT = _with_attentions(model, run, collector, reducers or {})
+    return returned
+
+
+def bring_together(calls: Sequence[Call]) -> None:
+    """Puts what all layers left where that of the first is: layers may lie on several devices.
+
+    What gradients have to reach stays, because a copy is another tensor.
+    """
+    first = next((x.device for call in calls for x in (call.mean, call.lengths) if x is not None), None)
+    for call in calls if first is not None else ():
+        call.mean, call.heads, call.lengths = (
+            x if x is None or x.requires_grad else x.to(first) for x in (call.mean, call.heads, call.lengths)
+        )
 
 
 def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mapping[str, int]) -> Any:

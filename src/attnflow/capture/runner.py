@@ -17,6 +17,7 @@ from attnflow.capture.collect import Call, Collector
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Pass, Prediction
 from attnflow.capture.predict import prediction
+from attnflow.capture.ranks import ranks_of
 from attnflow.capture.shares import Form, forms_of, measuring
 from attnflow.errors import InputError, ModelError
 from attnflow.version import __version__
@@ -105,7 +106,12 @@ class Runner:
 
     @property
     def device(self) -> torch.device:
-        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        """Where inputs go and results come together; of weights that are offloaded, where they run."""
+        place = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        if place.type != "meta":
+            return place
+        runs_at = (getattr(getattr(m, "_hf_hook", None), "execution_device", None) for m in self.model.modules())
+        return next((torch.device(d) for d in runs_at if d is not None), place)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -282,12 +288,14 @@ class Runner:
 
     def identity(self) -> dict[str, Any]:
         """Which model this is, as every result records it."""
+        ranks = ranks_of(self.model)
         return {
             "model": self.name,
             "revision": self.revision,
             "class": type(self.model).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": self.device.type,
+            **({} if ranks is None else {"processes": ranks.count}),
         }
 
     def provenance(self, checked: Checked, mode: str, reduce: str | list[int], missing: str) -> dict[str, Any]:

@@ -267,7 +267,8 @@ class Scores:
                 return None
             return torch.ones(stop - start, stop - start, dtype=torch.bool, device=self.query.device).tril()
         if isinstance(self.mask, LazyMask):
-            return None if self.mask.plain == "full" else self.mask.block(start, stop)
+            # transformers makes one rule for all layers, and a layer may lie on another device
+            return None if self.mask.plain == "full" else self.mask.block(start, stop).to(self.query.device)
         if self.mask is not None:
             return self.mask if self.mask.shape[-2] == 1 else self.mask[..., start:stop, :]
         if not self.causal:

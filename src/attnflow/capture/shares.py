@@ -78,6 +78,9 @@ class Additions:
     def add(self, x: Any, o: Any, y: Any, norm: Any) -> None:
         if not all(isinstance(z, Tensor) and z.dim() == 3 and z.shape == y.shape for z in (x, o, y)):
             return  # one is missing, and then the count is wrong, which is told at the end
+        x, o = x.to(y.device), o.to(y.device)  # the state that enters the first layer of a device comes from another
+        if self.pending and self.pending[-1][2].device != y.device:
+            self.measure()
         self.slack = 0.03 if half(y.dtype) else 1e-4
         self.pending.append((x, o, y, norm))
         if len(self.pending) * y.numel() >= MANY:
@@ -118,7 +121,8 @@ def measuring(
         additions.measure()
         if len(additions.shares) == len(checked.stack.main) and additions.right():
             for number, share in zip(checked.stack.main, additions.shares, strict=True):
-                calls[number].own = share
+                mean = calls[number].mean
+                calls[number].own = share if mean is None else share.to(mean.device)
 
     with ExitStack() as stack:
         for layer, parts in forms:
@@ -134,7 +138,8 @@ def forms_of(model: Any, checked: Checked) -> tuple[Form, ...]:
     for number in checked.stack.main:
         path = layer_path(checked.paths[number])
         parts = parts_of(model, checked.paths[number]) if path else None
-        if parts is None:
+        offloaded = parts is not None and parts.norm is not None and parts.norm.weight.is_meta
+        if parts is None or offloaded:
             return ()
         forms[path] = model.get_submodule(path), parts
     return tuple(forms.values())

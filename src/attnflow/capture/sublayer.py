@@ -22,7 +22,7 @@ from attnflow.errors import ModelError
 
 FORMS = "BERT-, GPT-2- and Llama-like models"
 
-NO_MATRIX = "the projection after the attention is no plain matrix"
+NO_MATRIX = "the projection after the attention is no plain matrix in memory"
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +161,8 @@ def refused(why: str, instead: str) -> ModelError:
 def matrix_of(module: Any, width: int) -> tuple[Tensor, Tensor] | None:
     """[in, out] and the bias of a linear map: `Linear` stores the transpose, GPT-2's `Conv1D` does not."""
     weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
-        return None
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point() or weight.is_meta:
+        return None  # packed, or offloaded
     matrix = weight.T if isinstance(module, torch.nn.Linear) else weight
     if matrix.shape[0] != width:
         return None

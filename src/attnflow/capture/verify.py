@@ -14,6 +14,7 @@ from attnflow.capture.assemble import layer_calls
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.ranks import ranks_of, sharing_heads
 from attnflow.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def layer_bytes(tensors: Mapping[str, Tensor], checked: Checked) -> int:
 
 def _first_use(runner: Runner, encoded: Encoded) -> Checked:
     tensors = probe(encoded.tensors)
+    ranks_of(runner.model)  # refuses before the processes wait for one another
     with routes.running():
         expected = check.float_outputs(runner.forward(tensors))
     refusals = []
@@ -106,6 +108,7 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
     check.check_rows(whole.calls, runner.dtype)
     stack = layer_calls(runner, whole.calls, tensors)
     own = [whole.calls[i] for i in stack.main]
+    ranks = sharing_heads(runner.model, runner.text_config, own)
     name = _sequence(tensors, own)
     causal = False
     if name is not None and not stack.cross:
@@ -126,6 +129,7 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
         heads=max(call.head_count for call in whole.calls),
         positions=max(int(call.mean.shape[-1]) for call in whole.calls if call.mean is not None),
         paths=tuple(call.path for call in whole.calls),
+        ranks=ranks,
     )
 
 
@@ -194,7 +198,9 @@ def _blocks_agree(runner: Runner, tensors: Mapping[str, Tensor], expected: list[
     except Exception:  # whatever a model file does with a mask that is a rule: then it is not for blocks
         return False
     close = _is_close(runner, tensors, check.largest_difference(check.float_outputs(out), expected), expected)
-    return close and collector.worst <= (1e-2 if check.half(runner.dtype) else 1e-5)
+    ranks = ranks_of(runner.model)
+    worst = collector.worst if ranks is None else ranks.worst(collector.worst, runner.device)
+    return close and worst <= (1e-2 if check.half(runner.dtype) else 1e-5)
 
 
 def _padding_agrees(

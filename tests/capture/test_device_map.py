@@ -1,0 +1,121 @@
+"""Models whose layers lie in several places (`device_map`): the same numbers as in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attnflow as af
+from attnflow.errors import ModelError
+from helpers.architectures import POSITIONS, hf
+from helpers.places import ELSEWHERE, Places
+from helpers.ranks import LONG, RESULTS, SHORT, built
+
+accelerate = pytest.importorskip("accelerate", reason="device maps are accelerate's")
+
+MORE = {
+    "heads": lambda m: np.stack([x.cpu().numpy() for x in m.trace(_ids(SHORT), keep_heads=True).weights.values()]),
+    "batch": lambda m: [t.rollout(query=-1).values for t in m.trace([_ids(SHORT), _ids(LONG)])],
+    "linear batch": lambda m: [t.rollout().values for t in m.trace([_ids(SHORT), _ids(LONG)], memory="linear")],
+    "normalized": lambda m: m.trace(_ids(LONG), memory="linear", edges="mean", normalize="graph").rollout().values,
+    "value-zeroing": lambda m: m.trace(_ids(SHORT), edges="value-zeroing").rollout().values,
+    "answer edges, linear rollout": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").rollout().values,
+    "answer edges, gather": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").gather().values,
+    "attention-gradient, gather": lambda m: m.trace(_ids(SHORT), edges="attention-gradient").gather().values,
+    "rollout of an answer": lambda m: m.answer(LONG, answer=[3, 4, 5]).sources(method="rollout").values,
+}
+
+OF_WEIGHTS = {
+    "value-norm": lambda m: m.trace(_ids(SHORT), edges="value-norm").rollout().values,
+    "alti": lambda m: m.trace(_ids(SHORT), edges="alti").rollout().values,
+    "head-norm": lambda m: m.trace(_ids(LONG), memory="linear", edges="head-norm").rollout().values,
+    "projection": lambda m: m.trace(_ids(LONG), memory="linear", edges="projection").rollout().values,
+}
+"""What also reads the weights of layers, which have to be in memory."""
+
+
+def _ids(tokens: list[int]) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.tensor([tokens])}
+
+
+def _results(model: Any, weights: bool = True) -> dict[str, Any]:
+    wrapped = af.wrap(model)
+    values = {name: result(wrapped).values for name, result in RESULTS.items()}
+    more = {**MORE, **OF_WEIGHTS} if weights else MORE
+    return {**values, **{name: result(wrapped) for name, result in more.items()}}
+
+
+def _same(got: dict[str, Any], expected: dict[str, Any], slack: float) -> None:
+    for name, values in expected.items():
+        for mine, whole in zip(*((x if isinstance(x, list) else [x]) for x in (got[name], values)), strict=True):
+            np.testing.assert_allclose(mine, whole, rtol=0, atol=slack * np.abs(whole).max(), err_msg=name)
+
+
+def _upper_half_elsewhere(model: Any, elsewhere: str, others: str) -> dict[str, str]:
+    """A device map: the second half of the layers, and all the rest."""
+    layers = [path for path, _ in model.named_modules() if path.rpartition(".")[2].isdigit() and path.count(".") == 2]
+    upper = layers[len(layers) // 2 :]
+    rest = {path.rpartition(".")[0] for path, _ in [*model.named_parameters(), *model.named_buffers()]}
+    lower = {path: others for path in layers if path not in upper}
+    outside = {path: others for path in rest if not any(path.startswith(f"{layer}.") for layer in layers)}
+    return {**outside, **lower, **dict.fromkeys(upper, elsewhere)}
+
+
+@pytest.mark.parametrize(("elsewhere", "others"), [("disk", "cpu"), ("cpu", "disk")])
+def test_layers_on_disk_give_the_same_numbers(elsewhere: str, others: str, tmp_path: Path) -> None:
+    model = built("Llama with biases")
+    places = _upper_half_elsewhere(model, elsewhere, others)
+    spread = accelerate.dispatch_model(model, places, offload_dir=tmp_path, skip_keys="past_key_values")
+    assert {p.device.type for p in spread.parameters()} == {"cpu", "meta"}
+    assert af.wrap(spread).device.type == "cpu"
+    _same(_results(spread, False), _results(built("Llama with biases"), False), 0)
+
+
+def test_an_encoder_on_disk_says_what_its_weights_are_needed_for(tmp_path: Path) -> None:
+    build = hf("BertForSequenceClassification", **POSITIONS)
+    model = build()
+    places = {"bert": "disk", "classifier": "cpu"}
+    spread = af.wrap(accelerate.dispatch_model(model, places, offload_dir=tmp_path))
+    expected, trace = af.wrap(build()).trace(_ids(SHORT)), spread.trace(_ids(SHORT))
+    np.testing.assert_array_equal(trace.rollout().values, expected.rollout().values)
+    with pytest.raises(ValueError, match='residual="measured" needs to know what attention adds'):
+        trace.rollout(residual="measured")  # its norms have weights, which are not in memory after a pass
+    with pytest.raises(ModelError, match="the projection after the attention is no plain matrix in memory"):
+        spread.trace(_ids(SHORT), edges="value-norm")
+
+
+@pytest.mark.parametrize("name", ["Llama with biases", "Mistral, in a window"])
+def test_nothing_of_two_devices_is_combined(name: str) -> None:
+    model, expected = built(name), _results(built(name))
+    with Places() as places:
+        places.place(model, ["model.layers.2", "model.layers.3"])
+        got = _results(model)
+    assert places.moves > 100  # so many tensors went from one place to the other
+    _same(got, expected, 1e-6)
+
+
+def test_two_devices_that_are_combined_are_noticed() -> None:
+    with Places() as places:
+        mine, other = torch.ones(3).to(ELSEWHERE), places.at_home(torch.ones(3))
+        assert (mine + 1).device == ELSEWHERE and torch.zeros(3, device=ELSEWHERE).device == ELSEWHERE
+        assert (mine.to("cpu") + other).tolist() == [2, 2, 2]
+        for combine in (torch.add, torch.minimum, lambda x, y: torch.stack([x, y])):
+            with pytest.raises(AssertionError, match="two devices"):
+                combine(mine, other)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU, and two places are to compute")
+@pytest.mark.parametrize("name", ["Llama with biases", "Mistral, in a window"])
+def test_layers_that_run_in_two_places_give_the_same_numbers(name: str) -> None:
+    from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+
+    model = built(name)
+    for path, place in _upper_half_elsewhere(model, "cuda:0", "cpu").items():
+        hook = AlignDevicesHook(execution_device=place, place_submodules=True, skip_keys="past_key_values")
+        add_hook_to_module(model.get_submodule(path), hook)
+    assert {p.device.type for p in model.parameters()} == {"cpu", "cuda"}
+    _same(_results(model), _results(built(name)), 1e-4)

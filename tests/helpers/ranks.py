@@ -1,0 +1,170 @@
+"""Small decoders whose heads lie on two processes of this machine: what every process gets, in one job for many checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+LONG = [(7 * i) % 60 for i in range(2, 90)]
+SHORT = list(range(2, 14))
+ANSWER = [3, 4, 5]
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "eos_token_id": None,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama with biases": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "Qwen3": ("Qwen3ForCausalLM", {"head_dim": 8}),
+    "Starcoder2, without gates": ("Starcoder2ForCausalLM", {}),
+    "Mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Mistral, in a window": ("MistralForCausalLM", {"head_dim": 8, "sliding_window": 16}),
+    "Phi-3, all heads everywhere": ("Phi3ForCausalLM", {}),
+}
+
+RESULTS: dict[str, Callable[[Any], Any]] = {
+    "raw": lambda m: m.trace(_ids(SHORT)).raw(),
+    "rollout": lambda m: m.trace(_ids(SHORT)).rollout(),
+    "rollout, measured": lambda m: m.trace(_ids(SHORT)).rollout(residual="measured"),
+    "flow": lambda m: m.trace(_ids(SHORT)).flow(query=-1, layer=-1),
+    "rows": lambda m: m.trace(_ids(LONG), memory="linear", queries=[-1, {-1: 0.5, 3: 0.5}], layers=[-1, 0]).rollout(),
+    "rows, field": lambda m: m.trace(_ids(LONG), memory="linear").rollout(receptive_field="ratio"),
+    "columns": lambda m: m.trace(_ids(LONG), memory="linear").columns(),
+    "answer edges": lambda m: m.trace(_ids(SHORT), edges="answer").rollout(),
+    "answer edges, rows": lambda m: m.trace(_ids(SHORT), edges="answer").answer_rows(signed=True),
+    "answer edges, linear": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").answer_rows(signed=True),
+    "answer edges, columns": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").columns(),
+    "attention-gradient": lambda m: m.trace(_ids(LONG), memory="linear", edges="attention-gradient").rollout(),
+    "a given answer": lambda m: m.answer(LONG, answer=ANSWER).matrix(signed=True),
+    "a written answer": lambda m: m.answer(LONG, max_new_tokens=4).matrix(signed=True),
+    "fading": lambda m: m.answer(LONG, answer=ANSWER).sources(method="fading", signed=True),
+    "verified": lambda m: m.answer(SHORT, answer=ANSWER).sources(verify=2),
+    "gradient": lambda m: m.gradient(_ids(SHORT)),
+    "blank-out": lambda m: m.blank_out(_ids(SHORT), by=1),
+}
+"""What comes out of a model; each makes a result with ``values``."""
+
+FEW = ("rollout", "rows", "answer edges, rows", "a given answer")
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "keep_heads": lambda m: m.trace(_ids(SHORT), keep_heads=True),
+    "heads='max'": lambda m: m.trace(_ids(SHORT), heads="max"),
+    "heads=[0]": lambda m: m.trace(_ids(SHORT), heads=[0]),
+    "edges other than": lambda m: m.trace(_ids(SHORT), edges="value-norm"),
+    "edges='head-norm'": lambda m: m.trace(_ids(SHORT), memory="linear", edges="head-norm"),
+    "rows of edges='answer'": lambda m: m.trace(_ids(SHORT), memory="linear", edges="answer").rollout(),
+    "rows of edges='attention-gradient'": lambda m: m.trace(
+        _ids(SHORT), memory="linear", edges="attention-gradient", normalize="rows"
+    ).rollout(),
+    "gather": lambda m: m.trace(_ids(SHORT), memory="linear", edges="answer").gather(),
+    "seconds=": lambda m: m.blank_out(_ids(SHORT), by=1, seconds=1.0),
+    "watch": lambda m: m.answer(LONG, watch=print),
+}
+"""What needs every head in one place, by the words with which the refusal begins."""
+
+
+def _ids(tokens: list[int]) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.tensor([tokens])}
+
+
+def results_of(name: str) -> Iterable[str]:
+    """What is compared of a model: of the first two everything, of the others what their plans and layers could change."""
+    return RESULTS if name in list(MODELS)[:2] else FEW
+
+
+def built(name: str) -> Any:
+    """One of the models, in one process."""
+    import transformers
+
+    kind, options = MODELS[name]
+    torch.manual_seed(0)
+    cls = getattr(transformers, kind)
+    model = cls(cls.config_class(**{**SIZES, **options}))
+    for path, parameter in model.named_parameters():
+        if path.endswith("bias"):  # zeros would hide what becomes of them
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def run_ranks(folder: Path, names: list[str], count: int = 2, seconds: float = 180) -> list[dict[str, Any]]:
+    """What each of so many processes got: results by model and name, and refusals. The folder gets the models' files."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name in names:
+        built(name).save_pretrained(folder / name)
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "helpers.ranks", str(folder), *names]
+    root = Path(__file__).parents[1]
+    paths = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH", "")]))
+    running = []
+    for rank in range(count):
+        environment = {**os.environ, **shared, "PYTHONPATH": paths, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        running.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        outputs = [process.communicate(timeout=seconds)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    failed = [out for process, out in zip(running, outputs, strict=True) if process.returncode]
+    assert not failed, failed[0]
+    return [_read(folder / f"rank-{rank}") for rank in range(count)]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with np.load(path.with_suffix(".npz")) as arrays:
+        return {**json.loads(path.with_suffix(".json").read_text()), "values": dict(arrays)}
+
+
+def _job(folder: Path, names: list[str]) -> None:
+    """One process: every result of every model, and what is refused of the first."""
+    import transformers
+    from transformers.distributed import DistributedConfig
+
+    import attnflow as af
+    from attnflow.errors import InputError
+
+    transformers.utils.logging.disable_progress_bar()
+    rank = int(os.environ["RANK"])
+    values, refusals, about = {}, {}, {}
+    for name in names:
+        config = DistributedConfig(tp_size=int(os.environ["WORLD_SIZE"]), tp_plan="auto")
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder / name, distributed_config=config)
+        wrapped = af.wrap(model, name=name)
+        for what in results_of(name):
+            values[f"{name}: {what}"] = RESULTS[what](wrapped).values
+        about = wrapped.trace(_ids(SHORT)).provenance
+        for words, call in REFUSED.items() if name == names[0] else ():
+            try:
+                call(wrapped)
+                refusals[words] = ""
+            except InputError as e:
+                refusals[words] = str(e)
+    np.savez(folder / f"rank-{rank}.npz", **values)
+    (folder / f"rank-{rank}.json").write_text(json.dumps({"refusals": refusals, "provenance": dict(about)}))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _job(Path(sys.argv[1]), sys.argv[2:])
