@@ -40,47 +40,79 @@ JOBS: dict[str, dict[str, Any]] = {
     "flow, all layers": {"methods": ["flow"], "layers": "all"},
     "raw, rollout and flow, all layers": {"methods": ["raw", "rollout", "flow"], "layers": "all"},
 }
+ANSWER_JOBS: dict[str, dict[str, Any]] = {
+    "gather, by attention-gradient": {"methods": ["gather"], "edges": "attention-gradient"},
+    "answer rows": {"methods": ["answer_rows"]},
+}
+"""Of models that answer something. What they are compared with goes back too."""
+BACKWARD = "forward and backward"
 
 
 COSTED = 4096
 """Texts of which the stages are timed one by one."""
 
+PLAIN = 20_000
+"""Texts that the plain passes run on, at most: their batches lie on the model's device."""
 
-def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: str | None, say: Say) -> dict[str, Any]:
+
+def run(
+    text: Path,
+    model: str,
+    count: int,
+    by_hand: int,
+    rounds: int,
+    device: str | None,
+    say: Say,
+    only: Sequence[str] = (),
+    processes: int | None = None,
+) -> dict[str, Any]:
     """Texts a second, medians over rounds in which everything is done once, one after another.
 
-    The forward pass is timed on batches that are tokenized, sorted and padded beforehand, and nothing is kept of it. A job
-    is timed from the file to the last synced shard: reading, tokenizing, words, solving and writing are in it. "running" is
-    the same without the time before its first batch, in which processes start: a job of hours does not feel it.
+    The forward pass, and the backward pass to the embeddings of a model that answers something, are timed on batches that
+    are tokenized, sorted and padded beforehand, and nothing is kept of them. A job is timed from the file to the last
+    synced shard: reading, tokenizing, words, solving and writing are in it. "running" is the same without the time before
+    its first batch, in which processes start: a job of hours does not feel it. only: names of jobs, or parts of them.
     """
     import attnflow
 
     loaded = attnflow.load(model, device=device)
     texts = read(text, count)
-    batches = _batches(loaded, texts)
+    batches = _batches(loaded, texts[:PLAIN])
     tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
+    plain = len(texts[:PLAIN])
+    answers = hasattr(loaded.model, "classifier")
+    jobs = {
+        name: options
+        for name, options in {**JOBS, **(ANSWER_JOBS if answers else {})}.items()
+        if not only or any(one in name for one in only)
+    }
     times: dict[str, list[float]] = {}
     running: dict[str, list[float]] = {}
     forward(loaded, batches[:2])
     for number in range(rounds):
-        say(f"round {number + 1} of {rounds}: forward pass")
-        times.setdefault("forward", []).append(len(texts) / forward(loaded, batches))
-        for name, options in JOBS.items():
+        say(f"round {number + 1} of {rounds}: plain passes")
+        times.setdefault("forward", []).append(plain / forward(loaded, batches))
+        if answers:
+            times.setdefault(BACKWARD, []).append(plain / forward(loaded, batches, backward=True))
+        for name, options in jobs.items():
             say(f"round {number + 1} of {rounds}: {name}")
-            seconds, begun = _job(loaded, text, len(texts), options)
+            seconds, begun = _job(loaded, text, len(texts), {**options, "processes": processes})
             times.setdefault(name, []).append(len(texts) / seconds)
             running.setdefault(name, []).append(len(texts) / (seconds - begun))
         if by_hand:
             say(f"round {number + 1} of {rounds}: by hand, {by_hand} texts")
             times.setdefault("by hand", []).append(by_hand / _by_hand(model, texts, by_hand, device))
     medians = {name: statistics.median(rates) for name, rates in times.items()}
+    steady = {name: statistics.median(rates) for name, rates in running.items()}
+    base = {name: medians[BACKWARD if name in ANSWER_JOBS else "forward"] for name in medians}
     return {
         "texts": len(texts),
         "tokens": tokens,
         "device": loaded.device.type,
         "texts_per_second": medians,
-        "running": {name: statistics.median(rates) for name, rates in running.items()},
-        "times_forward": {name: rate / medians["forward"] for name, rate in medians.items()},
+        "running": steady,
+        "times_plain": {name: rate / base[name] for name, rate in medians.items()},
+        "running_times_plain": {name: rate / base[name] for name, rate in steady.items()},
         "times_by_hand": {name: rate / medians["by hand"] for name, rate in medians.items()} if by_hand else {},
         "rounds": times,
         "costs": {**costs(loaded, texts[:COSTED]), "first pass over the input, ms": _first_pass(text, count)},
@@ -123,15 +155,27 @@ def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
     return batches
 
 
-def forward(model: Model, batches: Sequence[dict[str, Any]]) -> float:
+def forward(model: Model, batches: Sequence[dict[str, Any]], backward: bool = False) -> float:
+    """Seconds of the model's own passes. backward: also the gradient of the log-odds of all answers at the embeddings."""
     import torch
 
+    from attnflow.importance.gradients import embedding_layer
+    from attnflow.importance.question import score
+
+    model.model.requires_grad_(False)
     begun = time.perf_counter()
-    with torch.inference_mode():
-        for batch in batches:
-            model.model(**batch)
-        if model.device.type == "cuda":
-            torch.cuda.synchronize()
+    for batch in batches:
+        if not backward:
+            with torch.inference_mode():
+                model.model(**batch)
+            continue
+        others = {name: x for name, x in batch.items() if name != "input_ids"}
+        states = embedding_layer(model)(batch["input_ids"]).requires_grad_()
+        logits = model.model(inputs_embeds=states, **others).logits
+        odds = score(model, "class", logits, logits.argmax(-1), 0, "log-odds")
+        torch.autograd.grad(odds.sum(), states)
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - begun
 
 
@@ -285,12 +329,19 @@ def main(
     memory: Annotated[
         str | None, typer.Option(help="Also the peak memory for corpora of these sizes, for example 1000,10000.")
     ] = None,
+    jobs: Annotated[
+        str | None, typer.Option(help="Only jobs whose names have one of these words, with commas between them.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=0, help="Processes beside the model; as many as the job takes, by default.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """A corpus job beside the plain forward pass of the same batches, and beside one text at a time with scipy."""
     silence()
-    figures = run(text, model, texts, by_hand, rounds, device, progress) if rounds else {}
+    only = jobs.split(",") if jobs else ()
+    figures = run(text, model, texts, by_hand, rounds, device, progress, only, processes) if rounds else {}
     if ray is not None:
         figures["ray"] = on_ray(text, model, texts, numbers(ray, "ray"), progress)
     if memory is not None:
@@ -303,9 +354,9 @@ def main(
         table = Table(
             "what",
             "texts/s",
-            "× forward",
+            "× plain",
             "running",
-            "× forward",
+            "× plain",
             "× by hand",
             title=f"{figures['texts']:,} texts, {figures['tokens']:,} tokens",
         )
@@ -314,9 +365,9 @@ def main(
             table.add_row(
                 name,
                 f"{rate:,.1f}",
-                f"{figures['times_forward'][name]:.2f}",
+                f"{figures['times_plain'][name]:.2f}",
                 f"{running:,.1f}" if running else "",
-                f"{running / figures['texts_per_second']['forward']:.2f}" if running else "",
+                f"{figures['running_times_plain'][name]:.2f}" if running else "",
                 f"{times:,.0f}" if times else "",
             )
         console.print(table)

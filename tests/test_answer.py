@@ -716,7 +716,7 @@ def test_an_answer_that_grows_is_explained_as_it_is_when_it_is_whole(
     two_stacks = build() in (t5(), bart())
     assert passes == ([1, 2, 3, 4, 5, 6] if two_stacks else [1] * 6)
     rows, n = written.matrix(signed=True).values[0], len(written.prompt.ids)
-    close = {"atol": 1e-4, "rtol": 1e-4} if build().dtype == torch.float32 else {"atol": 1e-6}
+    close = {"atol": 1e-4, "rtol": 5e-4} if build().dtype == torch.float32 else {"atol": 1e-6}
     for count, (grown, matrix, logs, sentences) in enumerate(seen, 1):
         assert grown.ids == written.ids[:count] and grown.written
         np.testing.assert_allclose(matrix, rows[:count, : n + count], **close)

@@ -14,7 +14,9 @@ from benchmarks import planning
 def test_both_ways_are_timed(tmp_path: Path) -> None:
     figures = planning.run(3000, [1, 2], 1, tmp_path, lambda sentence: None)
     assert list(figures["us_per_line"]) == [planning.REFERENCE, "parallel, 1 process", "parallel, 2 processes"]
-    assert all(clocks["wall"] > 0 and clocks["cpu"] >= clocks["own"] - 1e-6 for clocks in figures["us_per_line"].values())
+    assert all(
+        clocks["wall"] > 0 and clocks["cpu"] >= clocks["own"] - 1e-6 for clocks in figures["us_per_line"].values()
+    )
     assert abs(figures["bytes"] / 3000 - planning.BYTES_A_LINE) < 2
 
 

@@ -690,8 +690,8 @@ def test_the_benchmark(tmp_path: Path) -> None:
     model.tokenizer.save_pretrained(tmp_path / "model")
     given = write(tmp_path / "t.txt", TEXTS[:3] * 4)
     found = corpus.run(given, str(tmp_path / "model"), 12, 2, 1, "cpu", lambda line: None)
-    assert (
-        found["texts"] == 12 and found["times_forward"]["forward"] == 1.0 and found["times_by_hand"]["by hand"] == 1.0
-    )
-    assert set(found["texts_per_second"]) == {"forward", "by hand", *corpus.JOBS}
+    assert found["texts"] == 12 and found["times_plain"]["forward"] == 1.0 and found["times_by_hand"]["by hand"] == 1.0
+    jobs = {*corpus.JOBS, *corpus.ANSWER_JOBS}
+    assert set(found["texts_per_second"]) == {"forward", corpus.BACKWARD, "by hand", *jobs}
+    assert set(found["running"]) == jobs
     assert all(rate > 0 for rate in found["texts_per_second"].values()) and all(x > 0 for x in found["costs"].values())
