@@ -16,7 +16,7 @@ from torch import Tensor
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, piece, writes_next
 from attnflow.capture.routes import running
-from attnflow.errors import AttentionWarning, InputError, ModelError
+from attnflow.errors import AttentionWarning, InputError, ModelError, TextError
 from attnflow.importance.blank_units import BlankUnits, units_of
 from attnflow.reliability import chance_text, computed_note, saturated_note, tie_notes
 from attnflow.result import TokenAttention
@@ -145,7 +145,8 @@ def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any, severa
         others[chosen] = -torch.inf
         against = int(others.argmax())
     chance = float(score(model, kind, logits[None], chosen, against, "probability")[0])
-    return Question(encoded, kind, place, chosen, against, _name(model, kind, [chosen, *rest]), chance, tuple(rest))
+    name = answer_text(model, kind, [chosen, *rest])
+    return Question(encoded, kind, place, chosen, against, name, chance, tuple(rest))
 
 
 def outputs(
@@ -382,7 +383,8 @@ def writes_words(model: Runner) -> bool:
     return re.search(r"For(Masked|Causal)LM|LMHead|ForPreTraining", type(model.model).__name__) is not None
 
 
-def _name(model: Runner, kind: str, answer: list[int]) -> str:
+def answer_text(model: Runner, kind: str, answer: list[int]) -> str:
+    """What an answer is called: the label of a class, the text of tokens."""
     if kind in ("class", "score"):
         return str((getattr(model.config, "id2label", None) or {}).get(answer[0], answer[0]))
     tokenizer: Any = model.tokenizer
@@ -411,15 +413,17 @@ def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         if 0 <= label < count:
             return int(label)
-        raise InputError(f"answer={label}: expected a number from 0 to {count - 1}")
+        raise TextError.of("answer", f"answer={label}: expected a number from 0 to {count - 1}")
     if kind in ("class", "score"):
         names = {str(name): int(i) for i, name in (getattr(model.config, "id2label", None) or {}).items()}
         if isinstance(label, str) and label in names:
             return names[label]
         shown = ", ".join(map(repr, names)) or f"0 to {count - 1}"
-        raise InputError(f"answer={label!r} is no class of this model: expected one of {shown}")
+        raise TextError.of("answer", f"answer={label!r} is no class of this model: expected one of {shown}")
     if isinstance(label, str) and label and model.tokenizer is not None:
         token = _one_token(model.tokenizer, label)
         if token is not None:
             return token
-    raise InputError(f"answer={label!r} is not one token of this model: expected the text of one token, or its id")
+    raise TextError.of(
+        "answer", f"answer={label!r} is not one token of this model: expected the text of one token, or its id"
+    )
