@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnflow.edges import batched
 from benchmarks.large_model import counted_bytes, run_processes
 
 LONG = [(7 * i) % 60 for i in range(2, 90)]
@@ -76,10 +77,16 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
         _ids(SHORT), memory="linear", edges="attention-gradient", normalize="rows"
     ).rollout(),
     "gather": lambda m: m.trace(_ids(SHORT), memory="linear", edges="answer").gather(),
+    "edges of many texts at once": lambda m: batched.edges_of(text_batch(m), "answer"),
     "seconds=": lambda m: m.blank_out(_ids(SHORT), by=1, seconds=1.0),
     "watch": lambda m: m.answer(LONG, watch=print),
 }
 """What needs every head in one place, by the words with which the refusal begins."""
+
+
+def text_batch(model: Any) -> batched.TextBatch:
+    """Two texts, padded to one length."""
+    return batched.TextBatch.of(model, [model.encode(_ids(tokens)) for tokens in (SHORT, LONG)])
 
 
 def _ids(tokens: list[int]) -> dict[str, torch.Tensor]:
