@@ -185,6 +185,11 @@ class FrozenPass:
         A text's score depends on its own states alone, so that the gradient of the sum is the gradient of each.
         taken: [text, query], the weight of each query in ``rows``. every: the edges of each layer in place of their sums.
         """
+        if self.ranks is not None:
+            raise ModelError(
+                f"the heads of {self.name} lie on several processes (tensor parallelism), and many texts at once need all "
+                "of them in one: explain them one by one"
+            )
         reading = Reading(every=every, sums=None if every else Sums(taken))
         backward = self._backward(score, reading, every, again=False)
         y, own = backward.scored.double(), backward.holds[0]
