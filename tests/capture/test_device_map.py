@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 import attnflow as af
+from attnflow.edges import batched
 from attnflow.errors import ModelError
 from helpers.architectures import POSITIONS, hf
 from helpers.places import ELSEWHERE, Places
-from helpers.ranks import LONG, RESULTS, SHORT, built
+from helpers.ranks import LONG, RESULTS, SHORT, built, text_batch
 
 accelerate = pytest.importorskip("accelerate", reason="device maps are accelerate's")
 
@@ -30,12 +32,20 @@ MORE = {
 }
 
 OF_WEIGHTS = {
+    "texts at once, answer": lambda m: _layers(batched.edges_of(text_batch(m), "answer").weights),
+    "texts at once, gradient": lambda m: _layers(batched.edges_of(text_batch(m), "attention-gradient").weights),
+    "texts at once, max": lambda m: _layers(batched.edges_of(text_batch(m), "max").weights),
+    "texts at once, parts": lambda m: batched.split(text_batch(m), attention=True).gather().cpu().numpy(),
     "value-norm": lambda m: m.trace(_ids(SHORT), edges="value-norm").rollout().values,
     "alti": lambda m: m.trace(_ids(SHORT), edges="alti").rollout().values,
     "head-norm": lambda m: m.trace(_ids(LONG), memory="linear", edges="head-norm").rollout().values,
     "projection": lambda m: m.trace(_ids(LONG), memory="linear", edges="projection").rollout().values,
 }
 """What also reads the weights of layers, which have to be in memory."""
+
+
+def _layers(weights: Sequence[torch.Tensor]) -> list[Any]:
+    return [layer.cpu().numpy() for layer in weights]
 
 
 def _ids(tokens: list[int]) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ import attnflow as af
 from attnflow.capture.collect import Call
 from attnflow.capture.ranks import ranks_of, sharing_heads
 from attnflow.errors import ModelError
+from benchmarks.large_model import computed_bytes
 from helpers.ranks import MODELS, REFUSED, RESULTS, built, results_of, run_ranks
 
 TOLERANCE = 1e-5
@@ -52,6 +53,12 @@ def test_what_needs_all_heads_in_one_place_is_refused_by_every_process(ranks: li
             assert got["refusals"][words].startswith(words), words
             assert "the heads of this model lie on several processes (tensor parallelism)" in got["refusals"][words]
         assert got["provenance"]["processes"] == 2
+
+
+@distributed
+def test_as_many_bytes_are_added_up_as_the_documentation_computes(ranks: list[dict[str, Any]]) -> None:
+    for got in ranks:
+        assert got["bytes"] == {name: size for name, (_, size) in computed_bytes().items()}
 
 
 def _mesh(**sizes: int) -> Any:

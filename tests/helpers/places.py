@@ -134,10 +134,10 @@ class _Checking(TorchDispatchMode):
         self.places = places
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
-        places = {place for x in given if x.dim() and (place := self.places.of(x)) is not None}
+        tensors = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
+        places = {place for x in tensors if x.dim() and (place := self.places.of(x)) is not None}
         if len(places) > 1 and func not in _COPIES:
-            shapes = ", ".join(f"{tuple(x.shape)} at {self.places.of(x)}" for x in given)
+            shapes = ", ".join(f"{tuple(x.shape)} at {self.places.of(x)}" for x in tensors)
             raise AssertionError(f"{func} of two devices: {shapes}")
         out = func(*args, **(kwargs or {}))
         if len(places) == 1:
@@ -164,13 +164,13 @@ class _Telling(TorchFunctionMode):
             assert self.places.of(args[0]) != ELSEWHERE, "a tensor of another device has no array"
         if func is Tensor.cpu:
             return self.places.moved(args[0], HOME)
-        wanted = [x for x in (*args[1:], kwargs.get("device")) if isinstance(x, torch.device | str)]
+        targets = [x for x in (*args[1:], kwargs.get("device")) if isinstance(x, torch.device | str)]
         if func is Tensor.to:
             like = [self.places.of(x) or HOME for x in args[1:] if isinstance(x, Tensor)]
             rest = [x.dtype if isinstance(x, Tensor) else x for x in args[1:] if not isinstance(x, torch.device | str)]
             kwargs.pop("device", None)
             out = func(args[0], *rest, **kwargs) if rest or kwargs else args[0]
-            where = [torch.device(x) for x in wanted] + like
+            where = [torch.device(x) for x in targets] + like
             return self.places.moved(out, where[0]) if where else out
         if kwargs.get("device") is not None and torch.device(kwargs["device"]) == ELSEWHERE:
             kwargs["device"] = HOME

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from attnflow.edges import batched
+from benchmarks.large_model import counted_bytes, run_processes
 
 LONG = [(7 * i) % 60 for i in range(2, 90)]
 SHORT = list(range(2, 14))
@@ -76,10 +77,16 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
         _ids(SHORT), memory="linear", edges="attention-gradient", normalize="rows"
     ).rollout(),
     "gather": lambda m: m.trace(_ids(SHORT), memory="linear", edges="answer").gather(),
+    "edges of many texts at once": lambda m: batched.edges_of(text_batch(m), "answer"),
     "seconds=": lambda m: m.blank_out(_ids(SHORT), by=1, seconds=1.0),
     "watch": lambda m: m.answer(LONG, watch=print),
 }
 """What needs every head in one place, by the words with which the refusal begins."""
+
+
+def text_batch(model: Any) -> batched.TextBatch:
+    """Two texts, padded to one length."""
+    return batched.TextBatch.of(model, [model.encode(_ids(tokens)) for tokens in (SHORT, LONG)])
 
 
 def _ids(tokens: list[int]) -> dict[str, torch.Tensor]:
@@ -105,30 +112,14 @@ def built(name: str) -> Any:
     return model.eval()
 
 
-def run_ranks(folder: Path, names: list[str], count: int = 2, seconds: float = 180) -> list[dict[str, Any]]:
+def run_ranks(folder: Path, names: list[str], count: int = 2) -> list[dict[str, Any]]:
     """What each of so many processes got: results by model and name, and refusals. The folder gets the models' files."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     for name in names:
         built(name).save_pretrained(folder / name)
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    here = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "helpers.ranks", str(folder), *names]
-    root = Path(__file__).parents[1]
-    paths = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH", "")]))
-    running = []
-    for rank in range(count):
-        environment = {**os.environ, **shared, "PYTHONPATH": paths, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        running.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
-    try:
-        outputs = [process.communicate(timeout=seconds)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    failed = [out for process, out in zip(running, outputs, strict=True) if process.returncode]
-    assert not failed, failed[0]
+    run_processes(command, count, environment={**os.environ, "PYTHONPATH": paths})
     return [_read(folder / f"rank-{rank}") for rank in range(count)]
 
 
@@ -147,14 +138,15 @@ def _job(folder: Path, names: list[str]) -> None:
 
     transformers.utils.logging.disable_progress_bar()
     rank = int(os.environ["RANK"])
-    values, refusals, about = {}, {}, {}
+    values, refusals, about, sizes = {}, {}, {}, {}
     for name in names:
         config = DistributedConfig(tp_size=int(os.environ["WORLD_SIZE"]), tp_plan="auto")
         model = transformers.AutoModelForCausalLM.from_pretrained(folder / name, distributed_config=config)
         wrapped = af.wrap(model, name=name)
         for what in results_of(name):
             values[f"{name}: {what}"] = RESULTS[what](wrapped).values
-        about = wrapped.trace(_ids(SHORT)).provenance
+        about = dict(wrapped.trace(_ids(SHORT)).provenance)
+        sizes = sizes or counted_bytes(wrapped)
         for words, call in REFUSED.items() if name == names[0] else ():
             try:
                 call(wrapped)
@@ -162,7 +154,7 @@ def _job(folder: Path, names: list[str]) -> None:
             except InputError as e:
                 refusals[words] = str(e)
     np.savez(folder / f"rank-{rank}.npz", **values)
-    (folder / f"rank-{rank}.json").write_text(json.dumps({"refusals": refusals, "provenance": dict(about)}))
+    (folder / f"rank-{rank}.json").write_text(json.dumps({"refusals": refusals, "provenance": about, "bytes": sizes}))
     torch.distributed.destroy_process_group()
 
 

@@ -156,16 +156,17 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
 
     notes: of a batch, what constants give to each text. A leaf then has an axis for texts in front, and a bias that is part
     of a larger function is noted, because a leaf of that form would be added by itself.
+
     spread: modules whose parameters lie on several processes. They wrap what they get where nothing comes through here,
     so that nothing may wait any longer when it gets there: its part would count as a constant.
     """
 
-    def __init__(self, spread: Sequence[Module] = (), notes: Notes | None = None) -> None:
+    def __init__(self, notes: Notes | None = None, spread: Sequence[Module] = ()) -> None:
         super().__init__()
         self.constants: list[Tensor] = []
         self.within = False
-        self.spread = spread
         self.notes = notes
+        self.spread = spread
         self.hooks = ExitStack()
 
     def __enter__(self) -> Freeze:

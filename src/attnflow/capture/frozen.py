@@ -116,8 +116,8 @@ class FrozenPass:
     is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
     before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
     calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
-    notes: of a batch, what constants give to each text, noted while gradients come back.
-    ranks: the processes that share the heads.
+    notes: of a batch, what constants give to each text, noted while gradients come back. ranks: the processes that share
+    the heads.
     """
 
     name: str
@@ -156,13 +156,13 @@ class FrozenPass:
             rows = None  # what all positions read from the prefix ends there, and has to add up
         reading = Reading(local, every, rows)
         backward = self._backward(score, reading, every)
-        own, device = backward.holds[0][0], self.logits.device
-        total, by_layer = reading.collected(device, self.ranks)
+        own = backward.holds[0][0]
+        total, by_layer = reading.collected(own.device, self.ranks)
         read, crossed = total["self"][0], total["cross"][0] if "cross" in total else None
         numbers = torch.stack([
             backward.scored.double().sum(), own.sum(), own.abs().sum(), *_ends(read, self.prefix, reading),
             own.new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
-            constant_part(self.constants, backward.gradients).to(device), backward.along.sum(),
+            constant_part(self.constants, backward.gradients).to(read.device), backward.along.sum(),
         ])  # fmt: skip
         y, bottom, size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
         check_finite(self.name, y)
@@ -204,8 +204,8 @@ class FrozenPass:
         check_finite(self.name, total)
         check_gap(self.name, worst, self.slack)
         sums = Sums() if reading.sums is None else reading.sums
-        columns, rows = (tuple(x for _, x in sorted(some.items())) for some in (sums.columns, sums.rows))
-        layers = tuple(reading.layers[key] for key in sorted(reading.layers))
+        columns, rows = (tuple(x.to(y.device) for _, x in sorted(some.items())) for some in (sums.columns, sums.rows))
+        layers = tuple(reading.layers[key].to(y.device) for key in sorted(reading.layers))
         holds = backward.holds if every else ()
         return BatchEvidence(y, own, biases + head if split else None, gaps, columns, rows, layers, holds)
 
@@ -414,7 +414,7 @@ def run_frozen(
     with (
         torch.inference_mode(False), routes.running(), entering(model.model, layers, collector) as states,
         measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
-        Freeze(spread_modules(model.model), notes) if freeze else nullcontext() as frozen,
+        Freeze(notes, spread_modules(model.model)) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector

@@ -43,7 +43,7 @@ class Sums:
         back = _back_to_values(call, upward, value)
         self.columns[call.number] = _summed(value, back)
         if self.taken is not None:
-            some = upward * self.taken[:, None, :, None].to(upward.dtype)
+            some = upward * self.taken[:, None, :, None].to(upward)
             self.rows[call.number] = _summed(value, _back_to_values(call, some, value))
         return back
 
@@ -61,8 +61,7 @@ class Reading:
     local: each position by itself: its own score only, so that evidence goes to other positions and no further.
     rows: the queries whose edges are wanted; all of them where that is None. total: Σ over layers of the edges
     [batch, query, key], by the kind of call ("self", "cross") and the device of the layers. layers: the edges of each
-    call, where ``every``.
-    sums: of a batch of texts, what is read in place of all that.
+    call, where ``every``. sums: of a batch of texts, what is read in place of all that.
     """
 
     local: bool = False

@@ -177,7 +177,7 @@ class Descent:
         """The layer run again on its states, with gradients."""
         attended: list[Attended] = []
         collector = Collector("layers", attend=_attending(attended, self.frozen))
-        freeze = Freeze(spread_modules(call.module)) if self.frozen else Unchanging()
+        freeze = Freeze(spread=spread_modules(call.module)) if self.frozen else Unchanging()
         with torch.inference_mode(False), torch.enable_grad(), routes.running(), collecting(collector), freeze:
             x = call.states.detach().requires_grad_()
             graph = LayerGraph.of(x, call.run(x), attended, _constants_of(freeze))
@@ -259,7 +259,7 @@ def run_layers(
     paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
     if not all(paths):
         raise ModelError(f"{name} has no numbered layers, and gradients without matrices go by layers")
-    collector, freeze = Collector("layers"), Freeze(spread_modules(model.model)) if frozen else Unchanging()
+    collector, freeze = Collector("layers"), Freeze(spread=spread_modules(model.model)) if frozen else Unchanging()
     listener = _Listener(collector, len(paths), freeze, lane, ranks_of(model.model) is None)
     with_gradients = _attending(listener.attended, frozen)
 

@@ -76,8 +76,8 @@ def ranks_of(model: Any) -> Ranks | None:
             "the plan of this model spreads positions over the processes (sequence_parallel), and attention is between "
             "positions: load it with the plan 'auto'"
         )
-    spread = mesh["tp"] if "tp" in names else mesh
-    return Ranks(spread.get_group(), int(spread.size()))
+    heads = mesh["tp"] if "tp" in names else mesh
+    return Ranks(heads.get_group(), int(heads.size()))
 
 
 def sharing_heads(model: Any, config: Any, calls: Sequence[Call]) -> Ranks | None:

@@ -26,6 +26,7 @@ from attnflow.capture.frozen import FrozenPass, entering, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded, batched
 from attnflow.capture.inside import check_inside, check_windows, wide
 from attnflow.capture.predict import answered
+from attnflow.capture.ranks import check_alone
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Runner, check_calls
 from attnflow.capture.sublayer import layer_path
@@ -123,6 +124,7 @@ class TextBatch:
 
     def prepare(self) -> None:
         """Copies to the device what later steps need there, and back: once the model runs, a copy waits for it."""
+        check_alone(self.model.model, "edges of many texts at once see into every head of a layer")
         if self.checked.padding is False and len(set(self.lengths)) > 1:
             raise ModelError(
                 f"{type(self.model.model).__name__} gives a padded text other numbers than the text alone: run texts of "
@@ -269,6 +271,7 @@ def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: st
     for number, call in enumerate(calls):
         heads, gradient = wide(call.heads), gradients[number]
         edges = BY_GRADIENT[name](heads, torch.zeros_like(heads) if gradient is None else wide(gradient))
+        edges = edges.to(batch.pairs.device)
         weights.append(torch.where(batch.pairs, edges, 0))
         attention.append(torch.where(batch.pairs, call.mean, 0))
         call.heads = call.value = gradients[number] = None  # a layer's heads are the most that a batch has in memory
@@ -280,7 +283,9 @@ def edges_of_heads(batch: TextBatch, name: str) -> BatchEdges:
     """Edges "mean" or "max", which are about no answer: a forward pass."""
     _, calls = _run_inside(batch, grad=False)
     attention = tuple(torch.where(batch.pairs, call.mean, 0) for call in calls)
-    weights = tuple(torch.where(batch.pairs, OF_HEADS[name](wide(call.heads)), 0) for call in calls)
+    weights = tuple(
+        torch.where(batch.pairs, OF_HEADS[name](wide(call.heads)).to(batch.pairs.device), 0) for call in calls
+    )
     _check_finite(batch, [*weights, *attention])
     return BatchEdges(name, weights, attention, None)
 
