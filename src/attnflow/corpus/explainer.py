@@ -24,7 +24,7 @@ from attnflow.corpus.corpus_options import Options as Options
 from attnflow.corpus.row_inputs import prompt_input, with_answers
 from attnflow.corpus.schema import Explained, score_columns
 from attnflow.corpus.schema import failed as _failed
-from attnflow.corpus.text_methods import NOT_FINITE, check_finite, explained, followed, recipe_of, row_of
+from attnflow.corpus.text_methods import NOT_FINITE, WHOLE_BYTES, check_finite, explained, followed, recipe_of, row_of
 from attnflow.corpus.text_methods import places_of as _places
 from attnflow.corpus.written_rows import answer_rows
 from attnflow.errors import InputError, TextError
@@ -42,9 +42,6 @@ PROBE = "the key to the cabinets"
 
 WIDE = 128
 """Tokens of a text from which on fewer run together: the matrices of a batch grow with the square of its length."""
-
-WHOLE_BYTES = 1 << 30
-"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
 
 CHUNK = 8
 """Texts whose flows one thread solves before it takes others."""
