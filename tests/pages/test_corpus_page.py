@@ -577,7 +577,8 @@ def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str
         ("difference", "share is then the part of the sum of their sizes.", "&f=difference"),
     ):
         rows = sorted(map(int, summary["disagreement"]["texts"]))
-        held = {**summary, "receptive_field": field, "pages": rows, "words": True}
+        divided = ["rollout", "flow"] if field == "ratio" else ["flow"]
+        held = {**summary, "receptive_field": field, "divided": divided, "pages": rows, "words": True}
         with opened(browser, saved(tmp_path / "field.html", held)) as page:
             assert told in panel(page, "tokens").locator(".how").text_content()
             href = page.locator(".case a").first.get_attribute("href")
