@@ -9,10 +9,9 @@ from torch import Tensor
 
 from attnflow._arrays import to_numpy
 from attnflow.capture.inside import Inside
-from attnflow.edges.weights import Signed, answer_values, evidence_sums, gathered, values_named
+from attnflow.edges.weights import Signed, answer_values, evidence_sums, gather_residual, gathered, values_named
 from attnflow.edges.weights import answer_rows as edge_rows
 from attnflow.errors import InputError
-from attnflow.graph import check_residual
 from attnflow.result import TokenAttention
 from attnflow.selection import Query
 from attnflow.source_methods import INPUTS, METHOD, trace_method
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
 
 def gather(trace: Trace, residual: float | None, receptive_field: str | None) -> TokenAttention:
     """See `attnflow.Trace.gather`."""
-    share = max(0.0, 1 - 2 / len(trace.ends)) if residual is None else residual
-    check_residual(share)
-    share = float(share)
+    share = gather_residual(len(trace.ends), residual)
     values = to_numpy(gathered(trace, share, receptive_field))[None, None]
     rows, top = [trace.first_query + (trace.default_query or 0)], [len(trace.ends) - 1]
     notes = notes_of_rows(trace, "gather", values[-1], top, rows)

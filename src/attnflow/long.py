@@ -22,9 +22,8 @@ from attnflow.capture.passes import Prediction, Residual, check_shares, measured
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
-from attnflow.edges.weights import Signed, answer_values, evidence_sums, values_named
+from attnflow.edges.weights import Signed, answer_values, evidence_sums, gather_residual, values_named
 from attnflow.errors import InputError, ModelError
-from attnflow.graph import check_residual
 from attnflow.receptive import compared
 from attnflow.reliability import (
     Labels,
@@ -139,9 +138,8 @@ class LinearTrace:
                 "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
                 'edges="answer" or "attention-gradient"'
             )
-        share = max(0.0, 1 - 2 / self.depth) if residual is None else residual
-        check_residual(share)
-        return self._answered("gather", self._gathered(float(share), receptive_field, "gather"), {"residual": share})
+        share = gather_residual(self.depth, residual)
+        return self._answered("gather", self._gathered(share, receptive_field, "gather"), {"residual": share})
 
     def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
         """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.

@@ -494,6 +494,12 @@ def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             wrapped.trace(text())
 
 
+def test_scores_of_positions_do_not_depend_on_padding() -> None:
+    """Where an answer begins and ends: [1, position] each, and longer in a padded batch."""
+    wrapped = af.wrap(hf("BertForQuestionAnswering", **POSITIONS)())
+    assert wrapped.verify(wrapped.encode(text())).padding is True
+
+
 def test_padding_that_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trap of an attention function without a mask function: padding would silently take part."""
     import transformers.masking_utils as masks

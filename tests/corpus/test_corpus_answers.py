@@ -20,7 +20,7 @@ from typer.testing import CliRunner  # noqa: E402
 from attnflow import answering  # noqa: E402
 from attnflow.capture.generate import Written  # noqa: E402
 from attnflow.cli import app  # noqa: E402
-from attnflow.corpus import explain_corpus, worker  # noqa: E402
+from attnflow.corpus import clerk, explain_corpus  # noqa: E402
 from attnflow.corpus.summary import summarize  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
 from attnflow.source_methods import METHODS  # noqa: E402
@@ -183,7 +183,7 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
     model, source = gpt2(), write(tmp_path / "p.jsonl")
     options: dict[str, Any] = {"answers": True, "unit": "sentence", "max_new_tokens": 3, "shard_texts": 2}
     explain_corpus(source, tmp_path / "whole", model, **options)
-    real, left = worker.write_shard, 1
+    real, left = clerk.write_shard, 1
 
     def stopping(*args: Any) -> Any:
         nonlocal left
@@ -193,7 +193,7 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
         return real(*args)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(worker, "write_shard", stopping)
+        patch.setattr(clerk, "write_shard", stopping)
         explain_corpus(source, tmp_path / "out", model, **options)
     explain_corpus(source, tmp_path / "out", model, resume=True, **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -20,7 +20,8 @@ from typer.testing import CliRunner  # noqa: E402
 
 import attnflow as af  # noqa: E402
 from attnflow.cli import app  # noqa: E402
-from attnflow.corpus import explain_corpus, worker  # noqa: E402
+from attnflow.corpus import clerk, explain_corpus  # noqa: E402
+from attnflow.corpus.corpus_options import TOGETHER, Options  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.corpus.summary import summarize  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
@@ -100,6 +101,44 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
     return getattr(trace, method)(options.get("query"), **more)
 
 
+@pytest.mark.parametrize("model", [bert, gpt2, masked, af.load])
+@pytest.mark.parametrize(
+    ("methods", "options"),
+    [
+        ("answer_inputs,answer_rows", {}),
+        ("gather,columns,answer_rows", {"edges": "attention-gradient"}),
+        ("gather,columns", {"edges": "answer", "residual": 0.25}),
+        ("raw,rollout,flow", {"edges": "gradient", "layers": "all"}),
+    ],
+)
+def test_texts_at_once_have_the_rows_of_texts_one_by_one(
+    model: Any, methods: str, options: dict[str, Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """All columns: labels, predictions, the answer, what is explained and where it comes from."""
+    wrapped = model()
+    mark = " [MASK]" if model is masked else ""
+    source = write(tmp_path / "t.txt", [text + mark if text else text for text in TEXTS])
+    explain_corpus(source, tmp_path / "together", wrapped, methods=methods, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Options, "is_together", False)
+        explain_corpus(source, tmp_path / "alone", wrapped, methods=methods, **options)
+    together, alone = rows(tmp_path / "together"), rows(tmp_path / "alone")
+    scores = [name for name in together[0] if name in TEXT_METHODS or "_L" in name]
+    assert scores and [row["error"] for row in together] == [None, "empty", None, "encoding", None]
+    for one, other in zip(together, alone, strict=True):
+        for name in scores:
+            if one[name] is not None:
+                np.testing.assert_allclose(one.pop(name), other.pop(name), atol=2e-6, rtol=1e-4)
+        for row in (one, other):
+            chance = row.pop("answer_log_probability")
+            assert chance is None or chance == pytest.approx(
+                math.log(row["prediction"]["top"][0]["probability"]), abs=1e-5
+            )
+            for answer in (row["prediction"] or {"top": []})["top"]:
+                answer["probability"] = pytest.approx(answer["probability"], abs=1e-5)
+        assert one == other
+
+
 @pytest.mark.filterwarnings("ignore:the probability of:attnflow.errors.AttentionWarning")
 @pytest.mark.parametrize(
     ("model", "methods", "options"),
@@ -111,6 +150,12 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
         (bert, ("flow", "gather", "columns", "answer_rows"), {"edges": "attention-gradient", "answer": "yes"}),
         (bert, ("gather", "answer_inputs"), {"edges": "answer", "residual": 0.25}),
         (bert, ("raw", "rollout", "flow", "joint_flow"), {"residual": "measured"}),
+        (bert, ("answer_inputs", "answer_rows"), {}),
+        (bert, ("gather", "columns", "answer_rows"), {"edges": "attention-gradient"}),
+        (bert, ("raw", "rollout", "flow"), {"edges": "attention-gradient", "normalize": "rows"}),
+        (bert, ("raw", "rollout", "flow"), {"edges": "answer"}),
+        (gpt2, ("answer_inputs", "answer_rows"), {}),
+        (gpt2, ("gather", "columns"), {"edges": "gradient", "of": "log-odds"}),
         (gpt2, ("rollout", "answer_rows", "gradient"), {}),
         (gpt2, ("raw", "rollout", "joint_flow"), {"sinks": "residual"}),
         (gpt2, ("blank_out",), {"answer": "the key"}),
@@ -218,7 +263,7 @@ class Stopped(Exception):
 def test_a_job_goes_on_to_the_same_bytes(options: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
     source, model = write(tmp_path / "t.txt", TEXTS * 2), bert()
     explain_corpus(source, tmp_path / "whole", model, shard_texts=3, **options)
-    expected, real, left = contents(tmp_path / "whole"), worker.write_shard, 2
+    expected, real, left = contents(tmp_path / "whole"), clerk.write_shard, 2
 
     def stopping(*args: Any) -> Any:
         nonlocal left
@@ -228,7 +273,7 @@ def test_a_job_goes_on_to_the_same_bytes(options: dict[str, Any], tmp_path: Path
         return real(*args)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(worker, "write_shard", stopping)
+        patch.setattr(clerk, "write_shard", stopping)
         explain_corpus(source, tmp_path / "out", model, shard_texts=3, **options)
     sums = explain_corpus(source, tmp_path / "out", model, shard_texts=3, resume=True, **options)
     assert contents(tmp_path / "out") == expected and sums["resumed"] <= 6
@@ -360,3 +405,22 @@ def test_a_report_of_methods_with_and_without_layers(
             summarize(tmp_path / "out", layer=2)
     page = corpus_page.html_of({**summary, "pages": [], "missing": None})
     assert '"about_answer"' in page
+
+
+def test_edges_of_many_texts_are_those_that_options_know() -> None:
+    from attnflow.edges import batched
+
+    assert set(TOGETHER) == set(batched.TOGETHER) - set(batched.OF_HEADS)
+
+
+@pytest.mark.parametrize("methods", ["answer_rows", "gather"])
+def test_a_text_with_numbers_that_are_none_harms_no_other(methods: str, tmp_path: Path) -> None:
+    model = bert()
+    place = model.tokenizer.convert_tokens_to_ids("nobody")
+    with torch.no_grad():
+        model.model.get_input_embeddings().weight[place] = float("nan")
+    edges = {"edges": "attention-gradient"} if methods == "gather" else {}
+    explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", model, methods=methods, **edges)
+    table = rows(tmp_path / "out")
+    assert [row["error"] for row in table] == [None, "empty", "model", "encoding", None]
+    assert np.isfinite(table[0][methods]).all() and np.isfinite(table[4][methods]).all()

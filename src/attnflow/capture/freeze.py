@@ -9,6 +9,7 @@ then is never assumed: `attnflow.capture.frozen` compares the sum of the parts w
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]  # torch has no typ
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         x, out = ctx.saved_tensors
-        return gradient * torch.where(x == 0, torch.zeros_like(out), out / x), None
+        gate = (out / x).masked_fill_(x == 0, 0)  # in place: these are the largest tensors of a pass
+        return gate.mul_(gradient), None
 
 
 class _Normed(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
@@ -48,6 +50,45 @@ class _Normed(torch.autograd.Function):  # type: ignore[misc]  # torch has no ty
         inner = (inner - inner.mean(ctx.axes, keepdim=True)) * scale.to(inner.dtype)
         others = tuple(range(gradient.dim() - len(ctx.axes)))
         return inner, None, None, gradient.sum(others) if ctx.needs_input_grad[3] else None, None
+
+
+@dataclass(eq=False)
+class Notes:
+    """What constants give to the score of each text of a batch, noted while gradients come back.
+
+    Texts share their biases, so that the gradient of a bias would say it of all of them together. texts: how many.
+    parts: [text], of each constant. unsplit, leaves: numbers, of all texts together, and leaves without an axis for texts,
+    of constants that are added to states in another order than that of the texts, as to the tokens of an expert.
+    """
+
+    texts: int
+    leaves: list[Tensor] = field(default_factory=list)
+    parts: list[Tensor] = field(default_factory=list)
+    unsplit: list[Tensor] = field(default_factory=list)
+
+    def add(self, gradient: Tensor, constant: Tensor) -> None:
+        """gradient: [..., width], of what a constant [width] was added to, whose rows are those of the texts in turn."""
+        rows = gradient.reshape(-1, gradient.shape[-1]) @ constant.to(gradient.dtype)
+        if len(rows) % self.texts:
+            self.unsplit.append(rows.sum(dtype=torch.float64))
+        else:
+            self.parts.append(rows.reshape(self.texts, -1).sum(1, dtype=torch.float64))
+
+
+class _Noted(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
+    """What came out of a function that adds a constant, as it is; its gradient is noted on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, constant: Tensor, notes: Notes) -> Tensor:
+        ctx.notes = notes
+        ctx.save_for_backward(constant)
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (constant,) = ctx.saved_tensors
+        ctx.notes.add(gradient, constant)
+        return gradient, None, None
 
 
 _F, _T = functional, torch.Tensor
@@ -110,12 +151,16 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
 
     within: whether a layer runs whose states nobody can tell by their gradients, because there are none; then too they
     keep their precision, so that the layer gives the same when it runs again with gradients.
+
+    notes: of a batch, what constants give to each text. A leaf then has an axis for texts in front, and a bias that is part
+    of a larger function is noted, because a leaf of that form would be added by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes | None = None) -> None:
         super().__init__()
         self.constants: list[Tensor] = []
         self.within = False
+        self.notes = notes
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         rule = _RULES.get(func, _any)
@@ -134,8 +179,41 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
             leaf = constant.detach().to(like.device).requires_grad_()
         else:  # filled on the device: a copy would wait for it
             leaf = torch.full((), constant, dtype=like.dtype, device=like.device, requires_grad=True)
+        if self.notes is not None:
+            return self._leaf_of_texts(leaf.detach(), like, self.notes)
         self.constants.append(leaf)
         return leaf
+
+    def _leaf_of_texts(self, constant: Tensor, like: Tensor, notes: Notes) -> Tensor:
+        """A leaf with an axis for texts, which takes no memory and whose gradient is that of each text."""
+        more = like.dim() - constant.dim()
+        if more < 0 or not like.dim() or like.shape[0] != notes.texts:
+            notes.leaves.append(constant.requires_grad_())
+            return notes.leaves[-1]
+        shape = ((1,) * more + tuple(constant.shape))[1:]
+        self.constants.append(constant.reshape((-1, *shape)).expand(notes.texts, *shape).requires_grad_())
+        return self.constants[-1]
+
+    def with_bias(self, function: Callable[[Tensor | None], Tensor], bias: Tensor, input: Tensor) -> Tensor:
+        """``function(bias)`` of states and a bias along their last axis, of which it is counted what it gives."""
+        if self.notes is None:
+            return function(self.leaf(bias, input))
+        bias = bias.detach().to(input.device)
+        out: Tensor = _Noted.apply(function(bias), bias, self.notes)
+        return out
+
+
+class Unchanging(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
+    """While active, parameters are constants, so that autograd keeps nothing for their sake."""
+
+    within = False
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not torch.is_grad_enabled() or getattr(func, "__name__", "") == "__get__":
+            return func(*args, **kwargs)
+        args = tuple(x.detach() if isinstance(x, Parameter) else x for x in args)
+        return func(*args, **{name: x.detach() if isinstance(x, Parameter) else x for name, x in kwargs.items()})
 
 
 def _linear(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -143,14 +221,17 @@ def _linear(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) ->
         named = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
         args = (named["input"], named["weight"], named.get("bias"))
     input, weight, bias = _settled(args[0]), _settled(args[1]), args[2]
-    if bias is not None:
-        bias = freeze.leaf(bias, input) if input.requires_grad else _settled(bias)
-    return func(input, weight, bias)
+    if bias is not None and input.requires_grad:
+        return freeze.with_bias(lambda leaf: func(input, weight, leaf), bias, input)
+    return func(input, weight, _settled(bias))
 
 
 def _addmm(freeze: Freeze, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any) -> Tensor:
-    bias = freeze.leaf(input, mat1) if mat1.requires_grad and not input.requires_grad else input
-    return torch.addmm(bias, mat1, mat2, **kwargs)
+    if mat1.requires_grad and not input.requires_grad:
+        if input.dim() == 1 and not kwargs:
+            return freeze.with_bias(lambda leaf: torch.addmm(leaf, mat1, mat2), input, mat1)
+        input = freeze.leaf(input, mat1)
+    return torch.addmm(input, mat1, mat2, **kwargs)
 
 
 def _layer_norm(
@@ -159,9 +240,12 @@ def _layer_norm(
 ) -> Tensor:  # fmt: skip
     if not input.requires_grad:
         return _F.layer_norm(input, normalized_shape, weight, bias, eps)
-    leaf = None if bias is None else freeze.leaf(bias, input)
-    out: Tensor = _Normed.apply(input, tuple(normalized_shape), weight, leaf, eps)
-    return out
+
+    def normed(leaf: Tensor | None) -> Tensor:
+        out: Tensor = _Normed.apply(input, tuple(normalized_shape), weight, leaf, eps)
+        return out
+
+    return normed(None) if bias is None else freeze.with_bias(normed, bias, input)
 
 
 def _rms_norm(

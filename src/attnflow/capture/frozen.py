@@ -26,8 +26,8 @@ from attnflow.capture import routes
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.fading import FadingAttention
-from attnflow.capture.freeze import Freeze
-from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, frozen_call
+from attnflow.capture.freeze import Freeze, Notes
+from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, Sums, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.shares import measuring
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 POSITIONS = 8192
 """States are multiplied in double precision, for so many positions at a time."""
 
-ROWS = 64
-"""The same of logits, which are wider."""
+PRODUCTS = 1 << 22
+"""The same of logits, which are wider: so many numbers at a time."""
 
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes.
@@ -77,13 +77,45 @@ class Evidence:
 
 
 @dataclass(frozen=True, eq=False)
+class BatchEvidence:
+    """How the scores y [text] of a batch split. own: [text, position], what ends at the states that enter the first layer.
+
+    columns: of each layer, what attention carries from each key, summed over queries, [text, key]; rows: the same of the
+    queries that were wanted. layers, holds: [text, query, key] and [text, position] of each layer, as in `Evidence`, where
+    they were wanted. constants, gaps: [text], as in `Evidence`; constants are None, and the gaps are that of all texts
+    together, where biases are added to states in another order than that of the texts.
+    """
+
+    y: Tensor
+    own: Tensor
+    constants: Tensor | None
+    gaps: Tensor
+    columns: tuple[Tensor, ...] = ()
+    rows: tuple[Tensor, ...] = ()
+    layers: tuple[Tensor, ...] = ()
+    holds: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """What one backward pass gives. scored: what the score gave. holds: ``x·g`` of the states, [text, position], of the
+    first layer, or of each. gradients: of the constants. along: what the slopes of the logits give, [text]."""
+
+    scored: Tensor
+    holds: tuple[Tensor, ...]
+    gradients: Sequence[Tensor | None]
+    along: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class FrozenPass:
     """A pass that can be asked what a score of its logits owes to its edges, as often as one likes.
 
-    states: [1, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
+    states: [text, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
     is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
     before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
     calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
+    notes: of a batch, what constants give to each text, noted while gradients come back.
     """
 
     name: str
@@ -99,6 +131,7 @@ class FrozenPass:
     out: ModelOutput = None
     calls: Sequence[Call] = ()
     mode: str = "whole"
+    notes: Notes | None = None
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -119,39 +152,88 @@ class FrozenPass:
         if not local and self.prefix:
             rows = None  # what all positions read from the prefix ends there, and has to add up
         reading = Reading(local, every, rows)
+        backward = self._backward(score, reading, every)
+        own = backward.holds[0][0]
+        read = reading.total["self"][0]
+        crossed = reading.total["cross"][0] if "cross" in reading.total else None
+        numbers = torch.stack([
+            backward.scored.double().sum(), own.sum(), own.abs().sum(), *_ends(read, self.prefix, reading),
+            own.new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
+            constant_part(self.constants, backward.gradients).to(read.device), backward.along.sum(),
+        ])  # fmt: skip
+        y, bottom, size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
+        check_finite(self.name, y)
+        head = y - along
+        # beside a large exact part, small parts would hide what is wrong with them
+        gap = gap_of(self.name, y, bottom + ends + biases + head + through, size + ends_size + abs(biases), self.slack)
+        layers, crossed_layers = (
+            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
+            for kind in ("self", "cross")
+        )
+        holds = tuple(layer[0] for layer in backward.holds) if every else ()
+        return Evidence(
+            y, read, crossed, own, biases + head, gap, layers, crossed_layers, holds, backward.scored
+        )  # fmt: skip
+
+    def evidence_of_texts(
+        self, score: Callable[[Tensor], Tensor], *, taken: Tensor | None = None, every: bool = False
+    ) -> BatchEvidence:
+        """How ``score(logits)`` of each text, [text], splits, by one backward pass for all of them; then the pass is spent.
+
+        A text's score depends on its own states alone, so that the gradient of the sum is the gradient of each.
+        taken: [text, query], the weight of each query in ``rows``. every: the edges of each layer in place of their sums.
+        """
+        reading = Reading(every=every, sums=None if every else Sums(taken))
+        backward = self._backward(score, reading, every, again=False)
+        y, own = backward.scored.double(), backward.holds[0]
+        biases, split = self._biases(backward.gradients, y)
+        head = y - backward.along
+        parts = torch.stack([y, own.sum(1) + biases + head, own.abs().sum(1) + biases.abs()])
+        if not split:
+            parts = parts.sum(1, keepdim=True).expand_as(parts)  # the batch has to add up as a whole
+        gaps = (parts[1] - parts[0]).abs() / parts[2].clamp(min=1e-30)
+        # a text whose parts are no numbers makes both of these none, and is refused with its batch
+        total, worst = torch.stack([y.sum(), gaps.max()]).tolist()  # the GPU is waited for here alone
+        check_finite(self.name, total)
+        check_gap(self.name, worst, self.slack)
+        sums = Sums() if reading.sums is None else reading.sums
+        columns, rows = (tuple(x for _, x in sorted(some.items())) for some in (sums.columns, sums.rows))
+        layers = tuple(reading.layers[key] for key in sorted(reading.layers))
+        holds = backward.holds if every else ()
+        return BatchEvidence(y, own, biases + head if split else None, gaps, columns, rows, layers, holds)
+
+    def _biases(self, gradients: Sequence[Tensor | None], like: Tensor) -> tuple[Tensor, bool]:
+        """What constants give to each text, [text]; or a share of what they give to all, where that cannot be split."""
+        assert self.notes is not None  # the pass of a batch has them
+        pairs = [(b, g) for b, g in zip(self.constants, gradients, strict=False) if g is not None]
+        shared = [(b, g) for b, g in zip(self.notes.leaves, gradients[len(self.constants) :], strict=False)]
+        unsplit = [*self.notes.unsplit, *(product(b, g) for b, g in shared if g is not None)]
+        biases = torch.zeros_like(like)
+        for part in [*self.notes.parts, *(products(b, g) for b, g in pairs)]:
+            biases = biases + part.to(biases.device)
+        for part in unsplit:
+            biases = biases + part.to(biases.device) / len(biases)
+        return biases, not unsplit
+
+    def _backward(
+        self, score: Callable[[Tensor], Tensor], reading: Reading, every: bool, again: bool = True
+    ) -> Backward:
+        """The backward pass of a score, which the reading sees. again: whether there may be another one after it."""
         with self.lock, torch.inference_mode(False), torch.enable_grad(), routes.running():
             self.readings[:] = [reading]  # attention calls write into it while the gradient passes: one at a time
             logits = self.logits.detach().requires_grad_()
             scored = score(logits)
             (slope,) = torch.autograd.grad(scored.sum(), [logits])
             entered = list(self.states) if every else [self.states[0]]
-            leaves = [*entered, *self.constants, *self.sources]
+            shared = [] if self.notes is None else self.notes.leaves
+            leaves = [*entered, *self.constants, *shared, *self.sources]
             gradients = torch.autograd.grad(
-                self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True
+                self.logits, leaves, slope.to(self.logits.dtype), retain_graph=again, allow_unused=True
             )
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
-        holds = [holdings(x, g)[0] for x, g in zip(entered, gradients, strict=False)]
-        read = reading.total["self"][0]
-        crossed = reading.total["cross"][0] if "cross" in reading.total else None
-        numbers = torch.stack([
-            scored.detach().double().sum(), holds[0].sum(), holds[0].abs().sum(), *_ends(read, self.prefix, reading),
-            holds[0].new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
-            constant_part(self.constants, gradients[len(entered) :]).to(read.device), product(logits, slope),
-        ])  # fmt: skip
-        y, own, own_size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
-        check_finite(self.name, y)
-        head = y - along
-        # beside a large exact part, small parts would hide what is wrong with them
-        gap = gap_of(self.name, y, own + ends + biases + head + through, own_size + ends_size + abs(biases), self.slack)
-        layers, crossed_layers = (
-            tuple(reading.layers[k][0].double() for k in sorted(reading.layers) if k[0] == kind)
-            for kind in ("self", "cross")
-        )
-        return Evidence(
-            y, read, crossed, holds[0], biases + head, gap, layers, crossed_layers, tuple(holds) if every else (),
-            scored.detach(),
-        )  # fmt: skip
+        holds = tuple(holdings(x, g) for x, g in zip(entered, gradients, strict=False))
+        return Backward(scored.detach(), holds, gradients[len(entered) :], products(logits, slope))
 
     def slopes(self, score: Callable[[Tensor], Tensor], rows: slice) -> dict[str, Tensor]:
         """``∂score/∂s[q, k]`` by the scores s of attention, summed over layers and heads: [query, key], of these queries.
@@ -185,11 +267,20 @@ def check_finite(name: str, y: float) -> None:
         )
 
 
+def products(x: Tensor, slope: Tensor) -> Tensor:
+    """``Σ x·slope`` of each text [text, …] in double precision; what a model rules out by logits of -inf has no part."""
+    x, slope = x.detach().reshape(len(x), -1), slope.reshape(len(x), -1)
+    rows = max(1, PRODUCTS // max(1, x.shape[1]))
+    sums = []
+    for a, b in zip(x.split(rows), slope.split(rows), strict=True):
+        pieces = zip(a.split(PRODUCTS, 1), b.split(PRODUCTS, 1), strict=True)
+        sums.append(sum(torch.where(d == 0, 0, c.double() * d.double()).sum(1) for c, d in pieces))
+    return torch.cat(sums)
+
+
 def product(x: Tensor, slope: Tensor) -> Tensor:
-    """Their product in double precision, in which tokens that a model rules out by logits of -inf have no part."""
-    width = x.shape[-1] if x.dim() else 1
-    rows = zip(x.detach().reshape(-1, width).split(ROWS), slope.reshape(-1, width).split(ROWS), strict=True)
-    return torch.stack([torch.where(b == 0, 0, a.double() * b.double()).sum() for a, b in rows]).sum()
+    """The same over everything: one number."""
+    return products(x[None], slope[None])[0]
 
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
@@ -220,13 +311,17 @@ def conserved(name: str, y: float, own: Tensor, ends: Tensor, biases: float, exa
 def gap_of(name: str, y: float, total: float, size: float, slack: float) -> float:
     """How far a total of parts is from y, relative to their size; refused where that is more than rounding."""
     gap = abs(total - y) / max(size, 1e-30)
+    check_gap(name, gap, slack)
+    return gap
+
+
+def check_gap(name: str, gap: float, slack: float) -> None:
     if not gap <= slack:
         raise ModelError(
             f"{name} is not linear when attention, norms and gates are held constant: its edges carry other than "
             f"the answer's score, by {gap:.2g} of it, so answer edges would mislead. Other edges, for example "
             'edges="attention-gradient", need no such model'
         )
-    return gap
 
 
 def _ends(read: Tensor, prefix: int, reading: Reading) -> tuple[Tensor, Tensor]:
@@ -251,13 +346,16 @@ def run_frozen(
     prefix: int = 0,
     freeze: bool = True,
     keep: bool = False,
+    measure: bool = True,
+    texts: int | None = None,
     **options: Any,
 ) -> FrozenPass:
-    """One pass of one text, forward, with everything constant but the states.
+    """One pass of one text, or of a batch that is padded on the right, forward, with everything constant but the states.
 
     cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`. freeze: otherwise
     nothing is constant but what lies in the cache, and the pass can be asked for its `slopes` alone. keep: whether the pass
-    is also to be what a trace is made of, so that the model runs once for both.
+    is also to be what a trace is made of, so that the model runs once for both. measure: as in `Runner.run_batch`.
+    texts: how many a batch has, which is then asked for its `evidence_of_texts`.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
@@ -272,7 +370,9 @@ def run_frozen(
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
     sources: list[Tensor] = []
-    collector = Collector("frozen" if checked.blocks else "frozen, whole", names=keep or bool(checked.stack.cross))
+    notes = None if texts is None else Notes(texts)
+    mode, names = "frozen" if checked.blocks else "frozen, whole", keep or bool(checked.stack.cross)
+    collector = Collector(mode, measure=measure, names=names)
     in_place = cache if isinstance(cache, CacheInPlace) else None
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
@@ -304,9 +404,9 @@ def run_frozen(
     if cache is not None:
         options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}
     with (
-        torch.inference_mode(False), routes.running(), _entering(model.model, layers, collector) as states,
-        measuring(model.forms(checked) if keep else (), checked, collector) as write,
-        Freeze() if freeze else nullcontext() as frozen,
+        torch.inference_mode(False), routes.running(), entering(model.model, layers, collector) as states,
+        measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
+        Freeze(notes) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
@@ -323,7 +423,7 @@ def run_frozen(
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
         checked.blocks, out if keep else None, collector.calls,
-        "blocks" if any(call.weights is None for call in calls) else "whole",
+        "blocks" if any(call.weights is None for call in calls) else "whole", notes,
     )  # fmt: skip
 
 
@@ -341,7 +441,7 @@ def _keep(collector: Collector, module: Any, call: FrozenCall, value: Tensor) ->
 
 
 @contextmanager
-def _entering(model: Any, paths: Sequence[str], collector: Collector) -> Iterator[list[Tensor]]:
+def entering(model: Any, paths: Sequence[str], collector: Collector) -> Iterator[list[Tensor]]:
     """While it lasts, the list gets the states that enter these layers; those of the first are a leaf of autograd."""
     if not all(paths):
         raise ModelError(f"{type(model).__name__} has no numbered layers, and answer edges are about layers")

@@ -17,11 +17,40 @@ from attnflow.capture.paged import Stored, shown_from
 from attnflow.capture.scores import LARGE_BYTES, LazyMask, Scores, Weighing, mixed, mixed_back, scores_of
 
 KEEP_BYTES = 4 << 20
-"""Weights of a layer up to this size wait for the backward pass; larger ones are computed again, some queries at a time:
-fresh memory for all of them would cost more than they do."""
+"""Weights of one text in a layer up to this size wait for the backward pass; larger ones are computed again, some queries
+at a time: fresh memory for all of them would cost more than they do. Many short texts keep theirs, however many they are:
+beside the states that wait too, the weights of a short text are small."""
 
 BLOCK_BYTES = {"cpu": 4 << 20, "cuda": LARGE_BYTES}
 """How large the weights of some queries may be: a CPU wants them in its cache, a GPU wants few large steps."""
+
+
+@dataclass
+class Sums:
+    """Edges added up over queries while a gradient passes, so that nobody makes a matrix [query, key].
+
+    ``Σ_q w[q]·E[q, k] = Σ_heads v_k·(Pᵀ·w·dO)_k``. taken: the w of each query, [text, query]; None where nobody wants
+    rows. columns: the sums over all queries, rows: those of the queries taken; both [text, key], by the call's number.
+    """
+
+    taken: Tensor | None = None
+    columns: dict[int, Tensor] = field(default_factory=dict)
+    rows: dict[int, Tensor] = field(default_factory=dict)
+
+    def read(self, call: FrozenCall, upward: Tensor, value: Tensor) -> Tensor:
+        """Adds up the edges of a call; gives the gradient that goes to all that is read."""
+        back = _back_to_values(call, upward, value)
+        self.columns[call.number] = _summed(value, back)
+        if self.taken is not None:
+            some = upward * self.taken[:, None, :, None].to(upward.dtype)
+            self.rows[call.number] = _summed(value, _back_to_values(call, some, value))
+        return back
+
+
+def _summed(value: Tensor, back: Tensor) -> Tensor:
+    """``Σ v·dV`` over key heads and sizes, in single precision at least: [text, key]."""
+    wide = torch.promote_types(value.dtype, torch.float32)
+    return (value.to(wide) * back.to(wide)).sum((1, 3))
 
 
 @dataclass
@@ -31,11 +60,13 @@ class Reading:
     local: each position by itself: its own score only, so that evidence goes to other positions and no further.
     rows: the queries whose edges are wanted; all of them where that is None. total: Σ over layers of the edges
     [batch, query, key], by the kind of call ("self", "cross"). layers: the edges of each call, where ``every``.
+    sums: of a batch of texts, what is read in place of all that.
     """
 
     local: bool = False
     every: bool = False
     rows: slice | None = None
+    sums: Sums | None = None
     total: dict[str, Tensor] = field(default_factory=dict)
     layers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
@@ -108,6 +139,8 @@ class FrozenAttention(torch.autograd.Function):  # type: ignore[misc]  # torch h
         reading = call.reading()
         first, last = reading.range(ctx.queries)
         upward = gradient.transpose(1, 2)  # [batch, head, query, size]
+        if reading.sums is not None:
+            return reading.sums.read(call, upward, value), None, None
         weighing = Weighing(1.0, direction=upward, value=value, signed=True, before=call.before)
         keys = call.skipped + value.shape[2] + (0 if call.before is None else call.before.shape[2])
         kind = "cross" if call.cross else "self"
@@ -163,6 +196,14 @@ def _read_by_all(call: FrozenCall, weighing: Weighing, totals: list[Tensor], fir
     return back
 
 
+def _back_to_values(call: FrozenCall, upward: Tensor, value: Tensor) -> Tensor:
+    """``dV = Pᵀ dO`` and nothing else: [batch, key head, key, size]."""
+    if call.weights is not None:
+        return mixed_back(call.weights, upward, value.shape[1])
+    assert call.scores is not None
+    return value_gradient(call.scores, upward, value)
+
+
 def _add(totals: list[Tensor], edges: Tensor, row: int) -> None:
     for total in totals:
         total[:, row : row + edges.shape[1], : edges.shape[2]] += edges
@@ -191,7 +232,7 @@ def frozen_call(
         before = shown_from(stored.values, skipped - stored.first)
         scores = _after(scores, shown_from(stored.keys, skipped - stored.first), skipped)
     batch, heads, rows, _ = query.shape
-    small = batch * heads * rows * scores.keys * 4 <= KEEP_BYTES and not is_fused(scores, value)
+    small = heads * rows * scores.keys * 4 <= KEEP_BYTES and (batch > 1 or not is_fused(scores, value))
     weights = scores.weights(0, rows) if small else None
     return FrozenCall(number, cross, scores, weights, reading, before, skipped)
 

@@ -17,14 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
 
 from attnflow.capture import routes
 from attnflow.capture.block_gradients import attention_with_gradient
 from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, collecting, is_collecting
-from attnflow.capture.freeze import Freeze
+from attnflow.capture.freeze import Freeze, Unchanging
 from attnflow.capture.frozen import SLACK, conserved, constant_part, holdings, product, slope_of
 from attnflow.capture.fused import attention_output
 from attnflow.capture.inputs import Encoded
@@ -178,7 +176,7 @@ class Descent:
         """The layer run again on its states, with gradients."""
         attended: list[Attended] = []
         collector = Collector("layers", attend=_attending(attended, self.frozen))
-        freeze = Freeze() if self.frozen else _Unchanging()
+        freeze = Freeze() if self.frozen else Unchanging()
         with torch.inference_mode(False), torch.enable_grad(), routes.running(), collecting(collector), freeze:
             x = call.states.detach().requires_grad_()
             graph = LayerGraph.of(x, call.run(x), attended, _constants_of(freeze))
@@ -260,7 +258,7 @@ def run_layers(
     paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
     if not all(paths):
         raise ModelError(f"{name} has no numbered layers, and gradients without matrices go by layers")
-    collector, freeze = Collector("layers"), Freeze() if frozen else _Unchanging()
+    collector, freeze = Collector("layers"), Freeze() if frozen else Unchanging()
     listener = _Listener(collector, len(paths), freeze, lane)
     with_gradients = _attending(listener.attended, frozen)
 
@@ -308,7 +306,7 @@ class _Listener:
 
     collector: Collector
     depth: int
-    freeze: Freeze | _Unchanging
+    freeze: Freeze | Unchanging
     lane: Lane | None
     attended: list[Attended] = field(default_factory=list)
     leaf: Tensor | None = None
@@ -359,7 +357,7 @@ class _Listener:
         return self.rooms[device]
 
 
-def _constants_of(freeze: Freeze | _Unchanging) -> list[Tensor]:
+def _constants_of(freeze: Freeze | Unchanging) -> list[Tensor]:
     return freeze.constants if isinstance(freeze, Freeze) else []
 
 
@@ -374,16 +372,3 @@ def _attending(attended: list[Attended], frozen: bool) -> Callable[..., Tensor]:
         return out
 
     return attend
-
-
-class _Unchanging(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
-    """While active, parameters are constants, so that autograd keeps nothing for their sake."""
-
-    within = False
-
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not torch.is_grad_enabled() or getattr(func, "__name__", "") == "__get__":
-            return func(*args, **kwargs)
-        args = tuple(x.detach() if isinstance(x, Parameter) else x for x in args)
-        return func(*args, **{name: x.detach() if isinstance(x, Parameter) else x for name, x in kwargs.items()})

@@ -145,12 +145,24 @@ def run(
             "takes passes of its own, and 64 prompts.",
         ),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes that read, tokenize and write beside the model; none by default where it runs on a CPU, and on "
+            "a GPU one for each core but two.",
+        ),
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
     ray_address: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster; every machine must see INPUT, OUTPUT and the model.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="With --ray: workers, each with a model; one a GPU or two cores, by default.")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(help="With --ray: how much of a GPU each worker takes, for example 0.25, or how many whole ones."),
     ] = None,
     revision: Revision = None,
     gguf: Gguf = None,
@@ -182,8 +194,9 @@ def run(
             answer_column=answer_column, of=of, answers=answers, max_new_tokens=tokens, unit=unit, span=span,
             occurrence=occurrence, chat=chat, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
-            shard_texts=shard_texts, ray=ray, ray_address=ray_address, workers=workers, progress=show, revision=revision,
-            device=device, dtype=dtype, trust_remote_code=trust_remote_code, gguf_file=gguf,
+            shard_texts=shard_texts, processes=processes, ray=ray, ray_address=ray_address, workers=workers,
+            gpus_per_worker=gpus_per_worker, progress=show, revision=revision, device=device, dtype=dtype,
+            trust_remote_code=trust_remote_code, gguf_file=gguf,
         )  # fmt: skip
     except KeyboardInterrupt:
         texts = sum(line["texts"] for line in read_manifest(output) if "part" in line)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from attnflow.corpus.corpus_options import Options, Request
+from attnflow.corpus.parallel_plan import parallel_plan
 from attnflow.corpus.plan import Shard, plan
 from attnflow.errors import InputError, JobError
+from attnflow.flow import cores
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
 from attnflow.texts.sources import Corpus, open_corpus
@@ -32,6 +34,9 @@ SHARD_CELLS = 1 << 24
 """Scores in a shard, at most, as far as the lengths of texts tell: shards in work are held in memory."""
 
 BYTES_A_TOKEN = 3
+
+MOST_PROCESSES = 12
+"""Beside a model on a GPU, unless told otherwise: so many read and write more than the fastest of them takes."""
 
 
 class CorpusSums(TypedDict):
@@ -81,9 +86,11 @@ def explain_corpus(
     resume: bool = False,
     batch_tokens: int | None = None,
     shard_texts: int | None = None,
+    processes: int | None = None,
     ray: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
+    gpus_per_worker: float | None = None,
     progress: str | Progress = "none",
     **loading: Any,
 ) -> CorpusSums:
@@ -111,7 +118,10 @@ def explain_corpus(
     batch_tokens: how many tokens run together. shard_texts: texts of a shard, which is a file of the output, at most; what
         is in work when a job is killed is done again. By default 1,024, and 4,096 on a GPU; 256 where each text takes
         passes of its own, and 64 prompts.
+    processes: that read, tokenize and write beside the one that has the model, so that these cost a GPU no time; 0 does it
+        in threads. By default none where the model runs on a CPU, and on a GPU one for each core but two, 12 at most.
     ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
+    gpus_per_worker: how much of a GPU each worker takes, such as 0.25, or how many GPUs; by default they share all.
     progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
 
     Returns the last line of the manifest, with more about this run. A text that fails is a row with its error.
@@ -127,7 +137,7 @@ def explain_corpus(
         answer_column, of, answers, max_new_tokens, unit, span, occurrence, chat, pair,
     )  # fmt: skip
     request.check()
-    for name, value in (("ray_address", ray_address), ("workers", workers)):
+    for name, value in (("ray_address", ray_address), ("workers", workers), ("gpus_per_worker", gpus_per_worker)):
         if value is not None and not ray:
             raise InputError(f"{name}={value!r} goes with ray=True: give that too")
     _check_output(output, resume)
@@ -148,9 +158,10 @@ def explain_corpus(
 
             if isinstance(model, Model):
                 raise InputError("on Ray each worker loads its own model: give a folder or a hub id")
+            cluster.check_gpus(gpus_per_worker)
             connection = stack.enter_context(cluster.connected(ray_address))
-            place = cluster.placement(connection, workers, loading.get("device"))
-            loading["device"] = "cuda" if place.gpus else "cpu"  # of which a worker sees only its own
+            place = cluster.placement(connection, workers, loading.get("device"), gpus_per_worker)
+            loading["device"] = place.device
         if isinstance(model, Model):
             if loading:
                 raise InputError(
@@ -167,9 +178,12 @@ def explain_corpus(
         shards = planned(corpus, options, loaded.limit(), most, samples, progress.count)
         gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
         settings = _settings(loaded, options, corpus, device, gguf, most, samples)
+        if place is not None:
+            group = cluster.reserve(connection, place)  # before there is a folder: perhaps there is no room
         store = stack.enter_context(_store(output, settings, shards))
         before = sum(record["texts"] for record in store.records.values())
-        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output))
+        clerks = _processes(processes, device, cores() if place is None else place.cpus)
+        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output), clerks)
         stack.callback(progress.close)
         left = {shard.number: shard for shard in shards.values() if shard.file not in store.records}
         if place is None:
@@ -179,7 +193,7 @@ def explain_corpus(
         else:
             del loaded  # the workers load their own
             start = partial(work.on_cluster, _anywhere(spec))
-            results = cluster.run(connection, place, start, left, output, progress.warn)
+            results = cluster.run(connection, place, group, start, left, progress.warn)
             records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
         try:
             sums = _run(store, shards, records, progress)
@@ -187,6 +201,15 @@ def explain_corpus(
             raise JobError(f"{e} with resume=True") from e
     more = {"resumed": before, "seconds": round(time.monotonic() - started, 2), "output": str(output)}
     return cast("CorpusSums", {**sums, **more})
+
+
+def _processes(processes: int | None, device: str, cpus: int) -> int:
+    """How many read, tokenize and write beside the model: two cores are for the model and for what comes out of it."""
+    if processes is None:
+        return 0 if device == "cpu" else max(0, min(cpus - 2, MOST_PROCESSES))
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 0:
+        raise InputError(f"processes={processes!r}: expected a whole number from 0")
+    return processes
 
 
 def _check_output(output: Path, resume: bool) -> None:
@@ -239,7 +262,7 @@ def planned(
         return columns * tokens * (tokens if many else 1)
 
     shards = {}
-    for shard in plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
+    for shard in parallel_plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
         shards[shard.number] = shard
         count(shard.row + shard.count)
     return shards
@@ -249,7 +272,7 @@ def shard_size(device: str, options: Options) -> int:
     """How many texts a shard has at most, unless somebody says otherwise."""
     if options.writing is not None:
         return SHARD_PROMPTS
-    if options.is_by_text:
+    if options.is_by_text and not (options.is_together and device != "cpu"):
         return SHARD_TEXTS_BY_TEXT
     return SHARD_TEXTS if device == "cpu" else SHARD_TEXTS_GPU
 

@@ -23,6 +23,9 @@ BATCH_TOKENS_GPU = 65536
 UNITS = ("token", "word", "sentence", "paragraph")
 """What the sources of an answer may be over."""
 
+TOGETHER = ("gradient", "attention-gradient", "answer")
+"""Edges about answers that `attnflow.edges.batched` finds for many texts at once."""
+
 DEFAULT = "rollout"
 CHANGING = ("query", "layers", "residual", "receptive_field", "sinks", "edges", "answer", "answer_column", "of")
 """Options that change what methods give, and must change what some method of the job does."""
@@ -90,6 +93,22 @@ class Options:
     def is_by_text(self) -> bool:
         """Whether each text takes passes of its own: edges other than attention, and methods about the answer."""
         return self.writing is None and (self.edges is not None or len(self.layered) < len(self.methods))
+
+    @property
+    def is_together(self) -> bool:
+        """Whether texts that run together are explained at once: by attention, or by edges about each text's own answer."""
+        if self.writing is not None or self.is_traced or self.memory == "linear":
+            return False
+        if not self.is_by_text:
+            return True
+        others = set(self.methods) - set(self.layered)
+        of_each = self.answer is None and self.answer_column is None and self.of != "difference"
+        return (
+            of_each
+            and not (others and self.layered)
+            and others <= {*GATHERED, *ANSWER_WAYS}
+            and self.edges in (None, *TOGETHER)
+        )
 
     @property
     def is_traced(self) -> bool:

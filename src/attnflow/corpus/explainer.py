@@ -9,11 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from attnflow._arrays import to_numpy
-from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
@@ -21,20 +17,14 @@ from attnflow.capture.runner import Batch
 from attnflow.corpus.corpus_options import BATCH_TOKENS as BATCH_TOKENS
 from attnflow.corpus.corpus_options import BATCH_TOKENS_GPU as BATCH_TOKENS_GPU
 from attnflow.corpus.corpus_options import Options as Options
-from attnflow.corpus.row_inputs import prompt_input, with_answers
-from attnflow.corpus.schema import Explained, score_columns
-from attnflow.corpus.schema import failed as _failed
+from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.corpus.text_methods import NOT_FINITE, WHOLE_BYTES, check_finite, explained, followed, recipe_of, row_of
-from attnflow.corpus.text_methods import places_of as _places
 from attnflow.corpus.written_rows import answer_rows
-from attnflow.errors import InputError, TextError
-from attnflow.flow import cores, flow
-from attnflow.graph import with_residual
+from attnflow.errors import InputError
+from attnflow.flow import cores
 from attnflow.long import LinearTrace, check_linear, trace_linear
 from attnflow.model import Model
-from attnflow.rollout import roll_rows, rollout
-from attnflow.selection import select_rows
-from attnflow.texts.sources import Text
+from attnflow.selection import places_of, select_rows
 from attnflow.trace import Trace
 
 PROBE = "the key to the cabinets"
@@ -61,32 +51,6 @@ def checked(model: Model, memory: str = "graph") -> Checked:
 
 def layer_count(checks: Checked) -> int:
     return len(checks.stack.decoder or checks.stack.main)
-
-
-def inputs_of(model: Model, texts: Sequence[Text], options: Options) -> list[Encoded | Explained]:
-    """Texts as the job explains them, with the answers that their rows name; for those that cannot be explained, why."""
-    writing = options.writing
-    if writing is None:
-        inputs = prepared(model, texts, options.truncate)
-    else:
-        inputs = [_unreadable(text) or prompt_input(model, text, writing) for text in texts]
-    return inputs if options.answer_column is None else with_answers(texts, inputs, options.answer_column)
-
-
-def prepared(model: Model, texts: Sequence[Text], truncate: bool) -> list[Encoded | Explained]:
-    """Texts through the tokenizer; for those that cannot be explained, why."""
-    inputs: list[Encoded | Explained | None] = [_unreadable(text) for text in texts]
-    rest = [i for i, one in enumerate(inputs) if one is None]
-    readable = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
-    for i, encoded in zip(rest, encode_texts(model, readable, truncate=truncate), strict=True):
-        inputs[i] = _failed(encoded) if isinstance(encoded, InputError) else encoded
-    return [one for one in inputs if one is not None]
-
-
-def _unreadable(text: Text) -> Explained | None:
-    if text.problem is not None:
-        return Explained(error="unreadable", message=text.problem)
-    return _failed(TextError.of("empty", "there is no text: expected at least one word")) if text.text is None else None
 
 
 def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True) -> list[list[int]]:
@@ -121,7 +85,7 @@ class Explainer:
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
         self.together = self.checked.padding is not False and not stack.cross
-        self.stacked = self.together and not options.is_traced
+        self.stacked = self.together and options.is_together
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -154,7 +118,6 @@ class Explainer:
 
     def _batch(self, members: list[int], encoded: list[Encoded]) -> list[Future[Solved]]:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
-        work = self._stacked if self.stacked else self._traced
         try:
             if self.linear:
                 return [_done(members, self._rows(encoded))]
@@ -165,13 +128,13 @@ class Explainer:
             batch = self.model.run_batch(
                 encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=self.options.is_measured
             )
-            return list(work(members, encoded, batch))
+            return list(self._traced(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:
             if len(members) > 1:
                 return [future for i, one in zip(members, encoded, strict=True) for future in self._batch([i], [one])]
-            return [_done(members, [_failed(e)])]
+            return [_done(members, [failed_row(e)])]
 
     def _rows(self, encoded: list[Encoded]) -> list[Explained]:
         """Texts of a batch without matrices, at once: what is kept of a long text is too much to wait."""
@@ -179,9 +142,9 @@ class Explainer:
         rows = []
         for trace, one in zip(traces, encoded, strict=True):
             try:
-                query = _places(self.options.query, one.tokens, trace.default_query)
+                query = places_of(self.options.query, one.tokens, trace.default_query)
             except InputError as e:
-                rows.append(_failed(e, "query"))
+                rows.append(failed_row(e))
                 continue
             chosen = replace(trace, rows=tuple(select_rows(query, len(one.tokens))))
             rows.append(_explained_linear(chosen, one, self.options))
@@ -189,56 +152,6 @@ class Explainer:
 
     def _provenance(self, batch: Batch) -> dict[str, Any]:
         return {**batch.provenance(), **recipe_of(self.options)}
-
-    def _stacked(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
-        """All texts of a batch at once: what is raw or rolled out on the model's device, flows from a copy in memory."""
-        options = self.options
-        means = [batch.calls[i].mean for i in self.checked.stack.main[: options.layers[-1] + 1]]
-        weights = [mean for mean in means if mean is not None]  # of each layer [text, query, key]
-        provenance = json.dumps(self._provenance(batch))
-        rows = [[0]] * len(encoded)
-        failed: dict[int, Explained] = {}
-        for number, one in enumerate(encoded):
-            try:
-                rows[number] = _places(options.query, one.tokens, natural_query(self.checked, one.special))
-            except InputError as e:
-                failed[number] = _failed(e, "query")
-        predictions = [batch.prediction(number) for number in range(len(encoded))]
-        graphs = [with_residual(w, options.residual) for w in weights] if set(options.methods) - {"raw"} else []
-        whole = any(len(r) > 1 for r in rows)
-        at = None if whole else torch.tensor([r[0] for r in rows], device=weights[0].device)
-        values: dict[str, list[Tensor]] = {}  # of each layer [text, query, input]
-        if "raw" in options.methods:
-            values["raw"] = [_rows(weights[l], at) for l in options.layers]
-        if "rollout" in options.methods:
-            values["rollout"] = _rolled([g.double() for g in graphs], options.layers, at)
-        arrays = {
-            column: x.float().cpu().numpy()
-            for name, layers in values.items()
-            for column, x in zip(score_columns([name], options.layers), layers, strict=True)
-        }
-        capacities = [to_numpy(g) for g in graphs] if "flow" in options.methods else []  # [text, query, key]
-
-        def scored(number: int) -> Explained:
-            if number in failed:
-                return failed[number]
-            one = encoded[number]
-            n = len(one.tokens)
-            scores = {column: x[number, rows[number] if whole else [0], :n] for column, x in arrays.items()}
-            if not all(np.isfinite(x).all() for x in scores.values()) or not all(
-                np.isfinite(g[number, :n, :n]).all() for g in capacities
-            ):
-                return _failed(InputError(NOT_FINITE))
-            if capacities:
-                graph = [g[number, :n, :n] for g in capacities]
-                solved = flow(graph, queries=rows[number], layers=options.layers, threads=1)
-                scores |= zip(score_columns(["flow"], options.layers), solved, strict=True)
-            return Explained(
-                one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
-                one.cut is not None, rows[number], predictions[number], scores, provenance=provenance,
-            )  # fmt: skip
-
-        yield from self._solved(members, scored, CHUNK if capacities else len(members))
 
     def _solved(self, members: list[int], scored: Callable[[int], Explained], each: int) -> Iterator[Future[Solved]]:
         for start in range(0, len(members), each):
@@ -250,7 +163,7 @@ class Explainer:
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as e:
-                    return _failed(e)
+                    return failed_row(e)
 
             def work(some: Iterable[int] = some) -> Solved:
                 return [members[i] for i in some], [row(i) for i in some]
@@ -285,7 +198,7 @@ def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) ->
     if "rollout" in options.methods:
         results["rollout"] = trace.rollout(options.residual, options.receptive_field)
     if not all(np.isfinite(result.values).all() for result in results.values()):
-        return _failed(InputError(NOT_FINITE))
+        return failed_row(InputError(NOT_FINITE))
     scores: dict[str, Any] = {}
     for method, result in results.items():
         scores |= zip(score_columns([method], options.layers), result.values, strict=True)
@@ -297,19 +210,3 @@ def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) ->
         encoded.cut is not None, list(trace.queries), trace.prediction, scores,
         provenance=json.dumps({**trace.provenance, **more}),
     )  # fmt: skip
-
-
-def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
-    """[text, query, input]: the row of each text at its own place, or all of them."""
-    return matrices if at is None else matrices[torch.arange(len(at), device=at.device), at][:, None]
-
-
-def _rolled(graphs: list[Tensor], layers: Sequence[int], at: Tensor | None) -> list[Tensor]:
-    """Rollout at each layer, [text, query, input]: of the row of each text at its own place, or of all of them."""
-    if at is None:
-        rolled = rollout(graphs, layers=layers)  # [text, layer, query, input]
-        assert isinstance(rolled, Tensor)
-        return [rolled[:, i] for i in range(len(layers))]
-    rows = torch.arange(len(at), device=at.device), at
-    down = roll_rows(graphs, dict.fromkeys(layers, rows))
-    return [down[l] for l in layers]

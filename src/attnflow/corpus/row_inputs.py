@@ -13,7 +13,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.prompt import Prompt, read_prompt
 from attnflow.capture.runner import Runner
 from attnflow.corpus.corpus_options import Options, Writing
-from attnflow.corpus.schema import Explained, failed
+from attnflow.corpus.schema import Explained, failed_row
 from attnflow.errors import InputError, TextError
 from attnflow.importance.question import writes_words
 from attnflow.texts.sources import Text
@@ -39,7 +39,7 @@ def with_answers(
 
 def _with_answer(text: Text, encoded: Encoded, column: str) -> RowInput | Explained:
     if not (text.answer or "").strip():
-        return failed(TextError.of("answer", f"the column {column!r} has no answer for this text: expected one"))
+        return failed_row(TextError.of("answer", f"the column {column!r} has no answer for this text: expected one"))
     values: dict[str, Any] = {field.name: getattr(encoded, field.name) for field in fields(encoded)}
     return RowInput(**{**values, "answer": text.answer})
 
@@ -52,7 +52,7 @@ def prompt_input(model: Runner, text: Text, writing: Writing) -> RowInput | Expl
         is_message = in_chat and bool(content.strip())  # of a message that is empty, a prompt says so better
         prompt = read_prompt(model, [{"role": "user", "content": content}] if is_message else content)
     except InputError as e:
-        return failed(e, "tokenizer")
+        return failed_row(e, "tokenizer")
     return RowInput(
         {"input_ids": torch.tensor([prompt.ids])}, prompt.tokens, prompt.special, prompt.word_ids, prompt.word_texts,
         prompt.text, prompt=prompt,

@@ -49,8 +49,8 @@ class Explained:
     units: Sequence[str] | None = None
 
 
-def failed(e: BaseException, otherwise: str = "model") -> Explained:
-    """The row of a text that failed, whatever was thrown."""
+def failed_row(e: BaseException, otherwise: str = "model") -> Explained:
+    """The row of a text that failed, whatever was thrown. otherwise: the kind of error where it does not say its own."""
     kind = e.kind if isinstance(e, TextError) else otherwise
     return Explained(error=kind, message=str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}")
 
@@ -96,9 +96,17 @@ def schema(scores: Sequence[str], answers: bool = False) -> pyarrow.Schema:
 
 
 def table(
-    first: int, texts: Sequence[Text], rows: Sequence[Explained], scores: Sequence[str], answers: bool = False
+    first: int,
+    texts: Sequence[Text],
+    rows: Sequence[Explained],
+    scores: Sequence[str],
+    answers: bool = False,
+    arrays: Mapping[str, pyarrow.ListArray] | None = None,
 ) -> pyarrow.Table:
-    """The rows of a shard. first: the number of its first text in the whole input."""
+    """The rows of a shard. first: the number of its first text in the whole input. answers: as in `schema`.
+
+    arrays: columns of scores that are Arrow's already, by `nested`; those of the rows are made here.
+    """
     pa, _ = arrow()
     fields = schema(scores, answers)
     columns: dict[str, Any] = {
@@ -110,7 +118,8 @@ def table(
     }
     for name in fields.names:
         if name in scores:
-            columns[name] = _nested([one.scores.get(name) for one in rows])
+            made = None if arrays is None else arrays.get(name)
+            columns[name] = _nested([one.scores.get(name) for one in rows]) if made is None else made
         else:
             values = columns[name] if name in columns else [getattr(one, name) for one in rows]
             columns[name] = _array(values, fields.field(name).type)
@@ -159,12 +168,18 @@ def _plain(prediction: Prediction | None) -> dict[str, Any] | None:
 
 def _nested(matrices: Sequence[NDArray[np.floating] | None]) -> pyarrow.ListArray:
     """[query, input] of each text, None where there is none, as a list of lists of float32."""
-    pa, _ = arrow()
     there = [np.asarray(m, np.float32) for m in matrices if m is not None]
     values = np.concatenate([m.ravel() for m in there]) if there else np.empty(0, np.float32)
     widths = np.concatenate([np.full(len(m), m.shape[1]) for m in there]) if there else np.empty(0, int)
     rows = np.array([0 if m is None else len(m) for m in matrices], int)
-    missing = np.array([m is None for m in matrices], bool)
+    return nested(values, widths, rows, np.array([m is None for m in matrices], bool))
+
+
+def nested(
+    values: NDArray[np.float32], widths: NDArray[np.int64], rows: NDArray[np.int64], missing: NDArray[np.bool_]
+) -> pyarrow.ListArray:
+    """Numbers one after another as a list of lists for each text: widths of all rows, rows of each text."""
+    pa, _ = arrow()
     inner = pa.ListArray.from_arrays(pa.array(_ends(widths), pa.int32()), pa.array(values))
     return pa.ListArray.from_arrays(pa.array(_ends(rows), pa.int32()), inner, mask=pa.array(missing))
 

@@ -19,12 +19,12 @@ from attnflow.capture.check import Checked
 from attnflow.capture.inputs import Encoded
 from attnflow.corpus.corpus_options import Options
 from attnflow.corpus.row_inputs import label_of
-from attnflow.corpus.schema import Explained, failed, score_columns
-from attnflow.errors import AttentionWarning, InputError, TextError
+from attnflow.corpus.schema import Explained, failed_row, score_columns
+from attnflow.errors import AttentionWarning, InputError
 from attnflow.method_table import GATHERED, IMPORTANCE, takes
 from attnflow.model import Model
 from attnflow.result import TokenAttention
-from attnflow.selection import read_query, select_positions
+from attnflow.selection import places_of
 from attnflow.source_methods import ANSWER_WAYS, INPUTS
 from attnflow.trace import Trace
 
@@ -53,7 +53,7 @@ def explained(model: Model, checked: Checked, options: Options, encoded: Sequenc
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:
-            rows.append(failed(e))
+            rows.append(failed_row(e))
     return rows
 
 
@@ -136,15 +136,6 @@ def followed(trace: Trace, options: Options) -> tuple[list[int], Scores]:
         result = getattr(trace, method)(places, options.layers, **more)
         scores |= zip(score_columns([method], options.layers), result.values, strict=True)
     return places, scores
-
-
-def places_of(query: str | None, labels: Sequence[str], natural: int | None) -> list[int]:
-    """The positions that are explained of a text; a token that stands there several times, wherever it does."""
-    one = read_query(query, len(labels))
-    try:
-        return [i for i, token in enumerate(labels) if token == one] or select_positions(one, labels, natural)
-    except InputError as e:
-        raise TextError.of("query", str(e)) from None
 
 
 def row_of(

@@ -15,7 +15,7 @@ from attnflow.capture.passes import Prediction
 from attnflow.capture.prompt import Span, find_span
 from attnflow.corpus.corpus_options import Options, Writing
 from attnflow.corpus.row_inputs import RowInput
-from attnflow.corpus.schema import Explained, failed, score_columns
+from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.errors import InputError, TextError
 from attnflow.method_table import LAYERED, takes
 from attnflow.model import Model
@@ -43,17 +43,17 @@ def _rows(model: Model, options: Options, writing: Writing, inputs: Sequence[Row
     except BaseException as e:
         if len(inputs) > 1:
             return [row for one in inputs for row in _rows(model, options, writing, [one])]
-        return [failed(e)]
+        return [failed_row(e)]
     rows: list[Explained] = []
     for answer in answers:
         try:
             rows.append(
-                failed(answer) if isinstance(answer, InputError) else explained_answer(answer, options, writing)
+                failed_row(answer) if isinstance(answer, InputError) else explained_answer(answer, options, writing)
             )
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:
-            rows.append(failed(e))
+            rows.append(failed_row(e))
     return rows
 
 

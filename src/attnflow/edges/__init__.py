@@ -68,12 +68,7 @@ def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
         one, where no row sums to more than one: with "rows" and "graph", and not with "none".
     """
     kind, how = edges_of(name), normalization_of(name, normalize)
-    edge_weights = kind.function(trace)  # [layer, query, key]
-    if how == "rows":
-        edge_weights = rows(edge_weights)
-    elif how == "graph":
-        largest = edge_weights.sum(-1).max()
-        edge_weights = edge_weights / torch.where(largest == 0, 1, largest)
+    edge_weights = normalized(kind.function(trace), how)  # [layer, query, key]
     steps = [  # sinks are told by attention, which these weights are not
         replace(step, weights=w.float(), whole=kind.whole, lengths=None)
         for step, w in zip(trace.steps, edge_weights, strict=True)
@@ -81,6 +76,16 @@ def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
     # normalize says what becomes of rows that a sink takes from
     provenance = {k: v for k, v in trace.provenance.items() if k != "missing"}
     return replace(trace, steps=tuple(steps), provenance={**provenance, "edges": name, "edges_normalized": how})
+
+
+def normalized(edge_weights: Tensor, how: str) -> Tensor:
+    """Weights [layer, ..., query, key] of one text or of many, normalised as `reweighed` says."""
+    if how == "rows":
+        return rows(edge_weights)
+    if how == "none":
+        return edge_weights
+    largest = edge_weights.sum(-1).amax((0, -1))  # one number a text
+    return edge_weights / torch.where(largest == 0, 1, largest)[..., None, None]
 
 
 def traced(

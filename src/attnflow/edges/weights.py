@@ -18,10 +18,9 @@ from attnflow.capture.inside import Inside, Layer
 from attnflow.capture.passes import Pass
 from attnflow.capture.sublayer import Sublayer, refused
 from attnflow.errors import InputError
-from attnflow.graph import with_residual
+from attnflow.graph import check_residual
 from attnflow.receptive import layerwise
 from attnflow.reliability import answer_probability, evidence_notes, for_and_against
-from attnflow.rollout import rollout
 from attnflow.source_methods import METHOD
 
 Signed = bool | Literal["shares"]
@@ -60,7 +59,7 @@ def gradient(trace: Pass) -> Tensor:
 
     One of the two new tensors of generalised attention flow (Azarkhalili & Libbrecht 2025).
     """
-    return _each(trace, lambda layer: _gradient(trace, layer).clamp(min=0).mean(0) * _visible(layer))
+    return _each(trace, lambda layer: positive_gradient(layer.weights, _gradient(trace, layer)))
 
 
 def attention_gradient(trace: Pass) -> Tensor:
@@ -69,7 +68,17 @@ def attention_gradient(trace: Pass) -> Tensor:
     The other tensor of generalised attention flow (Azarkhalili & Libbrecht 2025). Since ``∂y/∂A[q, k]`` is the product of
     the value at k with the gradient of what the head gives at q, values count here too.
     """
-    return _each(trace, lambda layer: (layer.weights * _gradient(trace, layer)).clamp(min=0).mean(0))
+    return _each(trace, lambda layer: positive_product(layer.weights, _gradient(trace, layer)))
+
+
+def positive_gradient(weights: Tensor, gradient: Tensor) -> Tensor:
+    """`gradient` of one layer, of weights and ∂y/∂weights [..., head, query, key]: [..., query, key]."""
+    return gradient.clamp(min=0).mean(-3) * (weights.amax(-3) > 0)
+
+
+def positive_product(weights: Tensor, gradient: Tensor) -> Tensor:
+    """`attention_gradient` of one layer, of weights and ∂y/∂weights [..., head, query, key]: [..., query, key]."""
+    return (weights * gradient).clamp(min=0).mean(-3)
 
 
 def value_norm(trace: Pass) -> Tensor:
@@ -174,11 +183,7 @@ def answer(trace: Pass) -> Tensor:
     (`signed_edges`); `attnflow.capture.frozen` defines it. The residual connection carries what the state below holds and
     no edge reads.
     """
-    shares = []
-    for graph in evidence_graph(trace):
-        idle = graph.sum(-1) == 0  # carries nothing to the answer: its state stays where it is
-        shares.append(rows(graph + torch.diag(idle.to(graph.dtype))))
-    return torch.stack(shares)
+    return evidence_shares(evidence_graph(trace))
 
 
 def evidence_graph(trace: Pass) -> Tensor:
@@ -187,11 +192,18 @@ def evidence_graph(trace: Pass) -> Tensor:
     ``relu(E)``, and on the diagonal also what the residual connection carries.
     """
     evidence = inside(trace).evidence
-    graphs = [
-        edges.clamp(min=0) + torch.diag((holds - edges.sum(0)).clamp(min=0))
-        for edges, holds in zip(evidence.layers, evidence.holds, strict=True)
-    ]
-    return torch.stack(graphs)
+    return positive_evidence(torch.stack(evidence.layers), torch.stack(evidence.holds))
+
+
+def positive_evidence(edges: Tensor, holds: Tensor) -> Tensor:
+    """`evidence_graph` of E [..., query, key] and of what the states below hold, [..., key]."""
+    return edges.clamp(min=0) + torch.diag_embed((holds - edges.sum(-2)).clamp(min=0))
+
+
+def evidence_shares(graph: Tensor) -> Tensor:
+    """`answer` of an `evidence_graph` [..., query, key]."""
+    idle = graph.sum(-1) == 0  # carries nothing to the answer: its state stays where it is
+    return rows(graph + torch.diag_embed(idle.to(graph.dtype)))
 
 
 def signed_edges(trace: Pass) -> Tensor:
@@ -221,7 +233,7 @@ def signed_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
     return shares / torch.where(total == 0, 1, total)
 
 
-def _check_signed(signed: Signed) -> None:
+def check_signed(signed: Signed) -> None:
     if signed not in (False, True, "shares"):
         raise InputError(
             f'signed={signed!r}: expected False for shares of what speaks for the answer, "shares" for these with what '
@@ -237,7 +249,7 @@ def answer_values(
     Of a model that looks back only, the first token is left out of the shares. gap: how far the parts are from their sum.
     signed: as in `attnflow.Trace.answer_rows`.
     """
-    _check_signed(signed)
+    check_signed(signed)
     left_out = [0] if causal and len(parts) > 1 else []
     sizes = for_and_against(parts.cpu().numpy(), left_out)
     shares = {False: "positive", True: "none", "shares": "signed"}[signed]
@@ -274,8 +286,7 @@ def _measured(provenance: Mapping[str, Any]) -> str:
 
 def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:
     """`Trace.gather` as a tensor [input]."""
-    if receptive_field not in (None, "layer"):
-        raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
+    check_gather_field(receptive_field)
     if trace.inside is None and trace.provenance.get("unit") == "word":
         raise InputError("gather is about tokens: call it before words(), which keeps the graph alone")
     seen, name = inside(trace), str(trace.provenance.get("edges"))
@@ -292,13 +303,43 @@ def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tenso
         attention = torch.stack([layer.weights.mean(0).double() for layer in _layers(trace)])  # [layer, query, key]
     else:
         attention = seen.attention.double()
-    if receptive_field == "layer":
-        carried = carried / (attention > 0).sum(1).clamp(min=1)
-        attention = layerwise(attention)
-    if len(attention) == 1:
-        return carried[0].clamp(min=0)
-    origin = rollout(with_residual(attention[:-1], residual))  # [layer, key, input], of the keys of the layer above
-    return (carried[0] + torch.einsum("lk,lkt->t", carried[1:], origin)).clamp(min=0)
+    return gathered_down(carried, attention, residual, receptive_field)
+
+
+def check_gather_field(receptive_field: str | None) -> None:
+    if receptive_field not in (None, "layer"):
+        raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
+
+
+def gather_residual(layers: int, residual: float | None) -> float:
+    """The weight of the residual connection in `Trace.gather`: as given, or ``1 - 2 / layers``."""
+    share = max(0.0, 1 - 2 / layers) if residual is None else residual
+    check_residual(share)
+    return float(share)
+
+
+def gathered_down(
+    carried: Sequence[Tensor] | Tensor,
+    attention: Sequence[Tensor] | Tensor,
+    residual: float,
+    receptive_field: str | None,
+) -> Tensor:
+    """``Σ_l Σ_k carried(l)[k] · Ã(l-1)[k, t]`` as `Trace.gather` defines it, [..., input], of one text or of many.
+
+    By Horner's rule from the top layer down, ``s = (1 - residual)·Aᵀ·s + residual·s + carried``, so that layers are never
+    multiplied with one another. carried: ``Σ_q E`` of each layer, [..., key]. attention: [..., query, key] of each, heads
+    reduced; the row of a query that a text does not have is zero, and then the query counts nowhere.
+    """
+    state: Tensor | None = None
+    for sums, weights in zip(reversed(carried), reversed(attention), strict=True):
+        if receptive_field == "layer":
+            sums = sums / (weights > 0).sum(-2).clamp(min=1)
+        if state is not None and residual < 1:
+            graph = weights if receptive_field is None else layerwise(weights)
+            state = (1 - residual) * (state[..., None, :] @ graph)[..., 0, :] + residual * state
+        state = sums if state is None else state + sums
+    assert state is not None
+    return state.clamp(min=0)
 
 
 def rows(weights: Tensor) -> Tensor:

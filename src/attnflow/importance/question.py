@@ -145,7 +145,8 @@ def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any, severa
         others[chosen] = -torch.inf
         against = int(others.argmax())
     chance = float(score(model, kind, logits[None], chosen, against, "probability")[0])
-    return Question(encoded, kind, place, chosen, against, _name(model, kind, [chosen, *rest]), chance, tuple(rest))
+    name = answer_text(model, kind, [chosen, *rest])
+    return Question(encoded, kind, place, chosen, against, name, chance, tuple(rest))
 
 
 def outputs(
@@ -382,7 +383,8 @@ def writes_words(model: Runner) -> bool:
     return re.search(r"For(Masked|Causal)LM|LMHead|ForPreTraining", type(model.model).__name__) is not None
 
 
-def _name(model: Runner, kind: str, answer: list[int]) -> str:
+def answer_text(model: Runner, kind: str, answer: list[int]) -> str:
+    """What an answer is called: the label of a class, the text of tokens."""
     if kind in ("class", "score"):
         return str((getattr(model.config, "id2label", None) or {}).get(answer[0], answer[0]))
     tokenizer: Any = model.tokenizer

@@ -1,0 +1,443 @@
+"""Edges about answers of many texts at once: one forward and one backward pass of a padded batch.
+
+A text answers by its own states alone, so that the gradient of the sum of all scores is, at each text, the gradient of its
+own. The numbers are those that `attnflow.Trace` gives of the texts one by one, up to rounding. Nothing here loops over
+texts or waits for a GPU once a text. A batch in which a number is not finite is refused as a whole: its caller runs the
+texts one by one, so that the others lose nothing.
+
+What a batch needs in memory grows with its tokens, as any backward pass does, and with the squares of its lengths, as
+`pair_bytes` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnflow.capture.check import Checked
+from attnflow.capture.collect import Call, Collector
+from attnflow.capture.freeze import Unchanging
+from attnflow.capture.frozen import FrozenPass, entering, no_answer, run_frozen
+from attnflow.capture.inputs import Encoded, batched
+from attnflow.capture.inside import check_inside, check_windows, wide
+from attnflow.capture.predict import answered
+from attnflow.capture.routes import running
+from attnflow.capture.runner import Runner, check_calls
+from attnflow.capture.sublayer import layer_path
+from attnflow.edges import EDGES, normalization_of, normalized
+from attnflow.edges.weights import (
+    Signed,
+    check_gather_field,
+    check_signed,
+    evidence_shares,
+    gather_residual,
+    gathered_down,
+    positive_evidence,
+    positive_gradient,
+    positive_product,
+    signed_shares,
+)
+from attnflow.errors import InputError, ModelError
+from attnflow.importance.question import answer_text, check_of, score
+
+BY_GRADIENT = {"gradient": positive_gradient, "attention-gradient": positive_product}
+"""Edges that weights and their gradients give, by name: from [..., head, query, key] to [..., query, key]."""
+
+OF_HEADS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda w: w.mean(-3), "max": lambda w: w.amax(-3)}
+"""Edges that weights alone give, in the same way."""
+
+TOGETHER = (*OF_HEADS, *BY_GRADIENT, "answer")
+"""Edges of many texts at once, by the names of `attnflow.edges.EDGES`; the others are of one text at a time."""
+
+
+class NotFinite(ModelError):
+    """A batch with a text whose numbers are not finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextBatch:
+    """Texts that run together, padded on the right. tensors: [text, position] each. lengths: tokens of each text."""
+
+    model: Runner
+    checked: Checked
+    tensors: Mapping[str, Tensor]
+    lengths: Sequence[int]
+
+    @classmethod
+    def of(cls, model: Runner, encoded: Sequence[Encoded], checked: Checked | None = None) -> TextBatch:
+        """Encoded texts, padded here."""
+        checked = model.verify(encoded[0]) if checked is None else checked
+        tensors = batched([one.tensors for one in encoded], model.pad_id())
+        return cls(model, checked, tensors, [int(one.tensors["input_ids"].shape[1]) for one in encoded])
+
+    @property
+    def width(self) -> int:
+        return int(self.tensors["input_ids"].shape[1])
+
+    @property
+    def depth(self) -> int:
+        return len(self.checked.stack.main)
+
+    @cached_property
+    def placed(self) -> dict[str, Tensor]:
+        """The tensors on the model's device."""
+        return self.model.placed(self.tensors)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """The lengths, on the model's device."""
+        return torch.tensor(self.lengths, device=self.model.device)
+
+    @cached_property
+    def ranks(self) -> Tensor:
+        """[text]: which of the batch's different lengths a text has; logits of last positions alone stand in that order."""
+        rank = {length: number for number, length in enumerate(sorted(set(self.lengths)))}
+        return torch.tensor([rank[length] for length in self.lengths], device=self.model.device)
+
+    @cached_property
+    def masked(self) -> Tensor:
+        """[text, position]: where a token is the mask of a masked language model."""
+        ids, mask = self.placed["input_ids"], getattr(self.model.tokenizer, "mask_token_id", None)
+        return torch.zeros_like(ids, dtype=torch.bool) if mask is None else (ids == mask) & self.present
+
+    @cached_property
+    def present(self) -> Tensor:
+        """[text, position]: where a text has a token; False at its padding."""
+        return torch.arange(self.width, device=self.model.device) < self.sizes[:, None]
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """[text, query, key]: where a text has both."""
+        return self.present[:, :, None] & self.present[:, None, :]
+
+    @cached_property
+    def example(self) -> Tensor:
+        """The ids of one text, in host memory: of one without a mask, where there is such a text."""
+        number = int(self.masked.any(1).int().argmin())
+        return self.tensors["input_ids"][number, : self.lengths[number]].cpu()
+
+    def prepare(self) -> None:
+        """Copies to the device what later steps need there, and back: once the model runs, a copy waits for it."""
+        if self.checked.padding is False and len(set(self.lengths)) > 1:
+            raise ModelError(
+                f"{type(self.model.model).__name__} gives a padded text other numbers than the text alone: run texts of "
+                "one length together, or one by one"
+            )
+        _ = self.ranks, self.pairs, self.example
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model answers to the texts of a batch: its likeliest answer to each.
+
+    kind: of all of them, as in `attnflow.importance.question.Question`. places: [text], the position that answers; None
+    where the whole text does. chosen: [text], the class or token. chances: [text], its probability; of a score, the score.
+    logits: [text, class or token], where they answer. of: the number that edges are about.
+    """
+
+    kind: str
+    places: Tensor | None
+    logits: Tensor
+    chosen: Tensor
+    chances: Tensor
+    of: str
+
+    def records(self, model: Runner) -> list[dict[str, Any]]:
+        """The answer of each text, as the provenance of a trace has it. The GPU is waited for once."""
+        numbers, chances = torch.stack([self.chosen.double(), self.chances.double()]).tolist()
+        names = {number: answer_text(model, self.kind, [int(number)]) for number in set(numbers)}
+        measure = "score" if self.kind == "score" else "probability"
+        about = {"of": "score" if self.kind == "score" else self.of}
+        return [
+            {"kind": self.kind, "name": names[number], measure: chance, **about}
+            for number, chance in zip(numbers, chances, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchEdges:
+    """What edges weigh, of each layer [text, query, key], zero where a text has no such position.
+
+    weights: as their definition gives them. attention: heads reduced. answers: None where edges are about none.
+    """
+
+    name: str
+    weights: tuple[Tensor, ...]
+    attention: tuple[Tensor, ...]
+    answers: Answers | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the residual connection is in the weights already, so that none is to be added."""
+        return EDGES[self.name].whole
+
+    def graph(self, normalize: str | None = None) -> tuple[Tensor, ...]:
+        """The weights as the graph of a trace has them: see `attnflow.edges.reweighed`."""
+        return tuple(normalized(torch.stack(self.weights), normalization_of(self.name, normalize)))
+
+    def gather(
+        self, residual: float | None = None, receptive_field: str | None = "layer", normalize: str | None = None
+    ) -> Tensor:
+        """`Trace.gather` of edges by gradients, [text, input] in double precision; `BatchParts` has it of answer edges."""
+        check_gather_field(receptive_field)
+        if self.name not in BY_GRADIENT:
+            raise InputError(
+                f"gather is about edges by gradients, {', '.join(BY_GRADIENT)}, and not about {self.name!r}"
+            )
+        share = gather_residual(len(self.weights), residual)
+        carried = [weights.sum(-2, dtype=torch.float64) for weights in self.graph(normalize)]
+        return gathered_down(carried, [weights.double() for weights in self.attention], share, receptive_field)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchParts:
+    """How the log-odds of each text's answer split over its tokens: [text, position] each, signed, zero at padding.
+
+    rows: what the queries that were wanted read, at all layers. inputs: what the answer owes to each input the whole way
+    down. columns: what all queries read, of each layer. attention: of each layer, where it was wanted. log_odds, constants,
+    gaps: [text], as in `attnflow.capture.frozen.BatchEvidence`.
+    """
+
+    batch: TextBatch
+    answers: Answers
+    rows: Tensor
+    inputs: Tensor
+    columns: tuple[Tensor, ...]
+    attention: tuple[Tensor, ...]
+    log_odds: Tensor
+    constants: Tensor | None
+    gaps: Tensor
+
+    def answer_rows(self, signed: Signed = False) -> Tensor:
+        """`Trace.answer_rows` of every text."""
+        return self._shown(self.rows, signed)
+
+    def answer_inputs(self, signed: Signed = False) -> Tensor:
+        """`Trace.answer_inputs` of every text."""
+        return self._shown(self.inputs, signed)
+
+    def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> Tensor:
+        """`Trace.gather` of answer edges: [text, input], in double precision."""
+        check_gather_field(receptive_field)
+        if not self.attention:
+            raise InputError("gather rolls out the attention, and these parts have none: split(batch, attention=True)")
+        attention = [weights.double() for weights in self.attention]
+        share = gather_residual(len(attention), residual)
+        return gathered_down(self.columns, attention, share, receptive_field)
+
+    def _shown(self, parts: Tensor, signed: Signed) -> Tensor:
+        check_signed(signed)
+        if signed is True:
+            return parts
+        if self.batch.checked.causal:  # a text of one token has nothing but its first
+            parts = parts.clone()
+            parts[:, 0] = torch.where(self.batch.sizes > 1, 0, parts[:, 0])
+        shares = signed_shares(parts)
+        return shares if signed else shares.clamp(min=0)
+
+
+def edges_of(batch: TextBatch, name: str, of: str = "logit") -> BatchEdges:
+    """What edges of this name weigh in each text. of: what those by gradients are about; answer edges, the log-odds."""
+    if name == "answer":
+        return answer_edges(batch)
+    if name in BY_GRADIENT:
+        return edges_by_gradient(batch, name, of)
+    if name in OF_HEADS:
+        return edges_of_heads(batch, name)
+    raise InputError(f"edges={name!r}: of a batch, expected {', '.join(map(repr, TOGETHER))}")
+
+
+def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: str = "logit") -> BatchEdges:
+    """Edges "gradient" or "attention-gradient" of each text, about its own answer: a forward and a backward pass.
+
+    of: as in `Model.gradient`, but for "difference".
+    """
+    check_of(of)
+    if of == "difference":
+        raise InputError("of='difference': of a batch, expected 'probability', 'logit' or 'log-odds'")
+    logits, calls = _run_inside(batch, grad=True)
+    with torch.inference_mode(False), torch.enable_grad(), running():
+        answers, score_of = _likeliest_answers(batch, logits, of)
+        y = score_of(logits)
+        gradients = list(torch.autograd.grad(y.sum(), [call.heads for call in calls], allow_unused=True))
+    weights, attention = [], []
+    for number, call in enumerate(calls):
+        heads, gradient = wide(call.heads), gradients[number]
+        edges = BY_GRADIENT[name](heads, torch.zeros_like(heads) if gradient is None else wide(gradient))
+        weights.append(torch.where(batch.pairs, edges, 0))
+        attention.append(torch.where(batch.pairs, call.mean, 0))
+        call.heads = call.value = gradients[number] = None  # a layer's heads are the most that a batch has in memory
+    _check_finite(batch, [y.detach(), *weights, *attention])
+    return BatchEdges(name, tuple(weights), tuple(attention), answers)
+
+
+def edges_of_heads(batch: TextBatch, name: str) -> BatchEdges:
+    """Edges "mean" or "max", which are about no answer: a forward pass."""
+    _, calls = _run_inside(batch, grad=False)
+    attention = tuple(torch.where(batch.pairs, call.mean, 0) for call in calls)
+    weights = tuple(torch.where(batch.pairs, OF_HEADS[name](wide(call.heads)), 0) for call in calls)
+    _check_finite(batch, [*weights, *attention])
+    return BatchEdges(name, weights, attention, None)
+
+
+def answer_edges(batch: TextBatch) -> BatchEdges:
+    """Edges "answer" of each text, about the log-odds of its own answer: a frozen forward and backward pass."""
+    frozen, attention = _run_frozen(batch, attention=True)
+    answers, score_of = _likeliest_answers(batch, frozen.logits, "log-odds")
+    evidence = frozen.evidence_of_texts(score_of, every=True)
+    weights = []
+    for edges, holds in zip(evidence.layers, evidence.holds, strict=True):
+        shares = evidence_shares(positive_evidence(edges.double(), holds))
+        weights.append(torch.where(batch.pairs, shares, 0))
+    return BatchEdges("answer", tuple(weights), attention, answers)
+
+
+def split(
+    batch: TextBatch,
+    queries: Tensor | None = None,
+    *,
+    natural: Sequence[int] | None = None,
+    attention: bool = False,
+) -> BatchParts:
+    """How the log-odds of each text's own answer split over its tokens: a frozen forward and backward pass.
+
+    queries: [text, position], 1 at the positions whose rows are wanted; by default the one that answers. natural: the
+    position of each text that is explained where the answer has no place of its own, that of a class token for example
+    (`attnflow.capture.assemble.natural_query`); where nobody says it, the last position of a model that looks back only,
+    and all positions of another. attention: keep the attention of each layer, which `BatchParts.gather` rolls out.
+    """
+    # on the device before the model runs, for which a copy would wait
+    wanted = None if queries is None else queries.to(batch.model.device)
+    places = None if natural is None else torch.tensor(natural, device=batch.model.device)
+    frozen, means = _run_frozen(batch, attention)
+    answers, score_of = _likeliest_answers(batch, frozen.logits, "log-odds")
+    taken = _taken(batch, answers, places) if wanted is None else wanted
+    evidence = frozen.evidence_of_texts(score_of, taken=taken)
+    rows = torch.stack(evidence.columns if taken is None else evidence.rows).sum(0, dtype=torch.float64)
+    if batch.checked.causal:
+        # what a position reads from itself stays there: what it holds at the bottom is what ends there
+        rows = torch.where(batch.present if taken is None else taken > 0, evidence.own, rows)
+    rows, inputs = (torch.where(batch.present, parts, 0) for parts in (rows, evidence.own))
+    columns = tuple(torch.where(batch.present, parts.double(), 0) for parts in evidence.columns)
+    return BatchParts(
+        batch, answers, rows, inputs, columns, means, evidence.y, evidence.constants, evidence.gaps
+    )  # fmt: skip
+
+
+def pair_bytes(layers: int, heads: int, edges: str) -> int:
+    """About how many bytes a batch holds for each pair of a query and a key of each of its texts, padding included.
+
+    Beside that it holds some 10 to 20 states of a layer's width for each token and layer, as any backward pass.
+
+    >>> 2000 * 32**2 * pair_bytes(6, 12, "attention-gradient") >> 20  # MiB of 2,000 texts of 32 tokens
+    1500
+    """
+    if edges in BY_GRADIENT:  # all heads and their gradients, and what is left of each layer, in single precision
+        return layers * (2 * heads + 2) * 4 + 3 * heads * 4
+    if edges == "answer":  # all heads, and the edges with their sum, with double precision on the way
+        return layers * (heads + 4) * 4 + 4 * heads * 4
+    return layers * (heads + 2) * 4
+
+
+def _run_inside(batch: TextBatch, grad: bool) -> tuple[Tensor | None, list[Call]]:
+    """The logits, where there are any, and the attention calls with all heads, which gradients reach if ``grad``."""
+    model, checked = batch.model, batch.checked
+    check_inside(model, checked)
+    batch.prepare()
+    calls = checked.stack.main
+    check_windows(model, checked.paths[calls[0]])
+    collector = Collector("inside", measure=False)
+    with (
+        torch.inference_mode(False),
+        entering(model.model, [layer_path(checked.paths[calls[0]])], collector),  # so that there is a graph
+        Unchanging(),
+    ):
+        out = model.run(batch.placed, collector, checked, last=_read_last(batch), grad=grad)
+    logits = out.get("logits") if hasattr(out, "get") else None
+    return logits if isinstance(logits, Tensor) else None, [collector.calls[i] for i in calls]
+
+
+def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Tensor, ...]]:
+    """A frozen pass, and the attention of each layer, [text, query, key], where it is wanted."""
+    model, checked = batch.model, batch.checked
+    check_inside(model, checked)
+    batch.prepare()
+    check_windows(model, checked.paths[checked.stack.main[0]])
+    last = model.last_logits(_read_last(batch))
+    count = len(batch.lengths)
+    frozen = run_frozen(model, batch.placed, checked, keep=attention, measure=False, texts=count, **last)
+    if not attention:
+        return frozen, ()
+    check_calls(frozen.calls, checked)
+    return frozen, tuple(torch.where(batch.pairs, frozen.calls[i].mean, 0) for i in checked.stack.main)
+
+
+def _read_last(batch: TextBatch) -> Sequence[int]:
+    """Lengths, where the last logits of texts are enough."""
+    return () if _position(batch.model) is not None else batch.lengths
+
+
+def _position(model: Runner) -> int | None:
+    """Where a model that says so classifies a text."""
+    position = getattr(model.config, "prediction_position", None)
+    return position if isinstance(position, int) else None
+
+
+def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tuple[Answers, Callable[[Tensor], Tensor]]:
+    """The likeliest answer to each text, and its score as a function of the logits: [text]."""
+    model = batch.model
+    if logits is None:
+        raise InputError(f"these edges are about an answer, and {no_answer(model)}")
+    kind, places = _places(batch, logits)
+    at = None if places is None else _logit_places(batch, logits, places)
+
+    def rows_of(logits: Tensor) -> Tensor:
+        """[text, class]."""
+        return logits if at is None else logits[torch.arange(len(at), device=at.device), at]
+
+    with torch.no_grad():
+        rows = rows_of(logits)
+        chosen = rows.argmax(-1)
+        chances = score(model, kind, rows, chosen, 0, "probability")
+
+    def score_of(logits: Tensor) -> Tensor:
+        return score(model, kind, rows_of(logits), chosen, 0, of)
+
+    return Answers(kind, places, rows.detach(), chosen, chances, of), score_of
+
+
+def _places(batch: TextBatch, logits: Tensor) -> tuple[str, Tensor | None]:
+    """What all texts answer, and the position of each that does: `attnflow.capture.predict.answered` for a batch."""
+    kind, place = answered(batch.model, logits[:1], batch.example)
+    if place is None:
+        return kind, None
+    if kind == "class":
+        return kind, (_position(batch.model) or 0) % batch.sizes
+    return kind, batch.sizes - 1 if kind == "next token" else batch.masked.int().argmax(1)
+
+
+def _logit_places(batch: TextBatch, logits: Tensor, places: Tensor) -> Tensor:
+    """Where the logits of these positions stand; where only the last positions of texts were computed, by length."""
+    return places if logits.shape[1] == batch.width else batch.ranks
+
+
+def _taken(batch: TextBatch, answers: Answers, natural: Tensor | None) -> Tensor | None:
+    """[text, position]: True at the query of each text that answers; None where all of them do."""
+    places = natural if answers.places is None else answers.places
+    if places is None and batch.checked.causal:
+        places = batch.sizes - 1
+    return None if places is None else torch.arange(batch.width, device=places.device) == places[:, None]
+
+
+def _check_finite(batch: TextBatch, tensors: Sequence[Tensor]) -> None:
+    """Refuses numbers that are none; the GPU is waited for once."""
+    if not bool(torch.stack([x.sum(dtype=torch.float64) for x in tensors]).isfinite().all()):
+        raise NotFinite(
+            f"{type(batch.model.model).__name__} gives numbers that are not finite for a text of this batch of "
+            f"{len(batch.lengths)}: run its texts one by one"
+        )
