@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from attnflow.corpus import explain_corpus
 from attnflow.corpus import summary as report
 from attnflow.view.corpus_page import html_of, write
 from helpers.browser import opened as opened_page
 from helpers.browser import settle
-from helpers.corpora import WORDS, embedded, made_up, stored, traced
+from helpers.corpora import SENTENCES, WORDS, embedded, made_up, stored, traced
 
 METHODS = ("raw", "rollout", "flow")
 PAIRS = ("raw – rollout", "raw – flow", "rollout – flow")
@@ -576,7 +577,8 @@ def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str
         ("difference", "share is then the part of the sum of their sizes.", "&f=difference"),
     ):
         rows = sorted(map(int, summary["disagreement"]["texts"]))
-        held = {**summary, "receptive_field": field, "pages": rows, "words": True}
+        divided = ["rollout", "flow"] if field == "ratio" else ["flow"]
+        held = {**summary, "receptive_field": field, "divided": divided, "pages": rows, "words": True}
         with opened(browser, saved(tmp_path / "field.html", held)) as page:
             assert told in panel(page, "tokens").locator(".how").text_content()
             href = page.locator(".case a").first.get_attribute("href")
@@ -765,3 +767,20 @@ def test_the_file_asks_nobody(path: Path, summary: dict[str, Any]) -> None:
     whole = {"text", "pair"}  # which may be long
     for row, text in summary["disagreement"]["texts"].items():
         assert found["disagreement"]["texts"][row] == {name: text[name] for name in text if name not in whole}
+
+
+@pytest.mark.parametrize("methods", ["rollout,answer_inputs", "answer_inputs,answer_rows"])
+def test_methods_about_the_answer_lead(browser: Any, methods: str, tmp_path: Path) -> None:
+    """With signs, and without a choice of layers where no method has any."""
+    source = tmp_path / "t.txt"
+    source.write_text("".join(f"{text}\n" for text in SENTENCES))
+    explain_corpus(source, tmp_path / "out", methods=methods, device="cpu")
+    path, *_ = write(tmp_path / "out", texts=1)
+    with opened(browser, path) as page:
+        assert page.locator(".headline").inner_text().startswith("Across 12 texts, the answers rest most on ")
+        assert page.locator(".reason").inner_text() == (
+            "By answer_inputs, what the answer owes to each input the whole way down. What speaks against the answer counts "
+            "below zero."
+        )
+        assert page.locator(".pick-layer").count() == ("rollout" in methods)
+        assert len(received(page, "answer_inputs")) > 1

@@ -18,7 +18,7 @@ from attnflow.corpus.corpus_options import BATCH_TOKENS as BATCH_TOKENS
 from attnflow.corpus.corpus_options import BATCH_TOKENS_GPU as BATCH_TOKENS_GPU
 from attnflow.corpus.corpus_options import Options as Options
 from attnflow.corpus.schema import Explained, failed_row, score_columns
-from attnflow.corpus.text_methods import NOT_FINITE, check_finite, explained, followed, recipe_of, row_of
+from attnflow.corpus.text_methods import NOT_FINITE, WHOLE_BYTES, check_finite, explained, followed, recipe_of, row_of
 from attnflow.corpus.written_rows import answer_rows
 from attnflow.errors import InputError
 from attnflow.flow import cores
@@ -32,9 +32,6 @@ PROBE = "the key to the cabinets"
 
 WIDE = 128
 """Tokens of a text from which on fewer run together: the matrices of a batch grow with the square of its length."""
-
-WHOLE_BYTES = 1 << 30
-"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
 
 CHUNK = 8
 """Texts whose flows one thread solves before it takes others."""

@@ -26,7 +26,7 @@ from attnflow.corpus.corpus_options import Options
 from attnflow.corpus.explainer import PROBE, batches
 from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.corpus.sheet import Floats, Ints, Predictions, Scored, Sheet
-from attnflow.corpus.text_methods import NOT_FINITE, recipe_of
+from attnflow.corpus.text_methods import NOT_FINITE, WHOLE_BYTES, recipe_of
 from attnflow.edges import normalization_of
 from attnflow.edges.batched import Answers, NotFinite, TextBatch, edges_of, split
 from attnflow.errors import InputError
@@ -38,9 +38,6 @@ from attnflow.method_table import GATHERED
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
-
-WHOLE_BYTES = 1 << 30
-"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
 
 WAITING = 4
 """Batches whose results may be on their way: what is bounded here is memory."""

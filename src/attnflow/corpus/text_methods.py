@@ -30,6 +30,9 @@ from attnflow.trace import Trace
 
 NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
 
+WHOLE_BYTES = 1 << 30
+"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
+
 OF_ONE_TEXT = ("answer", "unknown", "reliability", "evidence")
 """What the provenance of a trace says of its text alone: that of a row is the same for all rows."""
 
@@ -41,7 +44,7 @@ def explained(model: Model, checked: Checked, options: Options, encoded: Sequenc
     by itself; one that fails harms no other."""
     graphs: Sequence[Trace | None] = [None] * len(encoded)
     if _needs_attention(options):
-        batch = model.run_batch(encoded, checked, measure=options.is_measured)
+        batch = model.run_batch(encoded, checked, whole_bytes=WHOLE_BYTES, measure=options.is_measured)
         graphs = [Trace.of(batch.passed(number)) for number in range(len(encoded))]
     rows = []
     for one, graph in zip(encoded, graphs, strict=True):
