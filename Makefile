@@ -64,7 +64,7 @@ fuzz: $(VENV)/test.stamp
 # The same fuzzing, fewer graphs, and what users get wrong, under the address and undefined-behaviour sanitizers.
 sanitize: .venv-sanitize/package.stamp
 	$(SANITIZED) tests/fuzz.py --graphs 10000
-	$(SANITIZED) -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py
+	$(SANITIZED) -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py tests/test_flow_batches.py
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.flow

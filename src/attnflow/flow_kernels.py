@@ -21,8 +21,8 @@ Tensor = Any
 MOST_POSITIONS, MOST_LAYERS = 512, 63
 ALIGNED = 16  # graphs are padded to a multiple of so many positions, so that rows are loaded in wide words
 OPEN, COLUMNS, HOPS, TWO_HOPS, CLOSED = range(5)  # the step of a pair; closed forms and pairs without a path need none
-PROGRAMS_PER_PROCESSOR = 16
-MOST_RESIDUAL = 2 << 30  # bytes for what programs keep of edges
+PROGRAMS_PER_PROCESSOR = 24  # registers allow 12 with 128 positions, 21 with 32
+SHARE_OF_MEMORY = 32  # one part in so many is for what programs keep of edges
 
 
 class Proofs(NamedTuple):
@@ -68,8 +68,11 @@ def prove(graphs: Tensor, pairs: Tensor, paths: Paths | None) -> Proofs:
 
 
 def _programs(device: Any, bytes_each: int) -> int:
-    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    return max(1, min(processors * PROGRAMS_PER_PROCESSOR, MOST_RESIDUAL // bytes_each))
+    if device.type != "cuda":
+        return 1  # Triton's interpreter, for tests
+    properties = torch.cuda.get_device_properties(device)
+    memory = properties.total_memory // SHARE_OF_MEMORY
+    return int(max(1, min(properties.multi_processor_count * PROGRAMS_PER_PROCESSOR, memory // bytes_each)))
 
 
 @triton.jit
