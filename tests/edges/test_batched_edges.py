@@ -135,14 +135,16 @@ def rolled(trace: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalize", ["none", "graph", "rows"])
-@pytest.mark.parametrize("edges", ["mean", "max", "gradient", "attention-gradient", "answer"])
+@pytest.mark.parametrize(
+    "edges", ["mean", "max", "value-norm", "head-norm", "gradient", "attention-gradient", "answer"]
+)
 @pytest.mark.parametrize("name", ["classifier, double", "masked, double", "llama, double", "embedded, double"])
 def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normalize: str) -> None:
     """In double precision: to divide a small row by its sum makes more of rounding than that of the largest number."""
     made = batched.edges_of(batch(name), edges)
     graph = made.graph(normalize)
     alone = [trace.with_edges(edges, normalize) for trace in traces(name, edges)]
-    assert made.whole == (edges == "answer") == alone[0].steps[0].whole
+    assert made.whole == (edges in ("answer", "head-norm")) == alone[0].steps[0].whole
     for layer, weights in enumerate(graph):
         same(weights, [trace.steps[layer].weights.numpy() for trace in alone], 1e-6)
     with_own = graph if made.whole else [af.graph.with_residual(weights, 0.3) for weights in graph]
@@ -289,7 +291,8 @@ def test_a_text_without_a_mask_refuses_its_batch() -> None:
 
 def test_what_a_batch_does_not_know() -> None:
     with pytest.raises(
-        InputError, match="edges='alti': of a batch, expected 'mean', 'max', 'gradient', 'attention-gradient', 'answer'"
+        InputError,
+        match="edges='alti': of a batch, expected 'mean', 'max', 'value-norm', 'head-norm', 'gradient', 'attention-gradient', 'answer'",
     ):
         batched.edges_of(batch("classifier"), "alti")
     with pytest.raises(InputError, match="of='difference': of a batch, expected 'probability', 'logit' or 'log-odds'"):
