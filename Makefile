@@ -115,7 +115,7 @@ $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
 	@touch $@
 
 $(VENV)/jobs.stamp: $(VENV)/test.stamp
-	$(PIP) 'ray[data]'
+	$(PIP) ray
 	@touch $@
 
 $(VENV)/docs.stamp: $(VENV)/package.stamp

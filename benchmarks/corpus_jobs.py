@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,8 @@ from benchmarks.memory import in_process
 
 if TYPE_CHECKING:
     from attnflow import Model
+    from attnflow.corpus.sheet import Scored, Sheet
+    from attnflow.corpus.stacked import Stacked
 
 Say = Callable[[str], None]
 
@@ -47,7 +50,8 @@ def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: s
     """Texts a second, medians over rounds in which everything is done once, one after another.
 
     The forward pass is timed on batches that are tokenized, sorted and padded beforehand, and nothing is kept of it. A job
-    is timed from the file to the last synced shard: reading, tokenizing, words, solving and writing are in it.
+    is timed from the file to the last synced shard: reading, tokenizing, words, solving and writing are in it. "running" is
+    the same without the time before its first batch, in which processes start: a job of hours does not feel it.
     """
     import attnflow
 
@@ -56,13 +60,16 @@ def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: s
     batches = _batches(loaded, texts)
     tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
     times: dict[str, list[float]] = {}
+    running: dict[str, list[float]] = {}
     forward(loaded, batches[:2])
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}: forward pass")
         times.setdefault("forward", []).append(len(texts) / forward(loaded, batches))
         for name, options in JOBS.items():
             say(f"round {number + 1} of {rounds}: {name}")
-            times.setdefault(name, []).append(len(texts) / _job(loaded, text, len(texts), options))
+            seconds, begun = _job(loaded, text, len(texts), options)
+            times.setdefault(name, []).append(len(texts) / seconds)
+            running.setdefault(name, []).append(len(texts) / (seconds - begun))
         if by_hand:
             say(f"round {number + 1} of {rounds}: by hand, {by_hand} texts")
             times.setdefault("by hand", []).append(by_hand / _by_hand(model, texts, by_hand, device))
@@ -72,6 +79,7 @@ def run(text: Path, model: str, count: int, by_hand: int, rounds: int, device: s
         "tokens": tokens,
         "device": loaded.device.type,
         "texts_per_second": medians,
+        "running": {name: statistics.median(rates) for name, rates in running.items()},
         "times_forward": {name: rate / medians["forward"] for name, rate in medians.items()},
         "times_by_hand": {name: rate / medians["by hand"] for name, rate in medians.items()} if by_hand else {},
         "rounds": times,
@@ -127,9 +135,14 @@ def forward(model: Model, batches: Sequence[dict[str, Any]]) -> float:
     return time.perf_counter() - begun
 
 
-def _job(model: Model, text: Path, count: int, options: dict[str, Any]) -> float:
+def _job(model: Model, text: Path, count: int, options: dict[str, Any]) -> tuple[float, float]:
+    """The seconds of a job, and those before its first batch."""
+    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
-        return float(explain_corpus(text, Path(folder) / "out", model, samples=count, **options)["seconds"])
+        begun = time.perf_counter()
+        sums = explain_corpus(text, Path(folder) / "out", model, samples=count, progress=clock, **options)
+    first = next(at for at, texts in clock.marks if texts)
+    return sums["seconds"], first - begun
 
 
 def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -> float:
@@ -162,14 +175,10 @@ def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -
 def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
     """What one text takes of each stage, all layers: milliseconds of one core, or of the model's device, and bytes."""
     from attnflow.corpus import explainer as explain
-    from attnflow.corpus.schema import table
+    from attnflow.corpus.worker import Spec, Worker
     from attnflow.flow import flow
-    from attnflow.jobs.store import write_shard
-    from attnflow.texts.sources import Text
 
-    items = [Text(str(i), text) for i, text in enumerate(texts)]
     layers = tuple(range(explain.layer_count(explain.checked(model))))
-    options = explain.Options(("rollout", "flow"), layers, batch_tokens=_budget(model))
     figures: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -178,25 +187,34 @@ def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
         figures[name] = (time.perf_counter() - begun) / len(texts) * 1000
         return value
 
-    prepared = timed("tokens and words, ms", lambda: explain.prepared(model, items, False))
     batches = _batches(model, texts)
     forward(model, batches[:2])
     timed("forward pass, ms", lambda: forward(model, batches))
-    explainer = explain.Explainer(model, explain.Options(("rollout",), layers, batch_tokens=options.batch_tokens))
-    timed("with capture and rollout, ms", lambda: explainer.explain(prepared, lambda texts, tokens: None)())
-    explainer.close()
     graphs = [trace.graph() for trace in model.trace(list(texts[: min(len(texts), 500)]))]
     timed("flows, ms of one core", lambda: [flow(graph, queries=0, threads=1) for graph in graphs])
     figures["flows, ms of one core"] *= len(texts) / len(graphs)
-    explainer = explain.Explainer(model, options)
-    rows = explainer.explain(prepared, lambda texts, tokens: None)()
-    explainer.close()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "part-000000.parquet"
-        written = timed("writing, ms", lambda: write_shard(path, table(0, items, rows, options.columns)))
+        path = Path(folder) / "texts.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        corpus = open_corpus(path)
+        (shard,) = plan(corpus, len(texts), 1 << 62, lambda size: 0)
+        for name, methods in (("capture and rollout, ms", ("rollout",)), ("with flows, ms", ("rollout", "flow"))):
+            options = explain.Options(methods, layers, batch_tokens=_budget(model))
+            worker = Worker(Spec({}, model.name, corpus, options, folder), model)
+            clerk, stacked = worker.new_clerk(), worker.stacked
+            assert stacked is not None
+            sheet = timed("reading, tokens and words, ms of one core", partial(clerk.sheet, shard))
+            scored = timed(name, partial(_explained, stacked, sheet))
+            written = timed("writing, ms of one core", partial(clerk.write, shard, scored))
+            clerk.close()
+            worker.close()
     figures["written, bytes"] = written["bytes"] / len(texts)
     figures["read, bytes"] = sum(len(text.encode()) for text in texts) / len(texts)
     return figures
+
+
+def _explained(stacked: Stacked, sheet: Sheet) -> Scored:
+    return stacked.explain(sheet, lambda texts, tokens: None)()
 
 
 def _budget(model: Model) -> int:
@@ -286,13 +304,20 @@ def main(
             "what",
             "texts/s",
             "× forward",
+            "running",
+            "× forward",
             "× by hand",
             title=f"{figures['texts']:,} texts, {figures['tokens']:,} tokens",
         )
         for name, rate in figures["texts_per_second"].items():
-            times = figures["times_by_hand"].get(name)
+            times, running = figures["times_by_hand"].get(name), figures["running"].get(name)
             table.add_row(
-                name, f"{rate:,.1f}", f"{figures['times_forward'][name]:.2f}", f"{times:,.0f}" if times else ""
+                name,
+                f"{rate:,.1f}",
+                f"{figures['times_forward'][name]:.2f}",
+                f"{running:,.1f}" if running else "",
+                f"{running / figures['texts_per_second']['forward']:.2f}" if running else "",
+                f"{times:,.0f}" if times else "",
             )
         console.print(table)
         table = Table("stage", "a text", title="what one text takes, all layers")

@@ -18,10 +18,8 @@ from attnflow.capture.kv_cache import snapshot
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.runner import Runner
 from attnflow.capture.same_prompt import check_cache, is_same
-from attnflow.errors import InputError
-
-TOKENS = 40
-"""How many tokens a model writes at most, unless somebody says otherwise."""
+from attnflow.errors import InputError, TextError
+from attnflow.source_methods import TOKENS as TOKENS
 
 BATCH = 8
 """Prompts that the model answers together."""
@@ -36,7 +34,7 @@ CHECKED = 32
 """Tokens of a prompt for which the cache that writing left is compared with what the model computes without."""
 
 Messages = Sequence[Mapping[str, str]]
-PromptLike = str | Messages | Sequence[int] | Tensor
+PromptLike = str | Messages | Sequence[int] | Tensor | Prompt
 Watch = Callable[[Answer], None]
 """Is called with the answer so far, while it is written."""
 
@@ -50,6 +48,8 @@ class Reading:
     interpret_special: bool
 
     def prompt(self, model: Runner, prompt: Any) -> Prompt:
+        if isinstance(prompt, Prompt):
+            return prompt
         if _is_ids(prompt):
             if self.documents or self.system is not None:
                 raise InputError("documents and system go with a text or messages, and this prompt is made of tokens")
@@ -75,7 +75,7 @@ def answer_one(
     if answer is None:
         if cache is not None:
             raise InputError("cache goes with answer=, the tokens that were written with it: give both")
-        return _written(model, [read], max_new_tokens, progress, watch)[0]
+        return _wanted(_written(model, [read], max_new_tokens, progress, watch)[0])
     if watch is not None:
         raise InputError("watch goes with an answer that the model writes, and this one is given: leave either out")
     return _given(model, read, answer, cache, progress)
@@ -98,8 +98,21 @@ def answer_many(
                 f"answer={answers!r:.60} for {len(read)} prompts: expected a list with one for each, or None"
             )
         return [_given(model, prompt, answer, None, progress) for prompt, answer in zip(read, answers, strict=True)]
-    batches = [read[i : i + BATCH] for i in range(0, len(read), BATCH)]
+    return [_wanted(answer) for answer in written_answers(model, read, max_new_tokens, progress)]
+
+
+def written_answers(
+    model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, progress: Progress | None = None
+) -> list[Answer | InputError]:
+    """What the model writes to each of several prompts, in batches; why there is nothing, where there is not."""
+    batches = [prompts[i : i + BATCH] for i in range(0, len(prompts), BATCH)]
     return [answer for batch in batches for answer in _written(model, batch, max_new_tokens, progress)]
+
+
+def _wanted(answer: Answer | InputError) -> Answer:
+    if isinstance(answer, InputError):
+        raise answer
+    return answer
 
 
 def is_several(prompt: Any) -> bool:
@@ -139,33 +152,35 @@ def _written(
     max_new_tokens: int,
     progress: Progress | None,
     watch: Watch | None = None,
-) -> list[Answer]:
-    """watch: of one prompt."""
+) -> list[Answer | InputError]:
+    """What the model writes to prompts of one batch, or why not. watch: of one prompt."""
     check_count(max_new_tokens)
     growth = None if watch is None else _growth(model, prompts[0], watch)
     limit = model.limit()
     two_stacks = getattr(model.config, "is_encoder_decoder", False)
     rooms = []
-    for prompt in prompts:
+    answers: dict[int, Answer | InputError] = {}
+    for number, prompt in enumerate(prompts):
         if limit is not None and not two_stacks and len(prompt.ids) >= limit:
-            raise InputError(
-                f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer"
+            answers[number] = TextError.of(
+                "too long",
+                f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer",
             )
         room = decoder_limit(model) if two_stacks else None if limit is None else limit - len(prompt.ids)
         rooms.append(max_new_tokens if room is None else min(max_new_tokens, room))
-    answers: dict[int, Answer] = {}
     for room in dict.fromkeys(rooms):  # a long prompt must not cut the answers to others short
-        numbers = [number for number, other in enumerate(rooms) if other == room]
-        texts = write(model, [prompts[number].ids for number in numbers], room, progress, growth)
+        numbers = [number for number, other in enumerate(rooms) if other == room and number not in answers]
+        texts = write(model, [prompts[number].ids for number in numbers], room, progress, growth) if numbers else []
         for number, written in zip(numbers, texts, strict=True):
             answers[number] = _answer(model, prompts[number], written, progress)
     return [answers[number] for number in range(len(prompts))]
 
 
-def _answer(model: Runner, prompt: Prompt, written: Written, progress: Progress | None) -> Answer:
+def _answer(model: Runner, prompt: Prompt, written: Written, progress: Progress | None) -> Answer | InputError:
     if not written.ids:
-        raise InputError(
-            "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain"
+        return TextError.of(
+            "answer",
+            "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain",
         )
     if not _is_usable(model, prompt, written):
         written = replace(written, cache=None)
@@ -226,7 +241,7 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
     if not isinstance(answer, str):
         raise InputError(f"answer={answer!r:.60}: expected a text, or token numbers")
     if not answer.strip():
-        raise InputError(f"the answer {answer!r:.60} is empty: expected at least one word")
+        raise TextError.of("answer", f"the answer {answer!r:.60} is empty: expected at least one word")
     if cache is not None:
         raise InputError("cache goes with the tokens that were written with it: give answer= as token numbers")
     if model.tokenizer is None:
@@ -249,12 +264,15 @@ def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any, progress:
     limit = model.limit()
     total = len(prompt.ids) + len(ids)
     if limit is not None and not getattr(model.config, "is_encoder_decoder", False) and total > limit:
-        raise InputError(
-            f"the prompt has {len(prompt.ids)} tokens, the answer {len(ids)}, and the model takes {limit}: shorten either"
+        raise TextError.of(
+            "too long",
+            f"the prompt has {len(prompt.ids)} tokens, the answer {len(ids)}, and the model takes {limit}: shorten either",
         )
     longest = decoder_limit(model) if getattr(model.config, "is_encoder_decoder", False) else None
     if longest is not None and len(ids) > longest:
-        raise InputError(f"the answer has {len(ids)} tokens, and the model writes {longest} at most: shorten it")
+        raise TextError.of(
+            "too long", f"the answer has {len(ids)} tokens, and the model writes {longest} at most: shorten it"
+        )
     numbers = tuple(int(i) for i in ids)
     return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache), progress)
 

@@ -12,7 +12,7 @@ class ModelError(InputError):
 
 
 class TextError(InputError):
-    """A text that cannot be explained, whatever the method. kind: why, in a word or two, for whoever counts."""
+    """A text that cannot be explained, or not in this way. kind: why, in a word or two, for whoever counts."""
 
     kind = ""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnflow._arrays import finite_number, indices, positions
-from attnflow.errors import InputError
+from attnflow.errors import InputError, TextError
 
 Query = int | str | Iterable[int | str] | None
 
@@ -170,3 +170,16 @@ def read_query(text: str | None, length: int) -> int | str | None:
     """
     position = int(text) if text is not None and re.fullmatch("-?[0-9]+", text) else None
     return text if position is None or abs(position) > length else position
+
+
+def places_of(query: str | None, labels: Sequence[str], natural: int | None) -> list[int]:
+    """The positions that a text names, of any text: a position, "all", or a token wherever it stands.
+
+    >>> places_of("the", ["the", "key", "to", "the", "cabinets"], None), places_of(None, ["a", "b"], 1)
+    ([0, 3], [1])
+    """
+    one = read_query(query, len(labels))
+    try:
+        return [i for i, token in enumerate(labels) if token == one] or select_positions(one, labels, natural)
+    except InputError as e:
+        raise TextError.of("query", str(e)) from None

@@ -9,6 +9,9 @@ ANSWER_WAYS = (METHOD, INPUTS)
 FADING, COMBINED = "fading", "combined"
 METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow", "gather", "columns")
 
+TOKENS = 40
+"""How many tokens a model writes at most, unless somebody says otherwise."""
+
 SMALL = ("token", "word")
 """Units that answer rows rank best. Larger ones are ranked best by both ways together (docs/findings.md)."""
 

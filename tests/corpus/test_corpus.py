@@ -25,13 +25,14 @@ import pyarrow.parquet as pq  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from attnflow import files  # noqa: E402
-from attnflow.capture import runner  # noqa: E402
 from attnflow.cli import app  # noqa: E402
-from attnflow.corpus import corpus_job, explain_corpus, worker  # noqa: E402
+from attnflow.corpus import clerk, corpus_job, explain_corpus, stacked, worker  # noqa: E402
 from attnflow.corpus import explainer as explain  # noqa: E402
+from attnflow.corpus.plan import plan  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.jobs.store import read_manifest  # noqa: E402
-from attnflow.texts.sources import Text, open_corpus  # noqa: E402
+from attnflow.method_table import TEXT_METHODS  # noqa: E402
+from attnflow.texts.sources import open_corpus  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
 from helpers.small_tokenizers import sentencepiece  # noqa: E402
@@ -47,6 +48,7 @@ TEXTS = [
     "a book to answer the cabinet",
 ]
 METHODS = ("raw", "rollout", "flow")
+KNOWN = ", ".join(TEXT_METHODS)
 
 
 def bert() -> af.Model:
@@ -209,19 +211,18 @@ def test_a_tokenizer_that_panics_on_a_text_harms_no_other(panic: Any, tmp_path: 
         model.trace("nobody is able")
 
 
-@pytest.mark.parametrize("where", ["flow", "prediction"])
+@pytest.mark.parametrize("where", ["batch_flows", "likeliest"])
 def test_whatever_a_text_throws_is_a_row(where: str, tmp_path: Path, monkeypatch: Any) -> None:
     model = bert()
-    module = explain if where == "flow" else runner
-    real = getattr(module, where)
+    real = getattr(stacked, where)
     ids = model.tokenizer("the book")["input_ids"]
 
     def thrown(*args: Any, **options: Any) -> Any:
-        if len(args[0][0] if where == "flow" else args[2].tokens) == len(ids):
+        if len(ids) in args[1 if where == "batch_flows" else 3]:
             raise Panic("in Rust")
         return real(*args, **options)
 
-    monkeypatch.setattr(module, where, thrown)
+    monkeypatch.setattr(stacked, where, thrown)
     explain_corpus(write(tmp_path / "t.txt", TEXTS[:3]), tmp_path / "out", model, methods=["flow"])
     assert [(row["error"], row["message"]) for row in rows(tmp_path / "out")] == [
         (None, None), (None, None), ("model", "Panic: in Rust"),
@@ -241,19 +242,26 @@ def test_a_word_of_ten_megabytes_is_a_row(embedded: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("methods", [("rollout", "raw"), ("flow", "raw", "rollout"), ("flow", "rollout")])
-def test_scores_stand_under_their_own_names(methods: tuple[str, ...]) -> None:
+def test_scores_stand_under_their_own_names(methods: tuple[str, ...], tmp_path: Path) -> None:
     """In whatever order the methods are asked for."""
     model = bert()
-    explainer = explain.Explainer(model, explain.Options(methods, (0, 1)), 1)
-    encoded = explain.prepared(model, [Text("a", TEXTS[0]), Text("b", TEXTS[2])], False)
-    found = explainer.explain(encoded, lambda texts, tokens: None)()
-    explainer.close()
-    for text, one in zip((TEXTS[0], TEXTS[2]), found, strict=True):
+    given = write(tmp_path / "t.txt", [TEXTS[0], TEXTS[2]])
+    corpus = open_corpus(given)
+    (shard,) = plan(corpus, 2, 1 << 30, lambda size: 1)
+    one = worker.Worker(worker.Spec({}, "bert", corpus, explain.Options(methods, (0, 1)), str(tmp_path)), model, 1)
+    own = one.new_clerk()
+    assert one.stacked is not None
+    scored = one.stacked.explain(own.sheet(shard), lambda texts, tokens: None)()
+    own.write(shard, scored)
+    one.close()
+    own.close()
+    for text, row in zip((TEXTS[0], TEXTS[2]), pq.read_table(tmp_path / shard.file).to_pylist(), strict=True):
         trace = model.trace(text)
-        assert set(one.scores) == {f"{method}_L{layer}" for method in methods for layer in (1, 2)}
+        scores = {name for name in row if "_L" in name}
+        assert scores == {f"{method}_L{layer}" for method in methods for layer in (1, 2)}
         for method in methods:
             for layer, values in enumerate(getattr(trace, method)().values, 1):
-                np.testing.assert_allclose(one.scores[f"{method}_L{layer}"], values, atol=2e-6)
+                np.testing.assert_allclose(row[f"{method}_L{layer}"], values, atol=2e-6)
 
 
 def test_long_texts_run_together_where_no_matrix_is_made() -> None:
@@ -305,7 +313,7 @@ class Stopped(Exception):
 
 def stopped_after(count: int, monkeypatch: Any) -> None:
     """A job that is cut off when it has written so many parts, and before the manifest says so."""
-    real = worker.write_shard
+    real = clerk.write_shard
 
     def write(*args: Any) -> Any:
         nonlocal count
@@ -314,7 +322,7 @@ def stopped_after(count: int, monkeypatch: Any) -> None:
             raise Stopped
         return real(*args)
 
-    monkeypatch.setattr(worker, "write_shard", write)
+    monkeypatch.setattr(clerk, "write_shard", write)
 
 
 def test_a_job_goes_on_to_the_same_bytes(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -502,7 +510,7 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"methods": ["rolout"]}, "method 'rolout': expected some of raw, rollout, flow, with commas between them"),
+        ({"methods": ["rolout"]}, f"method 'rolout': expected some of {KNOWN}, with commas between them"),
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
         ({"layers": []}, "layers=[]: expected at least one, from 0 to 5"),
@@ -521,9 +529,10 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "workers=2 goes with ray=True: give that too"),
+        ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 goes with ray=True: give that too"),
         ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),
         ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
-        ({"methods": "flow,raws"}, "method 'raws': expected some of raw, rollout, flow, with commas between them"),
+        ({"methods": "flow,raws"}, f"method 'raws': expected some of {KNOWN}, with commas between them"),
         ({"ray": True}, "on Ray each worker loads its own model: give a folder or a hub id"),
     ],
 )
@@ -586,7 +595,7 @@ def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, mon
     """What is alive of texts, at any time, is what a few parts hold."""
     alive, most = 0, 0
     lock = threading.Lock()
-    made, given_up = worker.Worker._prepared, worker.Worker._written
+    made, given_up = clerk.Clerk.sheet, clerk.Clerk.write
 
     def counted(change: int) -> None:
         nonlocal alive, most
@@ -604,8 +613,8 @@ def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, mon
         finally:
             counted(-part.count)
 
-    monkeypatch.setattr(worker.Worker, "_prepared", prepared)
-    monkeypatch.setattr(worker.Worker, "_written", written)
+    monkeypatch.setattr(clerk.Clerk, "sheet", prepared)
+    monkeypatch.setattr(clerk.Clerk, "write", written)
     explain_corpus(write(tmp_path / "t.txt", TEXTS * 40), tmp_path / "out", embedded, shard_texts=8)
     assert 8 <= most <= 8 * (worker.AHEAD + 2)
 
@@ -652,7 +661,7 @@ def test_pairs(tmp_path: Path) -> None:
 
 def test_flows_are_solved_while_the_model_runs_on(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """No flow is solved here before the model has begun with the last batch."""
-    last, waited, real, run = threading.Event(), [], explain.flow, embedded.run_batch
+    last, waited, real, run = threading.Event(), [], stacked.batch_flows, embedded.run_tensors
     begun = 0
 
     def flow(*args: Any, **options: Any) -> Any:
@@ -666,8 +675,8 @@ def test_flows_are_solved_while_the_model_runs_on(embedded: Any, tmp_path: Path,
             last.set()
         return run(*args, **options)
 
-    monkeypatch.setattr(explain, "flow", flow)
-    monkeypatch.setattr(embedded, "run_batch", run_batch)
+    monkeypatch.setattr(stacked, "batch_flows", flow)
+    monkeypatch.setattr(embedded, "run_tensors", run_batch)
     texts = ["the key", "the key to the cabinets", "the keys to the cabinets near the old house"]
     explain_corpus(write(tmp_path / "t.txt", texts), tmp_path / "out", embedded, methods=["flow"], batch_tokens=1)
     assert begun == 3 and waited == [True] * 3

@@ -11,6 +11,7 @@ from pathlib import Path
 SHARD_TEXTS = 12
 ASKED = ["--shard-texts", str(SHARD_TEXTS), "--method", "rollout,flow", "--query", "all", "--layer", "last"]
 CORES = 2
+GPUS = 2
 
 
 def command(corpus: Path, output: Path, *more: str) -> list[str]:
@@ -64,5 +65,10 @@ def below(root: int) -> dict[int, str]:
     return descendants
 
 
+def helpers_of(root: int) -> set[int]:
+    """The processes of `attnflow.jobs.workers` that work for a process."""
+    return {pid for pid, line in below(root).items() if "jobs.workers" in line}
+
+
 def workers_of(root: int) -> set[int]:
-    return {pid for pid, line in below(root).items() if "ray::MapWorker" in line}
+    return {pid for pid, line in below(root).items() if "ray::_Worker" in line}

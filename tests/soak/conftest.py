@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import CORES, below, content, explain, processes, until
+from helpers.processes import CORES, GPUS, below, content, explain, processes, until
 
 WORDS = ("the", "a", "key", "keys", "cabinet", "cabinets", "author", "authors", "of", "to", "near", "that", "is", "are")
 
@@ -40,10 +40,11 @@ def ray_home() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cluster(ray_home: Path) -> Iterator[tuple[str, int]]:
-    """Address of a cluster with two cores, and the process that has started all others of it."""
+    """Address of a cluster with two cores, and the process that has started all others of it. Ray takes our word for it
+    that there are GPUs: workers that ask for them get them, and run on the CPU."""
     start = [
-        str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--port", "0", "--num-cpus", str(CORES),
-        "--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", str(ray_home),
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", "0", "--num-cpus", str(CORES),
+        "--num-gpus", str(GPUS), "--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", str(ray_home),
     ]  # fmt: skip
     address = ray_home / "ray_current_cluster"
     head = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

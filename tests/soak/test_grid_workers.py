@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import operator
 import os
 import signal
@@ -24,6 +23,7 @@ from attnflow.errors import JobError
 from attnflow.evaluate import grid
 from attnflow.jobs.workers import crew
 from helpers.grids import TEXTS, bytes_of, files
+from helpers.processes import helpers_of
 from helpers.small_models import bert, saved
 
 
@@ -44,18 +44,39 @@ def test_a_worker_that_dies() -> None:
     assert str(e.value) == (
         "one of 2 workers died, most often because memory ran out: give fewer workers, and run the same again"
     )
-    assert multiprocessing.active_children() == []
+    assert not helpers_of(os.getpid())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_workers_drop_what_they_are_at_when_told() -> None:
-    workers: list[multiprocessing.Process] = []
     with pytest.raises(KeyboardInterrupt), crew(None, partial(partial, time.sleep), 2) as do:
         for number, _ in do(operator.call, {0: 600, 1: 0, 2: 600}):
-            assert number == 1
-            workers += multiprocessing.active_children()
+            assert number == 1 and len(helpers_of(os.getpid())) == 2
             raise KeyboardInterrupt
-    assert [worker.exitcode for worker in workers] == [1, 1]  # none ended its task, which would be 0
-    assert multiprocessing.active_children() == []
+    assert not helpers_of(os.getpid())
+
+
+def test_a_script_that_works_on_its_first_line(tmp_path: Path) -> None:
+    """multiprocessing would run it again in every worker."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import operator, os\nfrom attnflow.jobs.workers import crew\n"
+        "with crew(None, os.getpid, 2) as do:\n"
+        "    print(sorted(other != 0 for _, other in do(operator.sub, {1: os.getpid(), 2: os.getpid()})))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[True, True]\n", "")
+
+
+def test_what_a_worker_fails_with_comes_back() -> None:
+    with pytest.raises(ZeroDivisionError), crew(None, os.getpid, 2) as do:
+        list(do(operator.floordiv, {0: 0}))
+    with pytest.raises(JobError, match="too few"), crew(None, partial(_failing, "too few"), 2) as do:
+        list(do(operator.add, {0: 1}))
+
+
+def _failing(sentence: str) -> int:
+    raise JobError(sentence)
 
 
 SCRIPT = """

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from attnflow.errors import InputError
-from attnflow.jobs.cluster import Placement, placement
+from attnflow.errors import InputError, JobError
+from attnflow.jobs import cluster as jobs
+from attnflow.jobs.cluster import Placement, check_gpus, placement
 from helpers.processes import (
     CORES,
+    GPUS,
     SHARD_TEXTS,
     below,
     command,
@@ -30,7 +35,8 @@ from helpers.processes import (
     workers_of,
 )
 
-pytest.importorskip("ray", reason="the job on Ray needs ray: pip install 'attnflow[ray]'")
+if find_spec("ray") is None:  # which reads the environment when it is imported, so only in `connected`
+    pytest.skip("the job on Ray needs ray: pip install 'attnflow[ray]'", allow_module_level=True)
 pq = pytest.importorskip("pyarrow.parquet", reason="a corpus is kept as parquet")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
 
@@ -38,6 +44,11 @@ TEXTS = 300
 SHARDS = TEXTS // SHARD_TEXTS
 FAILED = {20: "empty", 100: "encoding", 250: "too long"}
 Cluster = tuple[str, int]
+
+
+def there(cluster: Cluster) -> tuple[str, ...]:
+    """Options of a job there, which would take the GPUs, and then miss them, if it were not told the device."""
+    return ("--ray", "--ray-address", cluster[0], "--device", "cpu")
 
 
 def begun(corpus: Path, output: Path, *more: str) -> subprocess.Popen[str]:
@@ -74,9 +85,7 @@ def test_a_local_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: C
 
 def test_one_worker_of_a_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    done = explain(
-        corpus, output, "--ray", "--ray-address", cluster[0], "--workers", "1", "--progress", "json", "--json"
-    )
+    done = explain(corpus, output, *there(cluster), "--workers", "1", "--progress", "json", "--json")
     assert done.returncode == 3, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert all(line["of"] == TEXTS for line in lines)
@@ -90,7 +99,7 @@ def test_one_worker_of_a_cluster(corpus: Path, one_machine: dict[str, bytes], cl
 def test_a_worker_that_is_killed(corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path) -> None:
     """There is only this one, so that without another the job would never end."""
     output = tmp_path / "out"
-    job = begun(corpus, output, "--ray", "--ray-address", cluster[0], "--workers", "1", "--json")
+    job = begun(corpus, output, *there(cluster), "--workers", "1", "--json")
     (worker,) = workers_of(cluster[1])
     os.kill(worker, signal.SIGKILL)
     before = shards_done(output)
@@ -110,8 +119,8 @@ def test_a_driver_that_is_killed(
 ) -> None:
     """What it has started goes with it: a local cluster as a whole, of a shared one the workers."""
     output = tmp_path / "out"
-    there = ("--ray", "--ray-address", cluster[0]) if shared else ("--ray",)
-    job = begun(corpus, output, *there, "--workers", "1")
+    where = there(cluster) if shared else ("--ray",)
+    job = begun(corpus, output, *where, "--workers", "1")
     started = below(cluster[1] if shared else job.pid)
     agents = {pid for pid, line in started.items() if line.startswith("ray::") and "Agent" in line}
     gone = workers_of(cluster[1]) if shared else started.keys() - agents
@@ -124,7 +133,7 @@ def test_a_driver_that_is_killed(
     if not shared:  # Ray's agents want to report this to the cluster that is gone, and give up after a minute or two
         for pid in agents & processes().keys():
             os.kill(pid, signal.SIGKILL)
-    done = explain(corpus, output, "--resume", "--json", *(there if shared else ()))
+    done = explain(corpus, output, "--resume", "--json", *(where if shared else ()))
     assert (done.returncode, done.stderr) == (3, "")
     assert 3 * SHARD_TEXTS <= json.loads(done.stdout)["resumed"] < TEXTS
     assert content(output) == one_machine
@@ -149,7 +158,7 @@ main()
 def test_a_refusal_of_a_worker(corpus: Path, cluster: Cluster, tmp_path: Path) -> None:
     """As if the texts had changed between planning, which is done here, and reading, which is done there."""
     output = tmp_path / "out"
-    line = command(corpus, output, "--ray", "--ray-address", cluster[0], "--workers", "1")
+    line = command(corpus, output, *there(cluster), "--workers", "1")
     done = subprocess.run([line[0], "-c", WRONG, *line[3:]], capture_output=True, text=True, timeout=300)
     assert done.stderr == (
         "attnflow: the input changed while it was read: texts 60 to 71 are not what they were at first, in texts.txt; "
@@ -160,11 +169,175 @@ def test_a_refusal_of_a_worker(corpus: Path, cluster: Cluster, tmp_path: Path) -
 
 
 def test_more_workers_than_cores(corpus: Path, cluster: Cluster, tmp_path: Path) -> None:
-    done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", cluster[0], "--workers", "99")
+    done = explain(corpus, tmp_path / "out", *there(cluster), "--workers", "99")
     assert done.stderr == (
         f"attnflow: 99 workers: the cluster has {CORES} cores for them; expected at most one worker a core\n"
     )
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_fraction_of_a_gpu(corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path) -> None:
+    """Two workers, as many as there are cores, take half a GPU each, and run on the CPU as they were told."""
+    output = tmp_path / "out"
+    job = begun(corpus, output, *there(cluster), "--gpus-per-worker", "0.5")
+    with jobs.connected(cluster[0]) as ray:
+        (group,) = (group for group in ray.util.placement_group_table().values() if group["state"] == "CREATED")
+        assert list(group["bundles"].values()) == [{"CPU": 1.0, "GPU": 0.5}] * 2
+        assert (ray.available_resources()["GPU"], ray.available_resources().get("CPU", 0)) == (GPUS - 1, CORES - 2)
+        assert len(workers_of(cluster[1])) == 2
+        _, stderr = job.communicate(timeout=300)
+        assert (stderr, job.returncode) == ("", 3)
+        until(lambda: ray.available_resources()["GPU"] == GPUS, "the GPUs of a job that has ended", 60)
+    assert content(output) == one_machine
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="torch would see the GPU that it must miss here")
+def test_a_gpu_that_torch_does_not_see(corpus: Path, cluster: Cluster, tmp_path: Path) -> None:
+    done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", cluster[0], "--workers", "1")
+    assert done.stderr == (
+        "attnflow: a worker has a GPU of the cluster, and torch sees none there: install a torch with CUDA on every "
+        'machine, or give --device "cpu"\n'
+    )
+    assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
+
+
+@pytest.fixture(scope="module")
+def connection(cluster: Cluster) -> Iterator[ModuleType]:
+    with jobs.connected(cluster[0]) as ray:
+        yield ray
+
+
+def results(ray: ModuleType, place: Placement, start: Callable[[int], Any], tasks: int) -> list[Any]:
+    """Of so many tasks, numbered from 0; a tool of the test's own takes the place of a model."""
+    group = jobs.reserve(ray, place)
+    try:
+        return list(jobs.run(ray, place, group, start, {number: number for number in range(tasks)}, lambda line: None))
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def test_workers_share_a_gpu(connection: ModuleType) -> None:
+    def start(cpus: int) -> Callable[[list[int]], Iterator[Any]]:
+        import ray
+
+        context = ray.get_runtime_context()
+        facts = (cpus, context.get_actor_id(), context.get_assigned_resources(), context.get_accelerator_ids()["GPU"])
+        return lambda numbers: iter([(number, *facts) for number in numbers])
+
+    rows = results(connection, Placement(1, 0.25, (2,), "cpu"), start, 40)
+    assert sorted(row[0] for row in rows) == list(range(40))
+    assert len({row[2] for row in rows}) == 2
+    assert len({tuple(row[4]) for row in rows}) == 1
+    assert all((row[1], row[3]) == (1, {"CPU": 1.0, "GPU": 0.25}) for row in rows)
+
+
+def test_a_cluster_without_room(connection: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job has one of the cores: the answer comes, and when the core is free again the room is there."""
+    other = connection.util.placement_group([{"CPU": 1}])
+    assert other.wait(30)
+    place = placement(connection, 2, "cpu", 0.5)
+    with monkeypatch.context() as patch, pytest.raises(JobError) as e:
+        patch.setattr(jobs, "WAIT", 3)
+        jobs.reserve(connection, place)
+    assert str(e.value) == (
+        "the cluster has no room for 2 workers with 1 CPU and 0.5 GPU each: 1 of 2 CPU, 2 of 2 GPU are free after 3 s; wait "
+        "for other jobs, or give fewer workers"
+    )
+    connection.util.remove_placement_group(other)
+    assert sorted(results(connection, place, lambda cpus: iter, 3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("moment", ["while it works", "while it makes its tool"])
+def test_a_task_that_kills_its_worker(
+    connection: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str
+) -> None:
+    monkeypatch.setattr(jobs, "RETRIES", 2)
+    tries = tmp_path / "tries"
+
+    def die() -> None:
+        with tries.open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def start(cpus: int) -> Callable[[list[int]], Iterator[int]]:
+        if moment == "while it makes its tool":
+            die()
+        return lambda numbers: (number if number != 2 else die() for number in numbers)  # type: ignore[misc]
+
+    with pytest.raises(JobError) as e:
+        results(connection, Placement(2, 0, (1,), "cpu"), start, 3)
+    shard = 2 if moment == "while it works" else 0
+    assert str(e.value) == (
+        f"the worker at shard {shard} died 3 times, most often because memory ran out: give fewer workers or smaller "
+        "batches, and run the same again"
+    )
+    assert tries.read_text() == "xxx"
+
+
+def test_a_worker_that_dies_now_and_then(
+    connection: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """More often in all than Ray starts it again, but never more often at one task."""
+    monkeypatch.setattr(jobs, "RETRIES", 1)
+    monkeypatch.setattr(jobs, "TOGETHER", 1)
+
+    def work(numbers: list[int]) -> Iterator[int]:
+        for number in numbers:
+            if not (tmp_path / str(number)).exists():
+                (tmp_path / str(number)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield number
+
+    assert results(connection, Placement(2, 0, (1,), "cpu"), lambda cpus: work, 4) == [0, 1, 2, 3]
+
+
+def test_a_machine_that_is_gone(
+    connection: ModuleType, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The others do all they can. Ray seeks room for its worker in vain, and the job ends, instead of waiting for ever."""
+    monkeypatch.setattr(jobs, "WAIT", 5)
+    join = ["-m", "ray.scripts.scripts", "start", "--address", cluster[0], "--block", "--num-cpus", "1"]
+    machine = subprocess.Popen([sys.executable, *join], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def work(numbers: list[int]) -> Iterator[int]:
+        import time
+
+        for number in numbers:
+            while number >= 20 and not (tmp_path / "gone").exists():
+                time.sleep(0.1)
+            yield number
+
+    try:
+        until(lambda: len([node for node in connection.nodes() if node["Alive"]]) == 2, "another machine", 60)
+        place = placement(connection, 3, "cpu")
+        group = jobs.reserve(connection, place)
+        records = jobs.run(connection, place, group, lambda cpus: work, dict(enumerate(range(40))), print)
+        numbers = [next(records) for _ in range(8)]
+    finally:
+        for pid in (*below(machine.pid), machine.pid):
+            os.kill(pid, signal.SIGKILL)
+        machine.wait()
+    (tmp_path / "gone").touch()
+    with pytest.raises(JobError) as e:
+        numbers.extend(records)
+    connection.util.remove_placement_group(group)
+    assert str(e.value) == (
+        "a machine of the cluster is gone, and no other has room for its workers: run the same again"
+    )
+    assert 40 - jobs.TOGETHER <= len(set(numbers)) == len(numbers) < 40
+
+
+def test_a_mistake_is_not_retried(connection: ModuleType, tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+
+    def work(numbers: list[int]) -> Iterator[int]:
+        with tries.open("a") as file:
+            file.write("x")
+        raise InputError("the texts are others now: start again")
+
+    with pytest.raises(InputError, match=r"^the texts are others now: start again$"):
+        results(connection, Placement(2, 0, (1,), "cpu"), lambda cpus: work, 1)
+    assert tries.read_text() == "x"
 
 
 def test_an_address_of_nothing(corpus: Path, tmp_path: Path) -> None:
@@ -185,48 +358,141 @@ def machines(*nodes: dict[str, float]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "workers", "device", "expected"),
+    ("nodes", "workers", "device", "gpus", "expected"),
     [
-        ([{"CPU": 1.0}], None, None, Placement(1, 1, 0)),
-        ([{"CPU": 2.0}], None, None, Placement(1, 2, 0)),
-        ([{"CPU": 2.0}], 2, None, Placement(2, 1, 0)),
-        ([{"CPU": 16.0}], None, "cpu", Placement(8, 2, 0)),
-        ([{"CPU": 16.0}], 3, None, Placement(3, 5, 0)),
-        ([{"CPU": 16.0, "GPU": 4.0}], None, None, Placement(4, 4, 1)),
-        ([{"CPU": 16.0, "GPU": 4.0}], None, "cuda", Placement(4, 4, 1)),
-        ([{"CPU": 16.0, "GPU": 4.0}], 2, "cuda:1", Placement(2, 8, 1)),
-        ([{"CPU": 16.0, "GPU": 4.0}], None, "cpu", Placement(8, 2, 0)),
-        ([{"CPU": 2.0, "GPU": 4.0}], None, None, Placement(2, 1, 1)),
+        ([{"CPU": 1.0}], None, None, None, Placement(1, 0, (1,), "cpu")),
+        ([{"CPU": 2.0}], None, None, None, Placement(2, 0, (1,), "cpu")),
+        ([{"CPU": 2.0}], 2, None, None, Placement(1, 0, (1, 1), "cpu")),
+        ([{"CPU": 16.0}], None, "cpu", None, Placement(2, 0, (1,) * 8, "cpu")),
+        ([{"CPU": 16.0}], 3, None, None, Placement(5, 0, (1,) * 3, "cpu")),
+        ([{"CPU": 16.0, "GPU": 4.0}], None, None, None, Placement(4, 1, (1,) * 4, "cuda", True)),
+        ([{"CPU": 16.0, "GPU": 4.0}], None, "cuda", None, Placement(4, 1, (1,) * 4, "cuda", True)),
+        ([{"CPU": 16.0, "GPU": 4.0}], 2, "cuda:1", None, Placement(8, 1, (1, 1), "cuda", True)),
+        ([{"CPU": 16.0, "GPU": 4.0}], None, "cpu", None, Placement(2, 0, (1,) * 8, "cpu")),
+        ([{"CPU": 2.0, "GPU": 4.0}], None, None, None, Placement(1, 1, (1, 1), "cuda", True)),
         # a worker lies on one machine: of two with eight cores each, it cannot have sixteen
-        ([{"CPU": 8.0}, {"CPU": 8.0}], 1, None, Placement(1, 8, 0)),
-        ([{"CPU": 3.0}, {"CPU": 3.0}], None, None, Placement(2, 3, 0)),
-        ([{"CPU": 3.0}, {"CPU": 3.0}], 3, None, Placement(3, 1, 0)),
-        ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 2.0}, {}], None, None, Placement(2, 4, 1)),
-        ([{"CPU": 16.0, "GPU": 2.0}], 5, None, Placement(5, 3, 1 / 3)),
-        ([{"CPU": 16.0, "GPU": 1.0}, {"CPU": 64.0}], 16, "cuda", Placement(16, 1, 1 / 16)),
+        ([{"CPU": 8.0}, {"CPU": 8.0}], 1, None, None, Placement(8, 0, (1,), "cpu")),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], None, None, None, Placement(3, 0, (1, 1), "cpu")),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], 3, None, None, Placement(1, 0, (1,) * 3, "cpu")),
+        ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 2.0}, {}], None, None, None, Placement(4, 1, (1, 1), "cuda", True)),
+        ([{"CPU": 16.0, "GPU": 2.0}], 5, None, None, Placement(3, 0.3333, (3, 2), "cuda", True)),
+        ([{"CPU": 16.0, "GPU": 1.0}, {"CPU": 64.0}], 16, "cuda", None, Placement(1, 0.0625, (16,), "cuda", True)),
+        # a machine with few cores gets few workers, and those of the other share its GPU
+        ([{"CPU": 2.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}], 6, None, None, Placement(1, 0.25, (4, 2), "cuda", True)),
+        (
+            [{"CPU": 6.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}],
+            6,
+            None,
+            None,
+            Placement(1, 0.3333, (3, 2, 1), "cuda", True),
+        ),
+        # a fraction says how many workers there are, as far as there are cores; the device may still be the CPU
+        ([{"CPU": 16.0, "GPU": 2.0}], None, None, 0.25, Placement(2, 0.25, (4, 4), "cuda")),
+        ([{"CPU": 16.0, "GPU": 2.0}], None, "cpu", 0.25, Placement(2, 0.25, (4, 4), "cpu")),
+        ([{"CPU": 6.0, "GPU": 2.0}], None, None, 0.25, Placement(1, 0.25, (3, 3), "cuda")),
+        ([{"CPU": 16.0, "GPU": 2.0}], 3, None, 0.25, Placement(5, 0.25, (2, 1), "cuda")),
+        ([{"CPU": 16.0, "GPU": 2.0}], None, None, 0.4, Placement(4, 0.4, (2, 2), "cuda")),
+        ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 1.0}], None, None, 0.5, Placement(4, 0.5, (2,), "cuda")),
+        # what Ray would round up to more than a GPU for all of them
+        ([{"CPU": 16.0, "GPU": 1.0}], 6, None, None, Placement(2, 0.1666, (6,), "cuda", True)),
+        ([{"CPU": 16.0, "GPU": 1.0}], None, None, 1 / 3, Placement(5, 0.3333, (3,), "cuda")),
+        ([{"CPU": 16.0, "GPU": 1.0}], None, None, 0.3334, Placement(8, 0.3334, (2,), "cuda")),
+        ([{"CPU": 16.0, "GPU": 8.0}, {"CPU": 4.0, "GPU": 1.0}], None, None, 2, Placement(4, 2, (1,) * 4, "cuda")),
     ],
 )
-def test_placement(nodes: list[dict[str, float]], workers: int | None, device: str | None, expected: Placement) -> None:
-    assert placement(machines(*nodes), workers, device) == expected
+def test_placement(
+    nodes: list[dict[str, float]], workers: int | None, device: str | None, gpus: float | None, expected: Placement
+) -> None:
+    assert placement(machines(*nodes), workers, device, gpus) == expected
+
+
+def test_bundles() -> None:
+    """By default a bundle has its GPU alone, since Ray would put two halves on one; a fraction takes no more than it says."""
+    assert Placement(3, 0.3333, (3, 2), "cuda", True).resources == [{"CPU": 9, "GPU": 1}, {"CPU": 6, "GPU": 1}]
+    assert Placement(3, 0.3333, (3, 2), "cuda").resources == [{"CPU": 9, "GPU": 0.9999}, {"CPU": 6, "GPU": 0.6666}]
+    assert Placement(2, 0, (1,), "cpu").resources == [{"CPU": 2}]
+
+
+def test_bundles_fit_wherever_ray_begins() -> None:
+    """Ray places the largest first; where it has a choice, chance decides here. Each fraction comes from one GPU."""
+    rng = random.Random(0)
+    plans = 0
+    for _ in range(3000):
+        nodes = [{"CPU": float(rng.randint(0, 12)), "GPU": float(rng.randint(0, 4))} for _ in range(rng.randint(1, 4))]
+        workers = rng.choice([None, *range(1, 20)])
+        try:
+            place = placement(machines(*nodes), workers, None, rng.choice([None, 0.1, 0.25, 1 / 3, 0.4, 0.5, 1, 2]))
+        except InputError:
+            continue
+        plans += 1
+        assert workers is None or place.workers == workers
+        free = [(node["CPU"], [1.0] * int(node["GPU"])) for node in nodes]
+        for bundle in sorted(place.resources, key=lambda one: (one.get("GPU", 0), one["CPU"]), reverse=True):
+            choices = []
+            for index, (cpu, parts) in enumerate(free):
+                rest = taken(parts, bundle.get("GPU", 0))
+                if cpu >= bundle["CPU"] and rest is not None:
+                    choices.append((index, (cpu - bundle["CPU"], rest)))
+            assert choices, (nodes, place)
+            index, state = rng.choice(choices)
+            free[index] = state
+    assert plans > 1000
+
+
+def taken(parts: list[float], gpus: float) -> list[float] | None:
+    """What is left of the GPUs of a machine: a fraction comes from the fullest that has it; None where there is too little."""
+    parts = sorted(parts)
+    whole = [index for index, part in enumerate(parts) if part == 1]
+    if gpus >= 1:
+        return (
+            None if len(whole) < gpus else [part for index, part in enumerate(parts) if index not in whole[: int(gpus)]]
+        )
+    for index, part in enumerate(parts):
+        if part >= gpus - 1e-9:
+            return [*parts[:index], part - gpus, *parts[index + 1 :]]
+    return None if gpus else parts
 
 
 def test_shapes_that_do_not_fit() -> None:
     both = {"CPU": 16.0, "GPU": 4.0}
-    for nodes, workers, device, message in (
+    few = {"CPU": 1.0}, {"CPU": 2.0}
+    for nodes, workers, device, gpus, message in (
         (
-            [both],
-            17,
-            None,
+            [both], 17, None, None,
             "17 workers: the cluster has 16 cores beside its GPUs for them; expected at most one worker a core",
         ),
-        ([both], 17, "cpu", "17 workers: the cluster has 16 cores for them; expected at most one worker a core"),
+        ([both], 17, "cpu", None, "17 workers: the cluster has 16 cores for them; expected at most one worker a core"),
+        (few, 4, None, None, "4 workers: the cluster has 3 cores for them; expected at most one worker a core"),
         (
-            [{"CPU": 1.0}, {"CPU": 2.0}],
-            4,
-            None,
-            "4 workers: the cluster has 3 cores for them; expected at most one worker a core",
+            [both], 9, None, 0.5,
+            "9 workers: the GPUs of the cluster have room for 8 with gpus_per_worker=0.5; expected no more",
         ),
-    ):
+        (
+            [both], 17, "cpu", 0.1,
+            "17 workers: the cluster has 16 cores beside its GPUs for them; expected at most one worker a core",
+        ),
+        (few, None, "cpu", 0.5, "gpus_per_worker=0.5 needs GPUs, and the cluster has none: give less, or leave it out"),
+        (
+            [both, both], None, None, 5,
+            "gpus_per_worker=5 needs GPUs, and no machine of the cluster has more than 4: give less, or leave it out",
+        ),
+        (few, None, "cuda:0", None, 'device="cuda:0" needs GPUs, and the cluster has none: give less, or leave it out'),
+        ([both], None, "gpu", None, "device='gpu': on Ray, expected cpu or cuda"),
+    ):  # fmt: skip
         with pytest.raises(InputError) as e:
-            placement(machines(*nodes), workers, device)
+            placement(machines(*nodes), workers, device, gpus)
         assert str(e.value) == message
+
+
+@pytest.mark.parametrize("gpus", [0, -0.5, 0.00001, 1.5, float("nan"), float("inf")])
+def test_fractions_that_ray_cannot_give(gpus: float) -> None:
+    with pytest.raises(InputError) as e:
+        check_gpus(gpus)
+    assert str(e.value) == (
+        f"gpus_per_worker={gpus}: expected a fraction of a GPU from 0.0001 to 1, or a whole number of GPUs"
+    )
+
+
+@pytest.mark.parametrize("gpus", [None, 0.0001, 0.25, 1, 1.0, 2, 8.0])
+def test_fractions_that_ray_can_give(gpus: float | None) -> None:
+    check_gpus(gpus)

@@ -48,7 +48,7 @@ function rangeOf(values) {
  */
 function opening({ disagreement, receptive_field: field, words }, special) {
   return new URLSearchParams({
-    l: disagreement.layer.slice(1),
+    ...(/^L\d+$/.test(disagreement.layer) && { l: disagreement.layer.slice(1) }),
     ...(!special && { s: "0" }),
     ...(field && { f: field }),
     ...(words && { u: "words" }),

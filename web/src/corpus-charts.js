@@ -5,13 +5,17 @@ import { barsChart, decimals, interval, lineLook, linesChart, ticks } from "./ch
 /** @import { Corpus, CorpusPage } from "./types" */
 
 const DASHES = ["2 4", "8 4", null];
+const HUES = 6; // of a theme
 const WEAK = 1.2; // the largest score by the smallest, below which their order says little
 
 /** @param {number} x */
 export const percent = (x, digits = 1) => (Number.isFinite(x) ? `${decimals(100 * x, digits)} %` : "–");
 
 /** @param {Corpus} corpus */
-export const unit = ({ words }) => (words ? "word" : "token");
+export const unit = ({ unit: name }) => name;
+
+/** The layer of scores, in a sentence: methods without layers are over all of them. @param {string} layer */
+export const atLayer = (layer) => (/^L\d+$/.test(layer) ? `at ${layer}` : `over ${layer}`);
 
 /** @param {number} x */
 export const times = (x) => decimals(x, x < 2 ? 2 : x < 10 ? 1 : 0);
@@ -29,7 +33,7 @@ export const weakly = (corpus, method, layer, where) =>
   `${method} hardly tells ${unit(corpus)}s apart ${where}: the largest score is ${times(corpus.ratio[method][layer] ?? NaN)} times the smallest of a typical text`;
 
 /** @param {number} i @param {number} hue */
-const hued = (i, hue) => lineLook(`var(--hue-${hue})`, DASHES[i]);
+const hued = (i, hue) => lineLook(`var(--hue-${hue % HUES})`, DASHES[i % DASHES.length]);
 
 /** @param {CorpusPage} page @param {number} width */
 export function positionsChart(page, width) {
@@ -59,7 +63,7 @@ export function positionsChart(page, width) {
     ...steps.filter((i) => (i + 1) % 5 === 0),
     ...steps,
   ];
-  return linesChart(page, width, `Mean score by position${from || " from the start"} at ${l}`, {
+  return linesChart(page, width, `Mean score by position${from || " from the start"} ${atLayer(l)}`, {
     names,
     looks,
     rows,
@@ -117,7 +121,7 @@ export function agreementParts(page, width) {
       n,
     ]);
     const { mean } = one.correlation;
-    const title = `${corpus.pairs[i]}: texts by rank correlation at ${l}`;
+    const title = `${corpus.pairs[i]}: texts by rank correlation ${atLayer(l)}`;
     const picture = barsChart(page, each, title, bars, places, mean === null ? null : 10 * (mean + 1));
     return el(
       "div",
@@ -133,7 +137,7 @@ export function agreementParts(page, width) {
       el(
         "p",
         { class: "weak" },
-        `${weakly(corpus, method, l, `at ${l}`)}, so that its order, and how far others agree with it, says little.`,
+        `${weakly(corpus, method, l, atLayer(l))}, so that its order, and how far others agree with it, says little.`,
       ),
     ),
     wideTable("agreement of methods", table),

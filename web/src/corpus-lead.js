@@ -14,6 +14,17 @@ const METHODS = {
   raw: (layer) => `the attention of layer ${layer.slice(1)}`,
   rollout: (layer) => `attention multiplied down from layer ${layer.slice(1)}`,
   flow: (layer) => `the most attention that could flow down from layer ${layer.slice(1)}`,
+  joint_flow: (layer) => `shares of one largest flow of attention down from layer ${layer.slice(1)}`,
+  answer_inputs: () => "what the answer owes to each input the whole way down",
+  answer_rows: () => "what the position that answers reads from each input",
+  gather: () => "what edges carried to the answer, each followed down to the input",
+  columns: () => "what edges carried to the answer, each counted where it begins",
+  blank_out: () => "how much the answer changes when a token is blanked out",
+  gradient: () => "how much the answer changes with the embedding of a token",
+  integrated_gradients: () => "gradients summed up on the way from a blank text",
+  shapley: () => "the mean gain when a token is put into a blank text",
+  fading: () => "how fast the answer's probability falls as attention to an input fades",
+  combined: () => "what the answer reads from each input, and what it loses as attention to it fades",
 };
 
 /** The words of all texts at the layer of the first screen, those that receive most first.
@@ -78,20 +89,36 @@ function headline({ corpus, state }) {
   const named = words.map(({ text }) => el("strong", {}, el("bdi", {}, plainToken(text))));
   const between = words.map((_, i) => (i === 0 ? "" : i === words.length - 1 ? " and " : ", "));
   return [
-    `Across ${many(corpus.scored, "text")}, attention goes most to `,
+    `Across ${many(corpus.scored, corpus.answers ? "prompt" : "text")}, ${verb(corpus, state.get().v)} `,
     words.map((_, i) => [between[i], named[i]]),
     ".",
   ];
 }
 
-/** @param {CorpusPage} page */
+/** What a method says of the words that it ranks first.
+ *
+ * @param {Corpus} corpus
+ * @param {string} method
+ */
+function verb({ about_answer: about, answers, edges, span }, method) {
+  if (answers && about.includes(method))
+    return `${span ? `“${span}” in the answers rests` : "the answers rest"} most on`;
+  if (about.includes(method)) return "the answers rest most on";
+  return edges ? `edges by ${edges} lead most to` : "attention goes most to";
+}
+
+/** What a method is, and what may not be read from it. @param {CorpusPage} page */
 function reason({ corpus, state }) {
   const { v } = state.get(),
     { layer } = corpus.lead;
   const weak = isWeak(corpus, v, layer)
     ? ` It hardly tells ${unit(corpus)}s apart here: the largest is ${times(corpus.ratio[v][layer] ?? NaN)} times the smallest.`
     : "";
-  return `By ${v}, ${METHODS[v]?.(layer) ?? v}: where the model looks, not what its answer rests on.${weak}`;
+  const edges = corpus.edges && !["answer_inputs", "answer_rows"].includes(v) ? ` (edges: ${corpus.edges})` : "";
+  const said = `By ${v}, ${METHODS[v]?.(layer) ?? v}${edges}`;
+  if (!corpus.about_answer.includes(v)) return `${said}: where the model looks, not what its answer rests on.${weak}`;
+  const sign = corpus.signed.includes(v) ? " What speaks against the answer counts below zero." : "";
+  return `${said}.${sign}${weak}`;
 }
 
 /** One word as a button that shows it in context, with a bar.
@@ -149,7 +176,13 @@ function apartLine({ corpus, state }) {
     query && `the position explained ${percent(query[v])}`,
     ...marks.slice(0, 3).map(({ text, share }) => `${plainToken(text)} ${percent(share)}`),
   ].filter(Boolean);
-  return named.length ? el("p", { class: "apart" }, `Apart, of all attention: ${named.join(", ")}`) : null;
+  return named.length
+    ? el(
+        "p",
+        { class: "apart" },
+        `Apart, of all ${corpus.about_answer.includes(v) ? "score" : "attention"}: ${named.join(", ")}`,
+      )
+    : null;
 }
 
 /** @param {CorpusPage} page @param {ReturnType<typeof shownGroups>} groups @param {string} chosen */
@@ -194,6 +227,7 @@ function leftOut({ corpus, state }) {
  */
 function contextLine(page, one) {
   const { v, b } = page.state.get(),
+    said = page.corpus.answers ? "answered" : "predicted",
     isSaid = Boolean(page.corpus.splits[Number(b || NaN)]?.predicted), // by the head of its group
     colours = page.colours();
   const places = one.tokens.map((_, i) => i).filter((i) => !one.special[i]),
@@ -209,7 +243,7 @@ function contextLine(page, one) {
     };
   });
   const notes = [
-    !isSaid && one.prediction && `predicted ${plainToken(one.prediction, 40)}`,
+    !isSaid && one.prediction && `${said} ${plainToken(one.prediction, 40)}`,
     `${decimals(one.lifts[v][one.at] ?? NaN, 1)}×`,
     one.id,
   ];

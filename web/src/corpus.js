@@ -4,7 +4,8 @@ import { el, between, button, closest, correlation, flattened, plainToken, token
 import { many, topOf, shortName, panel, pick, switched, checks, showPanels } from "./frame.js";
 import { disagreementParts } from "./corpus-cases.js";
 import { leadSection } from "./corpus-lead.js";
-import { percent, unit, times, isWeak, weakly, positionsChart, agreementParts, textsParts } from "./corpus-charts.js";
+import { percent, unit, times, atLayer, isWeak, weakly } from "./corpus-charts.js";
+import { positionsChart, agreementParts, textsParts } from "./corpus-charts.js";
 
 /** @import { Child, Corpus, CorpusPage, CorpusSummary, TokenType } from "./types" */
 
@@ -19,11 +20,11 @@ const HINTS = {
   agreement: (corpus) =>
     `How alike two methods order the ${unit(corpus)}s of a text by their scores, as Spearman's rank correlation ρ: 1 is the same order, 0 unrelated, −1 the reverse. The table has its mean over texts, and in how many of them both have the same ${unit(corpus)} first, with 95 % intervals. Texts with fewer than three ${unit(corpus)}s${corpus.types.special ? ", special ones not counted unless they are asked for," : ""} have no rank correlation, nor have those whose scores are all the same.`,
   disagreement: ({ disagreement: { layer, least, eligible } }) =>
-    `The texts with the lowest rank correlation of two methods at ${layer}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row, which stand at its end with their ratio.`,
-  texts: ({ errors, predictions, words }) => {
+    `The texts with the lowest rank correlation of two methods ${atLayer(layer)}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row, which stand at its end with their ratio.`,
+  texts: ({ errors, predictions, unit: name }) => {
     const answers = predictions.top.length && "what the model said of them",
       failed = errors.length && "which could not be explained";
-    return `${[`How many ${words ? "words" : "tokens"} the texts have`, answers, failed].filter(Boolean).join(", ")}.`;
+    return `${[`How many ${name}s the texts have`, answers, failed].filter(Boolean).join(", ")}.`;
   },
 };
 
@@ -50,7 +51,9 @@ const HOW = {
  *
  * @param {Corpus} corpus
  */
-function explained({ query }) {
+function explained({ query, methods, about_answer: about, answers }) {
+  if (answers) return "the model's answer";
+  if (about.length === methods.length) return "the answer";
   if (query === null)
     return "the position that the model answers from, which is the class token, or the last one of a decoder";
   if (query === "all") return "each position of its text, on average";
@@ -62,17 +65,23 @@ function explained({ query }) {
  * @param {Corpus} corpus
  */
 function divided(corpus) {
-  const field = corpus.receptive_field;
+  const field = corpus.receptive_field,
+    signs = corpus.signed.filter((method) => corpus.about_answer.includes(method));
+  const against = signs.length
+    ? ` Scores by ${listed(signs)} have signs: what speaks against the answer is negative, and share is then the part of the sum of their sizes.`
+    : "";
   if (field === "difference")
-    return " Scores of rollout and flow are differences from what attention without preferences would give: they may be negative, and share is then the part of the sum of their sizes.";
+    return ` Scores of rollout and flow are differences from what attention without preferences would give: they may be negative, and share is then the part of the sum of their sizes.${against}`;
   const ratio =
     field === "ratio" ? " Rollout and flow are ratios to what attention without preferences would give." : "";
-  const names = (ratio ? ["rollout", "flow"] : ["flow"]).filter((method) => corpus.methods.includes(method));
-  const sums = names.length
-    ? ` Scores by ${names.join(" and ")} are divided by their sum in a text, so that methods can be compared.`
+  const sums = corpus.divided.length
+    ? ` Scores by ${listed(corpus.divided)} are divided by their sum in a text, so that methods can be compared.`
     : "";
-  return ratio + sums;
+  return ratio + sums + against;
 }
+
+/** @param {string[]} names */
+const listed = (names) => `${names.slice(0, -1).join(", ")}${names.length > 1 ? " and " : ""}${names.at(-1)}`;
 
 /** The corpus with what its panels ask of it.
  *
@@ -170,7 +179,7 @@ function tokenTables(page) {
     );
   };
   const tables = corpus.methods.map((method, v) => {
-    const heads = ["", corpus.words ? "word" : "token", "lift", "share", "count"];
+    const heads = ["", unit(corpus), "lift", "share", "count"];
     const most = Math.max(even, ...[...shown[v], ...marks[v]].map((one) => one[o])) || 1;
     const parts = [marks[v].map((one) => rowOf(one, 0, most)), shown[v].map((one, i) => rowOf(one, i + 1, most))];
     const ratio = corpus.ratio[method][l],
@@ -235,12 +244,15 @@ function showFailures(page) {
 function corpusFacts(corpus) {
   const failed = corpus.texts - corpus.scored,
     name = corpus.input?.split(/[\\/]/).findLast(Boolean) ?? corpus.folder;
-  const layers = corpus.layers.length > 1 ? `${corpus.layers.length} layers` : corpus.layers[0];
+  const layers = corpus.layers.length > 1 ? `at ${corpus.layers.length} layers` : atLayer(corpus.layers[0]),
+    lone = corpus.lone.length < corpus.methods.length ? corpus.lone : [];
   const lines = [
-    `${name}: ${many(corpus.scored, "text")} explained by ${corpus.methods.join(", ")} at ${layers}`,
+    `${name}: ${many(corpus.scored, "text")} explained by ${corpus.methods.join(", ")} ${layers}`,
     failed
       ? `; ${failed.toLocaleString("en")} of ${corpus.texts.toLocaleString("en")} failed (${corpus.errors.map(({ kind, count }) => `${kind} ${count.toLocaleString("en")}`).join(", ")}).`
       : ".",
+    lone.length ? ` ${listed(lone)} ${lone.length > 1 ? "have" : "has"} no layers, and the same scores at each.` : "",
+    corpus.edges ? ` Edges weigh ${corpus.edges}.` : "",
     corpus.truncated ? ` ${many(corpus.truncated, "text")} ${corpus.truncated === 1 ? "was" : "were"} cut.` : "",
     corpus.several_queries
       ? ` Where several positions of a text were explained (${many(corpus.several_queries, "text")}), its scores are their mean.`
@@ -263,7 +275,7 @@ function corpusFacts(corpus) {
       ? el(
           "p",
           { class: "ahead" },
-          `How alike the methods order the ${unit(corpus)}s of a text at ${last}${corpus.types.special ? ", special ones aside" : ""} (mean rank correlation; 1 is the same order, 0 unrelated): `,
+          `How alike the methods order the ${unit(corpus)}s of a text ${atLayer(last)}${corpus.types.special ? ", special ones aside" : ""} (mean rank correlation; 1 is the same order, 0 unrelated): `,
           el(
             "strong",
             {},
@@ -311,14 +323,14 @@ function corpusNotice(page) {
  * @param {CorpusPage} page
  */
 function corpusPickers(page) {
-  const { layers, types } = page.corpus;
+  const { layers, types, lone, methods } = page.corpus;
   const buttons = () => switched(page, "layer", "l", Object.fromEntries([...layers].reverse().map((l) => [l, l])));
   const shown =
     layers.length > 12 ? pick(page, "layer", "l", layers) : [el("span", { class: "caption" }, "layer"), buttons()];
   return el(
     "div",
     { class: "pickers" },
-    el("div", { class: "pick-layer" }, shown),
+    lone.length < methods.length ? el("div", { class: "pick-layer" }, shown) : "",
     types.special || types.punctuation
       ? checks(page, "tokens", "s", [["1", "punctuation and special tokens too"]])
       : "",
@@ -327,13 +339,29 @@ function corpusPickers(page) {
 
 /** @param {CorpusPage} page */
 function corpusSections(page) {
-  const { pairs } = page.corpus;
+  const { pairs, methods, about_answer: about } = page.corpus,
+    rest = about.length === methods.length,
+    one = unit(page.corpus);
   const order = switched(page, "order", "o", { lift: "by lift", share: "by share" }),
     end = switched(page, "position", "e", { start: "from the start", end: "from the end" });
   const pair = switched(page, "methods", "p", Object.fromEntries(pairs.map((name, i) => [String(i), name])));
   return [
-    section(page, "tokens", "Which tokens receive attention", order, ["l", "s", "o", "n"], tokenTables),
-    section(page, "positions", "Which positions receive attention", end, ["l", "s", "e"], positionsChart),
+    section(
+      page,
+      "tokens",
+      rest ? `Which ${one}s the answers rest on` : "Which tokens receive attention",
+      order,
+      ["l", "s", "o", "n"],
+      tokenTables,
+    ),
+    section(
+      page,
+      "positions",
+      `Which positions ${rest ? "the answers rest on" : "receive attention"}`,
+      end,
+      ["l", "s", "e"],
+      positionsChart,
+    ),
     ...(pairs.length
       ? [
           section(page, "agreement", "How far the methods agree", [], ["l", "s"], agreementParts),
@@ -384,8 +412,10 @@ function showCorpus(root, summary) {
     w: { includes: (/** @type {string} */ text) => /^(\d+\.\d+)?:\d+$/.test(text) },
     open: ["", "1"],
   };
-  const foot =
-    "Attention-based scores are approximations of what a token is worth to the answer: the page of a text puts them beside gradients and blank-out, where the model answers something. Every score is in the Parquet files.";
+  const isAttention = corpus.about_answer.length < corpus.methods.length;
+  const foot = !isAttention
+    ? "Every score is in the Parquet files."
+    : "Attention-based scores are approximations of what a token is worth to the answer: the page of a text puts them beside gradients and blank-out, where the model answers something. Every score is in the Parquet files.";
   showPanels(root, {
     kind: "grid corpus",
     subject: { corpus },

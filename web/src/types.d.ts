@@ -373,6 +373,17 @@ export interface CorpusSummary {
   words: boolean;
   query: string | null;
   receptive_field: string | null;
+  edges: string | null;
+  /** Whether the texts are prompts, and what is explained are a language model's answers to them; or a part of each. */
+  answers: boolean;
+  span: string | null;
+  /** What the scores are over: "token", "word", "sentence" or "paragraph". */
+  unit: string;
+  /** Methods without layers; those about the answer; those whose scores may be negative, or are divided by their sums. */
+  lone: string[];
+  about_answer: string[];
+  signed: string[];
+  divided: string[];
   differing: string[];
   layers: string[];
   views: string[];

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from attnflow._core._native import Graph as Graph
 
 
@@ -16,6 +20,14 @@ class Native(Protocol):
     def Graph(self) -> type[Graph]: ...
 
     def instruction_set(self) -> str: ...
+
+    def text_flows(
+        self,
+        layers: Sequence[NDArray[np.floating[Any]]],
+        lengths: NDArray[np.int32],
+        pairs: NDArray[np.int32],
+        threads: int,
+    ) -> tuple[NDArray[np.float64], dict[str, int]]: ...
 
 
 def native() -> Native:

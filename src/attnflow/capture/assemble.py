@@ -182,7 +182,12 @@ def _step(call: Call, number: int, n: int, missing: str) -> Step:
 
 def natural_query(checked: Checked, special: Sequence[bool]) -> int | None:
     """The position that is explained if none is named: a decoder's last, a class token in front, or none."""
-    return len(special) - 1 if checked.causal else 0 if special and special[0] else None
+    return class_or_last(checked.causal, special)
+
+
+def class_or_last(causal: bool, special: Sequence[bool]) -> int | None:
+    """The same, of a model that is known to look back only, or not to."""
+    return len(special) - 1 if causal else 0 if special and special[0] else None
 
 
 def _completed(mean: Tensor | None, number: int, n: int, missing: str) -> Tensor:

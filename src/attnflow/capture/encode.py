@@ -51,7 +51,9 @@ def _position_offset(model: Runner) -> int:
 
 
 def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
-    """What `Model.trace` was given, as tensors and labels."""
+    """What `Model.trace` was given, as tensors and labels; what is encoded already stays as it is."""
+    if isinstance(item, Encoded):
+        return item
     if isinstance(item, Mapping):
         return _named_tensors(model, item)
     main = getattr(model.model, "main_input_name", "input")

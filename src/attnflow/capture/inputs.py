@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -91,9 +90,10 @@ def encode_texts(
             for i in members:
                 results[i] = refusal(e) if alone else encode_texts(tokenizer, [texts[i]], limit, truncate, target)[0]
             continue
+        group = Group.of(tokenizer, tokenized)
         for place, i in enumerate(members):
             try:
-                results[i] = _encoded(tokenizer, parts[place], tokenized, place, limit, truncate, target)
+                results[i] = _encoded(tokenizer, parts[place], group, place, limit, truncate, target)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as e:
@@ -144,12 +144,36 @@ def tokenize(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **m
     return tokenizer(**texts, **options)
 
 
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Texts that went through the tokenizer at once; what is made for all of them at once costs each of them little.
+
+    pieces: the names of the tokens that occur, by their numbers. rows: tensors [1, token] of each text, by their names.
+    """
+
+    tokenized: BatchEncoding
+    pieces: Mapping[int, str]
+    rows: Mapping[str, Sequence[Tensor]]
+
+    @staticmethod
+    def of(tokenizer: Any, tokenized: BatchEncoding) -> Group:
+        numbers = sorted({i for ids in tokenized["input_ids"] for i in ids})
+        pieces = dict(zip(numbers, map(str, tokenizer.convert_ids_to_tokens(numbers)), strict=True))
+        names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in tokenized]
+        rows = {}
+        for name in dict.fromkeys(["input_ids", *names]):
+            flat = torch.tensor([i for row in tokenized[name] for i in row])[None]
+            rows[name] = flat.split([len(row) for row in tokenized[name]], 1)
+        return Group(tokenized, pieces, rows)
+
+
 def _encoded(
-    tokenizer: Any, parts: tuple[str, ...], tokenized: Any, place: int, limit: int | None, truncate: bool, target: bool
+    tokenizer: Any, parts: tuple[str, ...], group: Group, place: int, limit: int | None, truncate: bool, target: bool
 ) -> Encoded:
     """The text at this place of what the tokenizer found."""
-    ids = list(tokenized["input_ids"][place])
-    marks = [bool(mark) for mark in tokenized["special_tokens_mask"][place]]
+    tokenized = group.tokenized
+    ids = tokenized["input_ids"][place]
+    marks = list(map(bool, tokenized["special_tokens_mask"][place]))
     if len(parts) == 2 and not any(marks) and tokenizer.num_special_tokens_to_add(pair=False):
         raise InputError("the tokenizer of this model has no form for a pair of texts: give one text")
     if all(marks) or not any(part.strip() for part in parts):
@@ -164,16 +188,16 @@ def _encoded(
                 f"to keep the {side} {limit} tokens",
             )
         tokenized, place = tokenize(tokenizer, [parts], target, truncation=True, max_length=limit), 0
-        ids, marks = list(tokenized["input_ids"][0]), [bool(mark) for mark in tokenized["special_tokens_mask"][0]]
-    raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
+        group = Group.of(tokenizer, tokenized)
+        ids, marks = tokenized["input_ids"][0], list(map(bool, tokenized["special_tokens_mask"][0]))
+    raw = [group.pieces[i] for i in ids]
     if getattr(tokenizer, "is_fast", False):
         sequence = tokenized.sequence_ids(place)
         offsets = own_ranges(parts, raw, tokenized["offset_mapping"][place], sequence)
         tokens, word_ids, words = by_offsets(parts, raw, marks, offsets, sequence)
     else:
         tokens, word_ids, words = by_marks(raw, marks)
-    names = [n for n in getattr(tokenizer, "model_input_names", ["input_ids"]) if n in tokenized]
-    tensors = {name: torch.tensor([tokenized[name][place]]) for name in dict.fromkeys(["input_ids", *names])}
+    tensors = {name: rows[place] for name, rows in group.rows.items()}
     return Encoded(
         tensors, tokens, tuple(marks), word_ids, words, " ".join(parts), cut=whole if whole > len(ids) else None
     )
@@ -191,6 +215,11 @@ def own_ranges(
     none by tokenizers that trim. Accents that a normalizer removed or joined are said to belong to nobody.
     """
     ranges = [(int(start), int(stop)) for start, stop in offsets]
+    if all(map(str.isascii, parts)) and not any(  # none of the three, which most texts are without
+        part is not None and (start == stop or not piece.strip("▁Ġ"))
+        for (start, stop), piece, part in zip(ranges, raw, sequence, strict=True)
+    ):
+        return ranges
     begins = {
         part: [*(s for (s, _), p in zip(ranges, sequence, strict=True) if p == part)] for part in range(len(parts))
     }
@@ -221,8 +250,9 @@ def by_offsets(
 
     A token that covers several words (") ." as one piece) joins them.
     """
-    begins = [[m.start() for m in WORD.finditer(part)] for part in parts]
-    ends = [[m.end() for m in WORD.finditer(part)] for part in parts]
+    spans = [[m.span() for m in WORD.finditer(part)] for part in parts]
+    counts = [len(own) for own in spans]
+    reached = [0] * len(parts)  # the first word of each part that does not end before the token
     tokens: list[str] = []
     word_ids: list[int | None] = []
     texts: list[str] = []
@@ -235,19 +265,29 @@ def by_offsets(
             part_of = -1
             continue
         seen = parts[part][start:stop].strip()
-        tokens.append(piece if piece.startswith("##") or not seen else seen)
-        first, final = bisect_right(ends[part], start), bisect_left(begins[part], stop) - 1  # the words it touches
+        tokens.append(piece if not seen or piece.startswith("##") else seen)
+        own, first, count = spans[part], reached[part], counts[part]
+        while first and own[first - 1][1] > start:  # a tokenizer may go back
+            first -= 1
+        while first < count and own[first][1] <= start:
+            first += 1
+        reached[part] = final = first
+        while final < count and own[final][0] < stop:
+            final += 1
+        final -= 1  # the words that it touches
         if first > final:
             blank.append(place)
             continue
         if part != part_of or first > last:
             texts.append("")
-            begin = begins[part][first]
+            begin = own[first][0]
         part_of, last = part, final
-        texts[-1] = parts[part][begin : ends[part][last]]
-        for i in (*blank, place):
-            word_ids[i] = len(texts) - 1
-        blank = []
+        texts[-1] = parts[part][begin : own[last][1]]
+        word_ids[place] = len(texts) - 1
+        if blank:
+            for i in blank:
+                word_ids[i] = len(texts) - 1
+            blank = []
     for i in blank:  # at the end of the text: with the word before, if there is one
         word_ids[i] = len(texts) - 1 if texts else None
     return tuple(tokens), tuple(word_ids), tuple(texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -179,6 +179,27 @@ class Runner:
             else dict(encoded[0].tensors)
         )
         lengths = [int(e.tensors["input_ids"].shape[1]) for e in encoded] if "input_ids" in tensors else []
+        batch = self.run_tensors(
+            tensors, lengths, checked, reduce, keep, whole_bytes, collector=collector, grad=grad, measure=measure,
+            every_logit=every_logit,
+        )  # fmt: skip
+        return replace(batch, encoded=encoded)
+
+    def run_tensors(
+        self,
+        tensors: Mapping[str, Tensor],
+        lengths: list[int],
+        checked: Checked,
+        reduce: str | list[int] = "mean",
+        keep: bool | frozenset[int] = False,
+        whole_bytes: int | None = None,
+        *,
+        collector: Collector | None = None,
+        grad: bool = False,
+        measure: bool = True,
+        every_logit: bool = False,
+    ) -> Batch:
+        """The same of a batch that is padded already, of texts of these lengths, which nobody has labelled."""
         if collector is None:
             layer_bytes = verify.layer_bytes(tensors, checked)
             mode = (
@@ -195,7 +216,7 @@ class Runner:
             write(collector.calls)
         else:
             out = self.run(tensors, collector, checked, last=last, grad=grad)
-        return Batch(self, checked, encoded, out, collector.calls, lengths, collector.mode, reduce)
+        return Batch(self, checked, (), out, collector.calls, lengths, collector.mode, reduce)
 
     def forms(self, checked: Checked) -> tuple[Form, ...]:
         """The layers whose additions can be measured, which takes a while to find out."""

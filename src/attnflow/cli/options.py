@@ -26,7 +26,22 @@ ModelName = Annotated[
 ]
 Words = Annotated[bool, typer.Option("--words", help="Words instead of subwords.")]
 Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
-Residual = Annotated[float, typer.Option(min=0, max=1, help="Weight of the residual connection.")]
+Residual = Annotated[
+    str | None,
+    typer.Option(
+        help="Weight of the residual connection, from 0 to 1, or measured, each position's own; 0.5 by default, and "
+        "1 - 2/layers for gather.",
+        show_default=False,
+    ),
+]
+EdgeWeights = Annotated[
+    str | None,
+    typer.Option(
+        help="What an edge weighs instead of its attention, such as value-norm, alti or attention-gradient; any other "
+        "word is answered with the list."
+    ),
+]
+Normalize = Annotated[str | None, typer.Option(help="With --edges: rows, graph or none; as published, by default.")]
 Share = Annotated[
     str | None,
     typer.Option(
@@ -120,6 +135,11 @@ def read_share(text: str | None) -> float | Literal["measured"] | None:
     if not 0 <= weight <= 1:
         raise InputError(f"residual {text!r}: expected a weight between 0 and 1, or measured")
     return weight
+
+
+def read_answer(text: str | None) -> int | str | None:
+    """A class or token by its name, or by its number."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def read_importance(text: str | None) -> str | float | None:

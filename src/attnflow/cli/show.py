@@ -18,9 +18,12 @@ from attnflow.cli.options import (
     Budget,
     Device,
     Dtype,
+    EdgeWeights,
     Gguf,
     ModelName,
+    Normalize,
     Of,
+    Residual,
     Revision,
     Safetensors,
     Sinks,
@@ -33,15 +36,18 @@ from attnflow.cli.options import (
     check_measure,
     deliver,
     progress,
+    read_answer,
     read_importance,
     read_share,
     read_text,
 )
 from attnflow.errors import AttentionWarning, InputError
 from attnflow.jobs.progress import Stages
+from attnflow.method_table import IMPORTANCE as OF_TOKENS
+from attnflow.method_table import LAYERED, method_name, takes
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
-from attnflow.source_methods import INPUTS, METHOD
+from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -50,11 +56,10 @@ if TYPE_CHECKING:
     from attnflow.view.page import Page
     from attnflow.view.pair import Pair
 
-OF_ANSWERS = (METHOD, INPUTS)
-PROPAGATIONS = (*OF_ANSWERS, "raw", "rollout", "flow", "joint_flow", "gather")
-OF_STATES = ("rollout", "flow", "joint_flow")
+OF_ANSWERS = ANSWER_WAYS
+PROPAGATIONS = (*OF_ANSWERS, *LAYERED, "gather")
 NOT_ON_A_PAGE = ("joint_flow", "gather")
-IMPORTANCE = ("blank-out", "gradient", "integrated-gradients", "shapley")
+IMPORTANCE = tuple(name.replace("_", "-") for name in OF_TOKENS)
 
 
 def show(
@@ -72,13 +77,7 @@ def show(
             show_default=False,
         ),
     ] = None,
-    edges: Annotated[
-        str | None,
-        typer.Option(
-            help="What an edge weighs instead of its attention, such as value-norm, alti or attention-gradient; any other "
-            "word is answered with the list."
-        ),
-    ] = None,
+    edges: EdgeWeights = None,
     query: Annotated[
         str | None,
         typer.Option(help="Position or token to explain; by default the class token, or the last token of a decoder."),
@@ -89,18 +88,9 @@ def show(
     heads: Heads = None,
     words: Words = False,
     special: Special = True,
-    residual: Annotated[
-        str | None,
-        typer.Option(
-            help="Weight of the residual connection, from 0 to 1, or measured, each position's own; 0.5 by default, and "
-            "1 - 2/layers for gather.",
-            show_default=False,
-        ),
-    ] = None,
+    residual: Residual = None,
     sinks: Sinks = "keep",
-    normalize: Annotated[
-        str | None, typer.Option(help="With --edges: rows, graph or none; as published, by default.")
-    ] = None,
+    normalize: Normalize = None,
     answer: Annotated[
         str | None,
         typer.Option(
@@ -171,13 +161,17 @@ def show(
             "--importance is about what a page has: give -o page.html, or --method blank-out or gradient, which have all "
             "tokens; attnflow compare takes it too"
         )
-    for option, chosen in (("--residual measured", share == "measured"), ("--sinks residual", sinks != "keep")):
+    own = method_name(method)
+    for option, name, chosen in (
+        ("--residual measured", "measured", share == "measured"),
+        ("--sinks residual", "sinks", sinks != "keep"),
+    ):
         if chosen and as_page:
             raise InputError(
                 f"the page computes rollout and flow with one weight for all: {option} goes with the terminal, with --json "
                 "and with other files"
             )
-        if chosen and method not in OF_STATES and (method, option) != ("raw", "--sinks residual"):
+        if chosen and not takes(own, name):
             raise InputError(f"{option} goes with rollout and flow, and not with method {method}: leave it out")
     if method in OF_ANSWERS and (at_state or target is not None or residual is not None):
         raise InputError(
@@ -195,7 +189,7 @@ def show(
             f"method {method} is about tokens and the model's answer: {too}--query, --layer, --target and "
             "--receptive-field do not go with it"
         )
-    if method == "raw" and receptive_field is not None:
+    if receptive_field is not None and not takes(own, "receptive_field"):
         raise InputError(
             "--receptive-field goes with rollout and flow: raw attention of one layer has no field to compare with"
         )
@@ -271,7 +265,7 @@ def show(
         if as_json:
             print(json.dumps(page.document))
         return
-    choice = int(answer) if answer is not None and answer.isdecimal() else answer
+    choice = read_answer(answer)
     reason = ""
     if method in OF_ANSWERS:
         try:
@@ -321,8 +315,7 @@ def _check(
     if normalize is not None and edges is None:
         raise InputError("--normalize goes with --edges: give that too, or leave it out")
     for option, value in (("--answer", answer), ("--of", of)):
-        answered = option == "--answer" and (method in OF_ANSWERS or edges == "answer")
-        if value is None or method in IMPORTANCE or answered:
+        if value is None or takes(method_name(method), option.removeprefix("--"), edges):
             continue
         others = "answer edges, " if option == "--answer" else ""
         if edges is None or edges == "answer":

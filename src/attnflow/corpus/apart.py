@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnflow.corpus.shards import COLUMNS, Scores, batches, scored_texts
+from attnflow.corpus.shards import Scores, read_batches, scored_texts
 from attnflow.corpus.tally import Batch, Floats, Ints
 
 SAMPLE = 256
@@ -25,7 +24,7 @@ TIMES = 3.0
 def has_sink(paths: Sequence[Path], scores: Scores, folder: Path) -> bool:
     """Whether the first token of a typical text takes what no word earns, by some method. scores: of one layer."""
     taken: list[Floats] = []
-    for table in batches(paths, [*COLUMNS, *chain.from_iterable(scores.names)], "looking for sinks"):
+    for table in read_batches(paths, scores, "looking for sinks"):
         batch, _ = scored_texts(table, scores, folder)
         if len(batch.rows):
             long = (batch.sizes >= FEWEST) & ~batch.special[batch.starts]

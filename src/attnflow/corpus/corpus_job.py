@@ -6,35 +6,37 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from attnflow._arrays import positions
+from attnflow.corpus.corpus_options import Options, Request
+from attnflow.corpus.parallel_plan import parallel_plan
 from attnflow.corpus.plan import Shard, plan
 from attnflow.errors import InputError, JobError
-from attnflow.graph import check_residual
+from attnflow.flow import cores
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
-from attnflow.receptive import check_mode
-from attnflow.selection import read_layer, select_layers
 from attnflow.texts.sources import Corpus, open_corpus
 
 if TYPE_CHECKING:
-    from attnflow.corpus.explainer import Options
     from attnflow.corpus.worker import Spec
     from attnflow.model import Model
 
-METHODS = ("raw", "rollout", "flow")
 SHARD_TEXTS = 1024
 SHARD_TEXTS_GPU = 4096
-"""Of a shard, at most: a few seconds of work, which is what a kill loses."""
+SHARD_TEXTS_BY_TEXT = 256
+SHARD_PROMPTS = 64
+"""Of a shard, at most: some seconds of work, which is what a kill loses."""
 
 SHARD_CELLS = 1 << 24
 """Scores in a shard, at most, as far as the lengths of texts tell: shards in work are held in memory."""
 
 BYTES_A_TOKEN = 3
+
+MOST_PROCESSES = 12
+"""Beside a model on a GPU, unless told otherwise: so many read and write more than the fastest of them takes."""
 
 
 class CorpusSums(TypedDict):
@@ -55,14 +57,26 @@ def explain_corpus(
     output: str | Path,
     model: str | Path | Model | None = None,
     *,
-    methods: str | Sequence[str] = ("rollout",),
+    methods: str | Sequence[str] | None = None,
     layers: str | int | Iterable[int] = "last",
     query: str | int | None = None,
-    residual: float = 0.5,
+    residual: float | str | None = None,
     receptive_field: str | None = None,
     words: bool = False,
     truncate: bool = False,
     memory: str = "graph",
+    edges: str | None = None,
+    normalize: str | None = None,
+    sinks: str = "keep",
+    answer: int | str | None = None,
+    answer_column: str | None = None,
+    of: str | None = None,
+    answers: bool = False,
+    max_new_tokens: int | None = None,
+    unit: str | None = None,
+    span: str | None = None,
+    occurrence: int | None = None,
+    chat: bool | None = None,
     text: str | None = None,
     pair: str | None = None,
     id: str | None = None,
@@ -72,9 +86,11 @@ def explain_corpus(
     resume: bool = False,
     batch_tokens: int | None = None,
     shard_texts: int | None = None,
+    processes: int | None = None,
     ray: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
+    gpus_per_worker: float | None = None,
     progress: str | Progress = "none",
     **loading: Any,
 ) -> CorpusSums:
@@ -83,15 +99,29 @@ def explain_corpus(
     source: a file or folder (.txt with a text a line, .csv, .tsv, .jsonl, .parquet, .arrow), a dataset that Hugging Face
         datasets saved, or ``hf://datasets/OWNER/NAME``. output: a folder; what is there already is kept.
     model: a folder or hub id, or, on one machine, a loaded `Model`; the embedded one by default.
-    methods: some of "raw", "rollout", "flow". layers: "last", "all", "L1,L6", or numbers from 0.
+    methods: some of `attnflow.method_table.TEXT_METHODS`; "rollout" by default. With answers=True, some of
+        `attnflow.source_methods.METHODS`; the one that `Answer.sources` chooses, by default.
+    layers: of methods that have layers: "last", "all", "L1,L6", or numbers from 0.
     query: a token, wherever it stands in a text, or a position; "all"; None for the natural one.
-    residual, receptive_field, words, truncate: as for `Trace.rollout`, `Trace.words` and `Model.trace`.
+    residual, receptive_field, words, truncate, sinks: as for `Trace.rollout`, `Trace.words` and `Model.trace`; by default
+        the weight of the residual connection is 0.5, and that of `Trace.gather` its own.
     memory: "linear" makes no matrix, for texts of any length: raw attention and rollout of tokens.
+    edges, normalize, of: as for `Model.trace` and `Model.gradient`.
+    answer: the class or token that methods and edges are about, for all texts. answer_column: a column that has it for
+        each. The model's own answer, by default.
+    answers: texts are prompts, and what a language model writes after each is explained: at most max_new_tokens of it (40),
+        or what answer or answer_column has. unit: what of the prompt values are over: "token", "word", "sentence" or
+        "paragraph". span, occurrence: a part of the answer, by its text, and which of several, from 1. chat: whether
+        prompts go through the chat template; where the tokenizer has one, by default.
     text, pair, id: columns. whole_files: each .txt file is one text. split: of a dataset. samples: the first so many.
     resume: go on where a job with the same settings was cut off; the result is the same to the byte.
     batch_tokens: how many tokens run together. shard_texts: texts of a shard, which is a file of the output, at most; what
-        is in work when a job is killed is done again. By default 1,024, and 4,096 on a GPU.
+        is in work when a job is killed is done again. By default 1,024, and 4,096 on a GPU; 256 where each text takes
+        passes of its own, and 64 prompts.
+    processes: that read, tokenize and write beside the one that has the model, so that these cost a GPU no time; 0 does it
+        in threads. By default none where the model runs on a CPU, and on a GPU one for each core but two, 12 at most.
     ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
+    gpus_per_worker: how much of a GPU each worker takes, such as 0.25, or how many GPUs; by default they share all.
     progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
 
     Returns the last line of the manifest, with more about this run. A text that fails is a row with its error.
@@ -102,18 +132,22 @@ def explain_corpus(
         raise InputError(
             f"the input is a {type(source).__name__}: expected the path of a file or folder with the texts"
         )
-    names = _methods(methods)
-    check_residual(residual)
-    check_mode(receptive_field)
-    _check_memory(memory, names, receptive_field, words)
-    for name, value in (("ray_address", ray_address), ("workers", workers)):
+    request = Request(
+        methods, layers, query, residual, receptive_field, words, truncate, memory, edges, normalize, sinks, answer,
+        answer_column, of, answers, max_new_tokens, unit, span, occurrence, chat, pair,
+    )  # fmt: skip
+    request.check()
+    for name, value in (("ray_address", ray_address), ("workers", workers), ("gpus_per_worker", gpus_per_worker)):
         if value is not None and not ray:
             raise InputError(f"{name}={value!r} goes with ray=True: give that too")
     _check_output(output, resume)
-    corpus = _opened(source, output, text=text, id=id, pair=pair, whole_files=whole_files, split=split)
+    corpus = _opened(
+        source, output, text=text, id=id, pair=pair, whole_files=whole_files, split=split, answer=answer_column
+    )
     import attnflow
     from attnflow.corpus import explainer as explain
     from attnflow.corpus import worker as work
+    from attnflow.corpus.trial import tried
     from attnflow.model import Model
 
     started = time.monotonic()
@@ -124,9 +158,10 @@ def explain_corpus(
 
             if isinstance(model, Model):
                 raise InputError("on Ray each worker loads its own model: give a folder or a hub id")
+            cluster.check_gpus(gpus_per_worker)
             connection = stack.enter_context(cluster.connected(ray_address))
-            place = cluster.placement(connection, workers, loading.get("device"))
-            loading["device"] = "cuda" if place.gpus else "cpu"  # of which a worker sees only its own
+            place = cluster.placement(connection, workers, loading.get("device"), gpus_per_worker)
+            loading["device"] = place.device
         if isinstance(model, Model):
             if loading:
                 raise InputError(
@@ -136,24 +171,19 @@ def explain_corpus(
         else:
             loaded = attnflow.load(model, **(loading if place is None else {**loading, "device": "cpu"}))
         device = loaded.device.type if place is None else loading["device"]
-        options = explain.Options(
-            names,
-            _layers(layers, explain.layer_count(explain.checked(loaded, memory))),
-            None if query is None else str(query),
-            residual,
-            receptive_field,
-            words,
-            truncate,
-            batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU),
-            memory,
-        )
-        most = shard_texts or (SHARD_TEXTS if device == "cpu" else SHARD_TEXTS_GPU)
+        checks = explain.checked(loaded, memory)
+        together = batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU)
+        options = tried(loaded, checks, request.options(explain.layer_count(checks), together), explain.PROBE)
+        most = shard_texts or shard_size(device, options)
         shards = planned(corpus, options, loaded.limit(), most, samples, progress.count)
         gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
         settings = _settings(loaded, options, corpus, device, gguf, most, samples)
+        if place is not None:
+            group = cluster.reserve(connection, place)  # before there is a folder: perhaps there is no room
         store = stack.enter_context(_store(output, settings, shards))
         before = sum(record["texts"] for record in store.records.values())
-        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output))
+        clerks = _processes(processes, device, cores() if place is None else place.cpus)
+        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output), clerks)
         stack.callback(progress.close)
         left = {shard.number: shard for shard in shards.values() if shard.file not in store.records}
         if place is None:
@@ -163,7 +193,7 @@ def explain_corpus(
         else:
             del loaded  # the workers load their own
             start = partial(work.on_cluster, _anywhere(spec))
-            results = cluster.run(connection, place, start, left, output, progress.warn)
+            results = cluster.run(connection, place, group, start, left, progress.warn)
             records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
         try:
             sums = _run(store, shards, records, progress)
@@ -173,31 +203,13 @@ def explain_corpus(
     return cast("CorpusSums", {**sums, **more})
 
 
-def _methods(methods: str | Sequence[str]) -> tuple[str, ...]:
-    names = methods.split(",") if isinstance(methods, str) else list(methods)
-    for name in names or ("",):
-        if name not in METHODS:
-            raise InputError(f"method {name!r}: expected some of {', '.join(METHODS)}, with commas between them")
-    return tuple(name for name in METHODS if name in names)
-
-
-def _check_memory(memory: str, methods: Sequence[str], receptive_field: str | None, words: bool) -> None:
-    """That what is computed goes with the memory: what needs a matrix does not go with "linear"."""
-    if memory not in ("graph", "linear"):
-        raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
-    needs = {
-        "method 'flow'": "flow" in methods, "receptive_field='layer'": receptive_field == "layer", "words=True": words
-    }  # fmt: skip
-    for what in (name for name, wanted in needs.items() if wanted and memory == "linear"):
-        raise InputError(f'{what} needs matrices, which memory="linear" never makes: leave one of them out')
-
-
-def _layers(layers: str | int | Iterable[int], count: int) -> tuple[int, ...]:
-    if layers == "all":
-        return tuple(range(count))
-    if isinstance(layers, str):
-        return tuple(sorted({read_layer(one.strip(), count, "last or all") for one in layers.split(",")}))
-    return tuple(sorted(set(select_layers(positions(layers, "layer"), count))))
+def _processes(processes: int | None, device: str, cpus: int) -> int:
+    """How many read, tokenize and write beside the model: two cores are for the model and for what comes out of it."""
+    if processes is None:
+        return 0 if device == "cpu" else max(0, min(cpus - 2, MOST_PROCESSES))
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 0:
+        raise InputError(f"processes={processes!r}: expected a whole number from 0")
+    return processes
 
 
 def _check_output(output: Path, resume: bool) -> None:
@@ -250,10 +262,19 @@ def planned(
         return columns * tokens * (tokens if many else 1)
 
     shards = {}
-    for shard in plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
+    for shard in parallel_plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
         shards[shard.number] = shard
         count(shard.row + shard.count)
     return shards
+
+
+def shard_size(device: str, options: Options) -> int:
+    """How many texts a shard has at most, unless somebody says otherwise."""
+    if options.writing is not None:
+        return SHARD_PROMPTS
+    if options.is_by_text and not (options.is_together and device != "cpu"):
+        return SHARD_TEXTS_BY_TEXT
+    return SHARD_TEXTS if device == "cpu" else SHARD_TEXTS_GPU
 
 
 def _settings(
@@ -281,7 +302,7 @@ def _settings(
         "configuration": fingerprint(model),
         "input": corpus.path,
         **{name: getattr(corpus, name) for name in ("text", "id", "pair", "whole_files")},
-        **asdict(options),
+        **options.settings(),
         "layers": [layer + 1 for layer in options.layers],
         "part_texts": shard_texts,
         "samples": samples,

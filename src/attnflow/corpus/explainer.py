@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from attnflow._arrays import to_numpy
-from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.runner import Batch
-from attnflow.corpus.schema import Explained, score_columns
-from attnflow.errors import InputError, TextError
-from attnflow.flow import cores, flow
-from attnflow.graph import with_residual
+from attnflow.corpus.corpus_options import BATCH_TOKENS as BATCH_TOKENS
+from attnflow.corpus.corpus_options import BATCH_TOKENS_GPU as BATCH_TOKENS_GPU
+from attnflow.corpus.corpus_options import Options as Options
+from attnflow.corpus.schema import Explained, failed_row, score_columns
+from attnflow.corpus.text_methods import NOT_FINITE, check_finite, explained, followed, recipe_of, row_of
+from attnflow.corpus.written_rows import answer_rows
+from attnflow.errors import InputError
+from attnflow.flow import cores
 from attnflow.long import LinearTrace, check_linear, trace_linear
 from attnflow.model import Model
-from attnflow.rollout import roll_rows, rollout
-from attnflow.selection import read_query, select_positions, select_rows
-from attnflow.texts.sources import Text
+from attnflow.selection import places_of, select_rows
 from attnflow.trace import Trace
 
 PROBE = "the key to the cabinets"
@@ -41,34 +39,7 @@ WHOLE_BYTES = 1 << 30
 CHUNK = 8
 """Texts whose flows one thread solves before it takes others."""
 
-BATCH_TOKENS = 2048
-BATCH_TOKENS_GPU = 65536
-
-NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
-
 Solved = tuple[list[int], list[Explained]]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding.
-
-    memory: "graph" makes one matrix a layer, "linear" none, for long texts.
-    """
-
-    methods: tuple[str, ...]
-    layers: tuple[int, ...]
-    query: str | None = None
-    residual: float = 0.5
-    receptive_field: str | None = None
-    words: bool = False
-    truncate: bool = False
-    batch_tokens: int = BATCH_TOKENS
-    memory: str = "graph"
-
-    @property
-    def columns(self) -> list[str]:
-        return score_columns(self.methods, self.layers)
 
 
 def checked(model: Model, memory: str = "graph") -> Checked:
@@ -83,28 +54,6 @@ def checked(model: Model, memory: str = "graph") -> Checked:
 
 def layer_count(checks: Checked) -> int:
     return len(checks.stack.decoder or checks.stack.main)
-
-
-def prepared(model: Model, texts: Sequence[Text], truncate: bool) -> list[Encoded | Explained]:
-    """Texts through the tokenizer; for those that cannot be explained, why."""
-    inputs: list[Encoded | Explained | None] = [_unreadable(text) for text in texts]
-    rest = [i for i, one in enumerate(inputs) if one is None]
-    readable = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
-    for i, encoded in zip(rest, encode_texts(model, readable, truncate=truncate), strict=True):
-        inputs[i] = _failed(encoded) if isinstance(encoded, InputError) else encoded
-    return [one for one in inputs if one is not None]
-
-
-def _unreadable(text: Text) -> Explained | None:
-    if text.problem is not None:
-        return Explained(error="unreadable", message=text.problem)
-    return _failed(TextError.of("empty", "there is no text: expected at least one word")) if text.text is None else None
-
-
-def _failed(e: BaseException, otherwise: str = "model") -> Explained:
-    """The row of a text that failed, whatever was thrown."""
-    kind = e.kind if isinstance(e, TextError) else otherwise
-    return Explained(error=kind, message=str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}")
 
 
 def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True) -> list[list[int]]:
@@ -139,7 +88,7 @@ class Explainer:
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
         self.together = self.checked.padding is not False and not stack.cross
-        self.stacked = self.together and not options.words and options.receptive_field is None
+        self.stacked = self.together and options.is_together
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -172,18 +121,23 @@ class Explainer:
 
     def _batch(self, members: list[int], encoded: list[Encoded]) -> list[Future[Solved]]:
         """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
-        work = self._stacked if self.stacked else self._traced
         try:
             if self.linear:
                 return [_done(members, self._rows(encoded))]
-            batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=False)
-            return list(work(members, encoded, batch))
+            if self.options.writing is not None:
+                return [_done(members, answer_rows(self.model, self.options, self.options.writing, encoded))]
+            if self.options.is_by_text:
+                return [_done(members, explained(self.model, self.checked, self.options, encoded))]
+            batch = self.model.run_batch(
+                encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=self.options.is_measured
+            )
+            return list(self._traced(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:
             if len(members) > 1:
                 return [future for i, one in zip(members, encoded, strict=True) for future in self._batch([i], [one])]
-            return [_done(members, [_failed(e)])]
+            return [_done(members, [failed_row(e)])]
 
     def _rows(self, encoded: list[Encoded]) -> list[Explained]:
         """Texts of a batch without matrices, at once: what is kept of a long text is too much to wait."""
@@ -191,69 +145,16 @@ class Explainer:
         rows = []
         for trace, one in zip(traces, encoded, strict=True):
             try:
-                query = _places(self.options.query, one.tokens, trace.default_query)
+                query = places_of(self.options.query, one.tokens, trace.default_query)
             except InputError as e:
-                rows.append(_failed(e, "query"))
+                rows.append(failed_row(e))
                 continue
             chosen = replace(trace, rows=tuple(select_rows(query, len(one.tokens))))
             rows.append(_explained_linear(chosen, one, self.options))
         return rows
 
     def _provenance(self, batch: Batch) -> dict[str, Any]:
-        record = {**batch.provenance(), "residual": self.options.residual}
-        if self.options.receptive_field is not None:
-            record["receptive_field"] = self.options.receptive_field
-        return record
-
-    def _stacked(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
-        """All texts of a batch at once: what is raw or rolled out on the model's device, flows from a copy in memory."""
-        options = self.options
-        means = [batch.calls[i].mean for i in self.checked.stack.main[: options.layers[-1] + 1]]
-        weights = [mean for mean in means if mean is not None]  # of each layer [text, query, key]
-        provenance = json.dumps(self._provenance(batch))
-        rows = [[0]] * len(encoded)
-        failed: dict[int, Explained] = {}
-        for number, one in enumerate(encoded):
-            try:
-                rows[number] = _places(options.query, one.tokens, natural_query(self.checked, one.special))
-            except InputError as e:
-                failed[number] = _failed(e, "query")
-        predictions = [batch.prediction(number) for number in range(len(encoded))]
-        graphs = [with_residual(w, options.residual) for w in weights] if set(options.methods) - {"raw"} else []
-        whole = any(len(r) > 1 for r in rows)
-        at = None if whole else torch.tensor([r[0] for r in rows], device=weights[0].device)
-        values: dict[str, list[Tensor]] = {}  # of each layer [text, query, input]
-        if "raw" in options.methods:
-            values["raw"] = [_rows(weights[l], at) for l in options.layers]
-        if "rollout" in options.methods:
-            values["rollout"] = _rolled([g.double() for g in graphs], options.layers, at)
-        arrays = {
-            column: x.float().cpu().numpy()
-            for name, layers in values.items()
-            for column, x in zip(score_columns([name], options.layers), layers, strict=True)
-        }
-        capacities = [to_numpy(g) for g in graphs] if "flow" in options.methods else []  # [text, query, key]
-
-        def scored(number: int) -> Explained:
-            if number in failed:
-                return failed[number]
-            one = encoded[number]
-            n = len(one.tokens)
-            scores = {column: x[number, rows[number] if whole else [0], :n] for column, x in arrays.items()}
-            if not all(np.isfinite(x).all() for x in scores.values()) or not all(
-                np.isfinite(g[number, :n, :n]).all() for g in capacities
-            ):
-                return _failed(InputError(NOT_FINITE))
-            if capacities:
-                graph = [g[number, :n, :n] for g in capacities]
-                solved = flow(graph, queries=rows[number], layers=options.layers, threads=1)
-                scores |= zip(score_columns(["flow"], options.layers), solved, strict=True)
-            return Explained(
-                one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
-                one.cut is not None, rows[number], predictions[number], scores, provenance=provenance,
-            )  # fmt: skip
-
-        yield from self._solved(members, scored, CHUNK if capacities else len(members))
+        return {**batch.provenance(), **recipe_of(self.options)}
 
     def _solved(self, members: list[int], scored: Callable[[int], Explained], each: int) -> Iterator[Future[Solved]]:
         for start in range(0, len(members), each):
@@ -265,7 +166,7 @@ class Explainer:
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as e:
-                    return _failed(e)
+                    return failed_row(e)
 
             def work(some: Iterable[int] = some) -> Solved:
                 return [members[i] for i in some], [row(i) for i in some]
@@ -279,13 +180,9 @@ class Explainer:
         traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]
 
         def scored(number: int) -> Explained:
-            one, trace = encoded[number], traces[number]
-            if not all(bool(step.weights.isfinite().all()) for step in trace.steps):
-                return _failed(InputError(NOT_FINITE))
-            try:
-                return _explained(trace.words() if options.words else trace, one, options)
-            except InputError as e:
-                return _failed(e, "query")
+            check_finite(traces[number])
+            trace = traces[number].words() if options.words else traces[number]
+            return row_of(trace, encoded[number], options, *followed(trace, options))
 
         yield from self._solved(members, scored, CHUNK)
 
@@ -304,7 +201,7 @@ def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) ->
     if "rollout" in options.methods:
         results["rollout"] = trace.rollout(options.residual, options.receptive_field)
     if not all(np.isfinite(result.values).all() for result in results.values()):
-        return _failed(InputError(NOT_FINITE))
+        return failed_row(InputError(NOT_FINITE))
     scores: dict[str, Any] = {}
     for method, result in results.items():
         scores |= zip(score_columns([method], options.layers), result.values, strict=True)
@@ -316,43 +213,3 @@ def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) ->
         encoded.cut is not None, list(trace.queries), trace.prediction, scores,
         provenance=json.dumps({**trace.provenance, **more}),
     )  # fmt: skip
-
-
-def _explained(trace: Trace, encoded: Encoded, options: Options) -> Explained:
-    query = _places(options.query, trace.tokens[trace.first_query :], trace.default_query)
-    scores: dict[str, Any] = {}
-    for method in options.methods:
-        more: dict[str, Any] = {"residual": options.residual, "receptive_field": options.receptive_field}
-        result = getattr(trace, method)(query, options.layers, **({} if method == "raw" else more))
-        scores |= zip(score_columns([method], options.layers), result.values, strict=True)
-    ids = [int(i) for name in ("input_ids", "decoder_input_ids") for i in encoded.tensors.get(name, _NONE)[0].tolist()]
-    return Explained(
-        trace.tokens, None if options.words else ids, trace.special, trace.word_ids, trace.word_texts, trace.parts or None,
-        encoded.cut is not None, query, trace.prediction, scores,
-        provenance=json.dumps(trace.provenance),
-    )  # fmt: skip
-
-
-def _places(query: str | None, labels: Sequence[str], natural: int | None) -> list[int]:
-    """The positions that are explained of a text; a token that stands there several times, wherever it does."""
-    one = read_query(query, len(labels))
-    return [i for i, token in enumerate(labels) if token == one] or select_positions(one, labels, natural)
-
-
-_NONE = torch.empty(1, 0, dtype=torch.int64)
-
-
-def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
-    """[text, query, input]: the row of each text at its own place, or all of them."""
-    return matrices if at is None else matrices[torch.arange(len(at), device=at.device), at][:, None]
-
-
-def _rolled(graphs: list[Tensor], layers: Sequence[int], at: Tensor | None) -> list[Tensor]:
-    """Rollout at each layer, [text, query, input]: of the row of each text at its own place, or of all of them."""
-    if at is None:
-        rolled = rollout(graphs, layers=layers)  # [text, layer, query, input]
-        assert isinstance(rolled, Tensor)
-        return [rolled[:, i] for i in range(len(layers))]
-    rows = torch.arange(len(at), device=at.device), at
-    down = roll_rows(graphs, dict.fromkeys(layers, rows))
-    return [down[l] for l in layers]

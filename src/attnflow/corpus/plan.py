@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -60,8 +60,8 @@ def plan(
     """The shards of a corpus, in one pass over it: they depend on the input and these arguments alone.
 
     A shard ends at most_texts texts, or where the next text would bring its cost above most_cost; what costs more than
-    that by itself is a shard by itself. cost: of the number of UTF-8 bytes of a text and its pair. samples: the first so
-    many texts, and no more.
+    that by itself is a shard by itself. cost: of the number of UTF-8 bytes of a text and its pair, never below 0.
+    samples: the first so many texts, and no more. This process does it alone; `parallel_plan` gives the same shards.
     """
     number = row = spent = size = 0
     texts: list[Text] = []
@@ -73,13 +73,13 @@ def plan(
             Piece(file, offset, here, end - at, line)
             for (file, offset, here, line, at), end in zip(starts, ends, strict=True)
         )
-        return Shard(number, row, len(texts), pieces, _digest(texts))
+        return Shard(number, row, len(texts), pieces, digest(texts))
 
     with closing(_walk(corpus)) as walk:
         for file, offset, here, line, text in islice(walk, samples):
-            bytes_ = _size(text.text) + _size(text.pair)
+            bytes_ = size_of(text.text) + size_of(text.pair)
             price = cost(bytes_)
-            bytes_ += _size(text.id) + _size(text.problem)
+            bytes_ += size_of(text.id) + size_of(text.problem) + size_of(text.answer)
             if texts and (len(texts) == most_texts or spent + price > most_cost or size + bytes_ > SHARD_BYTES):
                 yield shard()
                 number, row, spent, size = number + 1, row + len(texts), 0, 0
@@ -89,8 +89,13 @@ def plan(
             texts.append(text)
             spent, size = spent + price, size + bytes_
     if not texts:
-        raise InputError(f"{corpus.path!r} has no texts: expected at least one in {some(corpus.files)}")
+        raise no_texts(corpus)
     yield shard()
+
+
+def no_texts(corpus: Corpus) -> InputError:
+    """What an input without texts is answered with."""
+    return InputError(f"{corpus.path!r} has no texts: expected at least one in {some(corpus.files)}")
 
 
 class Reader:
@@ -102,12 +107,8 @@ class Reader:
 
     def texts(self, shard: Shard) -> list[Text]:
         """The texts of a shard, which have to be those that were planned."""
-        texts: list[Text] = []
-        for piece in shard.pieces:
-            source = self._opened(self.corpus.files[piece.file])
-            with closing(source.records(piece.offset, piece.row, piece.line)) as records:
-                texts.extend(text for _, _, text in islice(records, piece.count))
-        if _digest(texts) != shard.digest:
+        texts = [text for piece in shard.pieces for text in self.read(piece)]
+        if digest(texts) != shard.digest:
             files = some([self.corpus.files[piece.file] for piece in shard.pieces])
             raise InputError(
                 f"the input changed while it was read: texts {shard.row} to {shard.row + shard.count - 1} are not what "
@@ -115,16 +116,24 @@ class Reader:
             )
         return texts
 
-    def close(self) -> None:
-        if self._source is not None:
-            self._source.close()
-            self._source = None
+    def read(self, piece: Piece) -> list[Text]:
+        """The texts of a piece, as they are now."""
+        source = self.source(piece.file)
+        with closing(source.records(piece.offset, piece.row, piece.line)) as records:
+            return [text for _, _, text in islice(records, piece.count)]
 
-    def _opened(self, file: File) -> Lines | Table:
+    def source(self, number: int) -> Lines | Table:
+        """The file of this number, open."""
+        file = self.corpus.files[number]
         if self._source is None or self._source.file is not file:
             self.close()
             self._source = open_file(file, self.corpus)
         return self._source
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
 
 
 def open_file(file: File, corpus: Corpus) -> Lines | Table:
@@ -141,15 +150,25 @@ def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
                 yield number, offset, row, line, text
 
 
-def _digest(texts: Sequence[Text]) -> str:
+def digest(texts: Sequence[Text]) -> str:
+    """Of what was read."""
+    return digest_of(*fields_of(texts))
+
+
+def fields_of(texts: Sequence[Text]) -> tuple[list[int | None], list[str]]:
+    """The lengths of all fields of texts, and the fields that are there."""
+    fields = [field for text in texts for field in (text[:4] if text.answer is None else text)]
+    return [None if field is None else len(field) for field in fields], [field for field in fields if field]
+
+
+def digest_of(lengths: list[int | None], fields: Iterable[str]) -> str:
     """Lengths, then all strings one after another: other texts never make the same bytes."""
-    fields = [field for text in texts for field in text]
-    lengths = repr([None if field is None else len(field) for field in fields])
-    joined = "".join([field for field in fields if field])
+    joined = "".join(fields)
     return hashlib.sha256(f"{lengths}\n{joined}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _size(text: str | None) -> int:
+def size_of(text: str | None) -> int:
+    """UTF-8 bytes."""
     if text is None or text.isascii():
         return len(text or "")
     return len(text.encode("utf-8", "surrogatepass"))

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.errors import InputError, TextError
 from attnflow.files import arrow
+from attnflow.method_table import LAYERED
 from attnflow.texts.sources import Text
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ class Explained:
     """The row of one text: either scores or an error.
 
     scores: for each column, [query, input]. error: why there are none, in a word or two; message: in a sentence.
+    answer: what the scores are about, in jobs about answers; its tokens, where a language model writes it, and the
+    logarithm of its probability. units: the texts that the inputs are, where they are not the tokens.
     """
 
     tokens: Sequence[str] | None = None
@@ -39,19 +43,33 @@ class Explained:
     error: str | None = None
     message: str | None = None
     provenance: str | None = None
+    answer: str | None = None
+    answer_tokens: Sequence[str] | None = None
+    answer_log_probability: float | None = None
+    units: Sequence[str] | None = None
+
+
+def failed_row(e: BaseException, otherwise: str = "model") -> Explained:
+    """The row of a text that failed, whatever was thrown. otherwise: the kind of error where it does not say its own."""
+    kind = e.kind if isinstance(e, TextError) else otherwise
+    return Explained(error=kind, message=str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}")
 
 
 def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
-    """layers: counted from 0; in the names, from 1.
+    """layers: counted from 0; in the names, from 1. Methods that have none have one column.
 
-    >>> score_columns(["rollout", "flow"], [0, 5])
-    ['rollout_L1', 'rollout_L6', 'flow_L1', 'flow_L6']
+    >>> score_columns(["rollout", "flow", "answer_inputs"], [0, 5])
+    ['rollout_L1', 'rollout_L6', 'flow_L1', 'flow_L6', 'answer_inputs']
     """
-    return [f"{method}_L{layer + 1}" for method in methods for layer in layers]
+    return [
+        name
+        for method in methods
+        for name in ([f"{method}_L{layer + 1}" for layer in layers] if method in LAYERED else [method])
+    ]
 
 
-def schema(scores: Sequence[str]) -> pyarrow.Schema:
-    """The columns, in their order; docs/corpus.md says what each holds."""
+def schema(scores: Sequence[str], answers: bool = False) -> pyarrow.Schema:
+    """The columns, in their order; docs/corpus.md says what each holds. answers: whether rows say which they are about."""
     pa, _ = arrow()
     answer = pa.struct([("label", pa.string()), ("probability", pa.float64())])
     return pa.schema([
@@ -72,13 +90,25 @@ def schema(scores: Sequence[str]) -> pyarrow.Schema:
         ("error", pa.string()),
         ("message", pa.string()),
         ("provenance", pa.string()),
+        *(((("answer", pa.string()), ("answer_tokens", pa.list_(pa.string())), ("answer_log_probability", pa.float64()),
+            ("units", pa.list_(pa.string())))) if answers else ()),
     ])  # fmt: skip
 
 
-def table(first: int, texts: Sequence[Text], rows: Sequence[Explained], scores: Sequence[str]) -> pyarrow.Table:
-    """The rows of a shard. first: the number of its first text in the whole input."""
+def table(
+    first: int,
+    texts: Sequence[Text],
+    rows: Sequence[Explained],
+    scores: Sequence[str],
+    answers: bool = False,
+    arrays: Mapping[str, pyarrow.ListArray] | None = None,
+) -> pyarrow.Table:
+    """The rows of a shard. first: the number of its first text in the whole input. answers: as in `schema`.
+
+    arrays: columns of scores that are Arrow's already, by `nested`; those of the rows are made here.
+    """
     pa, _ = arrow()
-    fields = schema(scores)
+    fields = schema(scores, answers)
     columns: dict[str, Any] = {
         "row": np.arange(first, first + len(texts)),
         "id": [readable(text.id) for text in texts],
@@ -88,7 +118,8 @@ def table(first: int, texts: Sequence[Text], rows: Sequence[Explained], scores: 
     }
     for name in fields.names:
         if name in scores:
-            columns[name] = _nested([one.scores.get(name) for one in rows])
+            made = None if arrays is None else arrays.get(name)
+            columns[name] = _nested([one.scores.get(name) for one in rows]) if made is None else made
         else:
             values = columns[name] if name in columns else [getattr(one, name) for one in rows]
             columns[name] = _array(values, fields.field(name).type)
@@ -137,12 +168,18 @@ def _plain(prediction: Prediction | None) -> dict[str, Any] | None:
 
 def _nested(matrices: Sequence[NDArray[np.floating] | None]) -> pyarrow.ListArray:
     """[query, input] of each text, None where there is none, as a list of lists of float32."""
-    pa, _ = arrow()
     there = [np.asarray(m, np.float32) for m in matrices if m is not None]
     values = np.concatenate([m.ravel() for m in there]) if there else np.empty(0, np.float32)
     widths = np.concatenate([np.full(len(m), m.shape[1]) for m in there]) if there else np.empty(0, int)
     rows = np.array([0 if m is None else len(m) for m in matrices], int)
-    missing = np.array([m is None for m in matrices], bool)
+    return nested(values, widths, rows, np.array([m is None for m in matrices], bool))
+
+
+def nested(
+    values: NDArray[np.float32], widths: NDArray[np.int64], rows: NDArray[np.int64], missing: NDArray[np.bool_]
+) -> pyarrow.ListArray:
+    """Numbers one after another as a list of lists for each text: widths of all rows, rows of each text."""
+    pa, _ = arrow()
     inner = pa.ListArray.from_arrays(pa.array(_ends(widths), pa.int32()), pa.array(values))
     return pa.ListArray.from_arrays(pa.array(_ends(rows), pa.int32()), inner, mask=pa.array(missing))
 

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.corpus.corpus_job import METHODS
-from attnflow.corpus.tally import Batch, Floats, Ints
+from attnflow.corpus.tally import PLACES, Batch, Floats, Ints
 from attnflow.errors import InputError
 from attnflow.files import arrow
 from attnflow.jobs.progress import track
+from attnflow.method_table import LAYERED, SIGNED, TEXT_METHODS, is_about_answer
+from attnflow.source_methods import METHODS
+
+if TYPE_CHECKING:
+    import pyarrow
 
 COLUMNS = (
     "row", "id", "text", "pair", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries",
     "prediction", "error", "message", "provenance",
 )  # fmt: skip
 """The columns that are read beside those of scores."""
+
+EVERY_METHOD = (*TEXT_METHODS, *(name for name in METHODS if name not in TEXT_METHODS))
+SHARES = ("answer_inputs", "answer_rows", "fading", "combined")
+"""Methods without layers whose rows are shares as they stand."""
+ALL_LAYERS = "all layers"
+LONGEST_UNIT = 160
+"""Characters of a sentence or paragraph that a report shows."""
 
 BATCH = 1024
 """Rows that are read at a time, and fewer where they would take more than `BYTES` in memory."""
@@ -32,8 +44,10 @@ BYTES = 32 << 20
 class Scores:
     """The columns of scores of a corpus.
 
-    methods, layers: those there are, in the order of the paper; layers counted from 1. names: of columns [method][layer].
-    divided: columns whose rows are divided by their sums. signed: of each method, whether its scores are differences.
+    methods, layers: those there are, in the order of their table; layers counted from 1, and 0 where no method has any.
+    names: of columns [method][layer]; one without layers has the same column for each. divided: columns whose rows are
+    divided by the sums of their sizes. signed: of each method, whether its scores may be negative.
+    unit: what the scores are over, where that is not the tokens: "word", "sentence" or "paragraph" of a prompt.
     """
 
     methods: tuple[str, ...]
@@ -41,35 +55,107 @@ class Scores:
     names: list[list[str]]
     divided: frozenset[str]
     signed: NDArray[np.bool_]
+    unit: str | None = None
 
     def at(self, layer: int) -> Scores:
         """Those of one layer, by its place among `layers`."""
         return replace(self, layers=[self.layers[layer]], names=[[own[layer]] for own in self.names])
 
+    @property
+    def labels(self) -> list[str]:
+        """The names of the layers."""
+        return [f"L{number}" if number else ALL_LAYERS for number in self.layers]
 
-def read_scores(path: Path, receptive_field: str | None) -> Scores:
-    """Rows of raw attention and rollout sum to 1 already, unless rollout is the ratio to something else, and rows of flow
-    are divided by their sums; differences may be negative, and are no shares of anything."""
+    @property
+    def lone(self) -> list[str]:
+        """The methods without layers."""
+        return [method for method in self.methods if method not in LAYERED]
+
+    @property
+    def are_placed(self) -> bool:
+        """Whether units are told apart by their place: no two prompts have the same sentences."""
+        return self.unit in ("sentence", "paragraph")
+
+
+def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
+    """Rows of raw attention and rollout sum to 1 already, unless rollout is the ratio to something else or edges are no
+    attention; those of flow, of gathered edges and of importance are divided by their sums; differences may be negative,
+    and are no shares of anything. settings: of the job."""
+    receptive_field, edges = settings.get("receptive_field"), settings.get("edges")
     try:
         names = arrow()[1].read_schema(path).names
     except (OSError, ValueError) as e:
         raise _damaged(path, e) from None
-    matches = [re.fullmatch(r"(raw|rollout|flow)_L([0-9]+)", name) for name in names]
+    matches = [re.fullmatch(rf"({'|'.join(LAYERED)})_L([0-9]+)", name) for name in names]
     columns = {(match[1], int(match[2])) for match in matches if match}
-    methods = tuple(method for method in METHODS if any(method == one for one, _ in columns))
-    layers = [n for n in sorted({n for _, n in columns}) if all((method, n) in columns for method in methods)]
-    if not layers:
+    layered = [method for method in LAYERED if any(method == one for one, _ in columns)]
+    methods = tuple(
+        method for method in EVERY_METHOD if method in layered or (method in names and method not in LAYERED)
+    )
+    layers = [n for n in sorted({n for _, n in columns}) if all((method, n) in columns for method in layered)]
+    if not methods or (layered and not layers):
         raise InputError(
             f"{str(path)!r} has no column of scores: expected raw_L1, rollout_L1, flow_L1 or others of them"
         )
-    divided = {"ratio": ("rollout", "flow"), "difference": ()}.get(str(receptive_field), ("flow",))
+    layers = layers or [0]
+    answers = bool(settings.get("answers"))
+    difference = receptive_field == "difference"
+    divided = {
+        method
+        for method in methods
+        if answers
+        or (method not in SHARES if method not in LAYERED else method in ("flow", "joint_flow") or edges is not None)
+        or (method != "raw" and receptive_field == "ratio")
+    } - {method for method in layered if difference and method != "raw"}
+    columns_of = [[f"{method}_L{n}" if method in LAYERED else method for n in layers] for method in methods]
+    unit = settings.get("unit") if answers else None
     return Scores(
         methods,
         layers,
-        [[f"{method}_L{n}" for n in layers] for method in methods],
-        frozenset(f"{method}_L{n}" for method in divided for n in layers),
-        np.array([method != "raw" and receptive_field == "difference" for method in methods]),
+        columns_of,
+        frozenset(name for method, own in zip(methods, columns_of, strict=True) if method in divided for name in own),
+        np.array([(method in SIGNED) or (method in LAYERED[1:] and difference) for method in methods]),
+        None if unit == "token" else unit,
     )
+
+
+def answer_methods(scores: Scores, settings: Mapping[str, Any]) -> list[str]:
+    """Those that say what an answer rests on, and not where the model looks."""
+    about = is_about_answer(settings.get("edges"))
+    return [method for method in scores.methods if method not in LAYERED or about]
+
+
+def read_batches(paths: Sequence[Path], scores: Scores, doing: str = "reading the shards") -> Iterator[Any]:
+    """Rows with all that a report needs, over what the scores are over. doing: as in `batches`."""
+    more = [] if scores.unit is None else ["units"]
+    for table in batches(paths, list(dict.fromkeys([*COLUMNS, *chain.from_iterable(scores.names), *more])), doing):
+        yield table if scores.unit is None else _over_units(table)
+
+
+def _over_units(table: Any) -> Any:
+    """The same rows with units in place of tokens, none of which is special."""
+    pa, _ = arrow()
+    units = table.column("units").to_pylist()
+    count = table.num_rows
+    columns = {
+        "tokens": pa.array([own and [text[:LONGEST_UNIT] for text in own] for own in units], pa.list_(pa.string())),
+        "special": pa.array([own and [False] * len(own) for own in units], pa.list_(pa.bool_())),
+        "token_ids": pa.nulls(count, pa.list_(pa.int32())),
+        "word_ids": pa.nulls(count, pa.list_(pa.int32())),
+    }
+    names = table.schema.names
+    return pa.record_batch([columns.get(name, table.column(name)) for name in names], names=names)
+
+
+def type_names(table: Any, scores: Scores) -> pyarrow.Array:
+    """What stands for the type of each token, as Arrow: its text; of sentences and paragraphs, its place in the text."""
+    if not scores.are_placed:
+        return table.column("tokens").flatten()
+    pa, _ = arrow()
+    sizes = _lengths(table.column("tokens"))
+    places = np.minimum(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes), PLACES)
+    labels = [f"{scores.unit} {place + 1}" for place in range(PLACES)] + [f"{scores.unit} {PLACES + 1} or later"]
+    return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int32)), pa.array(labels)).dictionary_decode()
 
 
 def batches(paths: Sequence[Path], columns: list[str], doing: str = "reading the shards") -> Iterator[Any]:
@@ -146,7 +232,7 @@ def _shares(column: Any, sizes: Ints, divide: bool) -> Floats | None:
     values: Floats = _numpy(rows.flatten()).astype(np.float64)
     starts = np.cumsum(wide) - wide
     if divide and len(values):
-        sums = np.add.reduceat(values, starts)
+        sums = np.add.reduceat(np.abs(values), starts)
         values /= np.repeat(np.where(sums == 0, 1, sums), wide)
     if (queries == 1).all():
         return values

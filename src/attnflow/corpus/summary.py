@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from attnflow.corpus.lists import (
     list_words,
     rounded,
 )
-from attnflow.corpus.shards import COLUMNS, Scores, batches, read_scores, scored_texts
+from attnflow.corpus.shards import Scores, answer_methods, read_batches, read_scores, scored_texts, type_names
 from attnflow.corpus.splits import GroupSums, Split, groups_of, read_splits
 from attnflow.corpus.tally import Agreement, Batch, Floats, Ints, Lowest, Positions, Spread, Tokens
 from attnflow.errors import InputError
@@ -78,8 +78,10 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
     paths = sorted(folder.glob("part-*.parquet"))
     if not paths:
         raise InputError(f"{str(folder)!r} has no finished shard yet: resume the job first")
-    scores = read_scores(paths[0], settings.get("receptive_field"))
-    methods, names = scores.methods, [f"L{n}" for n in scores.layers]
+    scores = read_scores(paths[0], settings)
+    methods, names = scores.methods, scores.labels
+    if layer is not None and scores.layers == [0]:
+        raise InputError(f"layer={layer}: the scores in {str(folder)!r} are of all layers together; leave it out")
     if layer is not None and layer + 1 not in scores.layers:
         raise InputError(
             f"layer={layer} (L{layer + 1}) has no scores in {str(folder)!r}: expected one of {', '.join(names)}"
@@ -98,7 +100,7 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
     labels: dict[tuple[str, str], list[float]] = {}
     errors: dict[str, dict[str, Any]] = {}
     rows = truncated = several = 0
-    for table in batches(paths, [*COLUMNS, *chain.from_iterable(scores.names)]):
+    for table in read_batches(paths, scores):
         rows += table.num_rows
         labels_of = cells.take(table.column("row").to_pylist(), table.column("text").to_pylist())
         batch, broken = scored_texts(table, scores, folder)
@@ -108,10 +110,10 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
         scored = table.take(batch.rows)
         provenances.update(scored.column("provenance").to_pylist())
         truncated += sum(map(bool, scored.column("truncated").to_pylist()))
-        several += int((scored.column("queries").value_lengths().to_numpy() > 1).sum())
+        several += int((scored.column("queries").value_lengths().fill_null(0).to_numpy() > 1).sum())
         lengths.update(batch.sizes.tolist())
         _count_labels(scored, labels)
-        slots = tokens.add(batch, scored.column("tokens").flatten())
+        slots = tokens.add(batch, type_names(scored, scores))
         own_groups = _groups(splits, [labels_of[k] for k in batch.rows], scored)
         groups.add(aside(batch, scored, sink), slots, own_groups, at)
         apart.add(batch, scored, sink, at)
@@ -139,7 +141,8 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
     full = [all(len(entries) == texts for entries in some.entries) for some in lowest]
     chosen = full.index(True) if any(full) else -1
     ratios = np.where(scores.signed[:, None], np.nan, spread.median())
-    lead = next((m for m, ratio in enumerate(ratios[:, at]) if not ratio < WEAK), 0)
+    first = sorted(range(len(methods)), key=lambda m: methods[m] not in scores.lone)  # what is about the answer itself
+    lead = next((m for m in first if not ratios[m, at] < WEAK), first[0])
     types = Types(tokens)
     received = list_tokens(types, methods, names, lengths.total())
     grouped = list_splits(types, splits, groups, methods, received["least"])
@@ -162,6 +165,14 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
         "gguf_file": settings.get("gguf_file"),
         "words": bool(tokens.words),
         "receptive_field": settings.get("receptive_field"),
+        "edges": settings.get("edges"),
+        "answers": bool(settings.get("answers")),
+        "span": settings.get("span"),
+        "unit": scores.unit or ("word" if tokens.words else "token"),
+        "lone": scores.lone,
+        "about_answer": answer_methods(scores, settings),
+        "signed": [method for method, is_signed in zip(methods, scores.signed, strict=True) if is_signed],
+        "divided": [m for m, own in zip(methods, scores.names, strict=True) if own[0] in scores.divided],
         "views": list(methods),
         "layers": names,
         **received,
@@ -221,13 +232,13 @@ def _find_contexts(
 ) -> None:
     """One more pass over the shards, for the words that are listed. scores: of one layer."""
     with closing(InputRows(corpus)) as cells:
-        for table in batches(paths, [*COLUMNS, *chain.from_iterable(scores.names)], "finding examples"):
+        for table in read_batches(paths, scores, "finding examples"):
             labels_of = cells.take(table.column("row").to_pylist(), table.column("text").to_pylist())
             batch, _ = scored_texts(table, scores, folder)
             if len(batch.rows):
                 scored = table.take(batch.rows)
                 groups = _groups(splits, [labels_of[k] for k in batch.rows], scored)
-                slots = tokens.places(batch, scored.column("tokens").flatten())
+                slots = tokens.places(batch, type_names(scored, scores))
                 contexts.add(aside(batch, scored, sink), slots, groups, scored)
 
 

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import attnflow
-from attnflow.capture.inputs import Encoded
-from attnflow.corpus.explainer import Explainer, Options, prepared
-from attnflow.corpus.plan import Reader, Shard
-from attnflow.corpus.schema import Explained, table
-from attnflow.jobs.store import Record, write_shard
+from attnflow.capture.encode import encode_texts
+from attnflow.corpus.clerk import Clerk, Inputs, Tokenizing, hire, prepared, unreadable
+from attnflow.corpus.explainer import Explainer, Options
+from attnflow.corpus.plan import Shard
+from attnflow.corpus.row_inputs import prompt_input, with_answers
+from attnflow.corpus.schema import Explained
+from attnflow.corpus.sheet import Scored, Sheet
+from attnflow.corpus.stacked import Stacked
+from attnflow.errors import JobError
+from attnflow.jobs.store import Record
+from attnflow.jobs.workers import Died
 from attnflow.model import Model
 from attnflow.texts.sources import Corpus, Text
 
 AHEAD = 2
-"""Shards that are begun before the oldest is written."""
+"""Shards that are begun before the oldest is written, where one process does everything."""
 
 Advance = Callable[[int, int], None]
 """Takes the number of texts and of their tokens, as soon as the model has run on them."""
+
+Rows = list[Explained] | Scored
 
 
 @dataclass(frozen=True)
 class Spec:
     """All that a worker needs.
 
-    loading: the arguments of `attnflow.load`. name: how results name the model, wherever it was loaded from.
+    loading: the arguments of `attnflow.load`. name: how results name the model, wherever it was loaded from. clerks:
+    processes that read, tokenize and write beside the model; 0 for threads of one process.
     """
 
     loading: Mapping[str, Any]
@@ -38,61 +47,128 @@ class Spec:
     corpus: Corpus
     options: Options
     folder: str
+    clerks: int = 0
+
+
+@dataclass(frozen=True)
+class Desks:
+    """Where shards are begun and finished. reading, writing: how many of them at a time."""
+
+    begin: Callable[[Shard], Future[Any]]
+    finish: Callable[[Shard, Callable[[], Any]], Future[Record]]
+    reading: int
+    writing: int
 
 
 class Worker:
     """Makes the shards of a corpus, each in its file, with one model."""
 
     def __init__(self, spec: Spec, model: Model | None = None, solvers: int | None = None) -> None:
-        self.spec = spec
+        self.spec, options = spec, spec.options
         self.model = attnflow.load(**spec.loading) if model is None else model
         self.model.name = spec.name
-        self.explainer = Explainer(self.model, spec.options, solvers)
-        self.reader = Reader(spec.corpus)
+        self.explainer = Explainer(self.model, options, solvers)
+        checked = self.explainer.checked
+        self.stacked: Stacked | None = None
+        tokenizing: Tokenizing | None = None
+        if self.explainer.stacked:
+            self.stacked = Stacked(self.model, options, checked, self.explainer.solvers)
+            tokenizing = Tokenizing(
+                self.model.tokenizer,
+                self.model.limit(),
+                options.truncate,
+                self.model.accepts("token_type_ids"),
+                checked.causal,
+                options.query,
+                not options.layered,
+            )
+        self.new_clerk = partial(Clerk, spec.corpus, spec.folder, options.columns, options.has_answers, tokenizing)
+        self.stack = ExitStack()
+        self.desks: Desks | None = None  # which serve one call of `do` after another
 
     def do(self, shards: Iterable[Shard], advance: Advance = lambda texts, tokens: None) -> Iterator[Record]:
         """The records of shards, in order, each when its file is on the disk."""
-        with ExitStack() as stack:
-            reading, writing = (ThreadPoolExecutor(1, f"attnflow-{name}") for name in ("read", "write"))
-            for pool in (reading, writing):
-                stack.callback(pool.shutdown, cancel_futures=True)
-            records: deque[Future[Record]] = deque()
-            coming = iter(shards)
-            ahead = deque(reading.submit(self._prepared, shard) for _, shard in zip(range(1), coming, strict=False))
-            while ahead:
-                shard, texts, inputs = ahead.popleft().result()
-                ahead.extend(reading.submit(self._prepared, shard) for _, shard in zip(range(1), coming, strict=False))
-                advance(sum(isinstance(one, Explained) for one in inputs), 0)
-                collect = self.explainer.explain(inputs, advance)
-                records.append(writing.submit(self._written, shard, texts, collect))
-                del texts, inputs, collect
-                while records and (len(records) >= AHEAD or records[0].done()):
-                    yield records.popleft().result()
-            while records:
+        try:
+            self.desks = self.desks or self._desks(self.stack)
+            yield from self._through(self.desks, iter(shards), advance)
+        except BaseException as e:
+            self.desks = None
+            self.stack.__exit__(type(e), e, e.__traceback__)  # nobody goes on with what this leaves
+            if isinstance(e, Died):
+                raise JobError(
+                    f"one of {self.spec.clerks} processes that read and write beside the model died, most often because "
+                    "memory ran out: give fewer processes, and run the same again"
+                ) from None
+            raise
+
+    def _through(self, desks: Desks, coming: Iterator[Shard], advance: Advance) -> Iterator[Record]:
+        begun: deque[tuple[Shard, Future[Any]]] = deque()
+        records: deque[Future[Record]] = deque()
+
+        def begin() -> None:
+            shard = next(coming, None)
+            if shard is not None:
+                begun.append((shard, desks.begin(shard)))
+
+        for _ in range(desks.reading):
+            begin()
+        while begun:
+            shard, prepared = begun.popleft()
+            texts = prepared.result()
+            del prepared
+            begin()
+            records.append(desks.finish(shard, self._explain(texts, advance)))
+            del texts
+            while records and (len(records) >= desks.writing or records[0].done()):
                 yield records.popleft().result()
+        while records:
+            yield records.popleft().result()
 
-    def _prepared(self, shard: Shard) -> tuple[Shard, list[Text], list[Encoded | Explained]]:
-        texts = self.reader.texts(shard)
-        return shard, texts, prepared(self.model, texts, self.spec.options.truncate)
+    def _explain(self, texts: Sheet | Inputs, advance: Advance) -> Callable[[], Rows]:
+        if isinstance(texts, Sheet):
+            assert self.stacked is not None
+            advance(texts.size - len(texts.lengths), 0)
+            return self.stacked.explain(texts, advance)
+        advance(sum(isinstance(one, Explained) for one in texts), 0)
+        return self.explainer.explain(texts, advance)
 
-    def _written(self, shard: Shard, texts: list[Text], collect: Callable[[], list[Explained]]) -> Record:
-        rows = collect()
-        file = write_shard(
-            Path(self.spec.folder) / shard.file, table(shard.row, texts, rows, self.spec.options.columns)
-        )
-        return {
-            "part": shard.number,
-            "row": shard.row,
-            "texts": shard.count,
-            "tokens": sum(len(row.tokens) for row in rows if row.tokens is not None),
-            "errors": dict(sorted(Counter(row.error for row in rows if row.error is not None).items())),
-            "digest": shard.digest,
-            **file,
-        }
+    def _desks(self, stack: ExitStack) -> Desks:
+        """In processes of their own where there shall be some and they can do it, else in threads of this one."""
+        if self.spec.clerks and self.stacked is not None:
+            clerks = hire(self.new_clerk, self.spec.clerks, stack)
+            if clerks is not None:
+                return Desks(clerks.sheet, clerks.write, self.spec.clerks, self.spec.clerks + AHEAD)
+        clerk = self.new_clerk()
+        stack.callback(clerk.close)
+        reading, writing = (ThreadPoolExecutor(1, f"attnflow-{name}") for name in ("read", "write"))
+        for pool in (reading, writing):
+            stack.callback(pool.shutdown, cancel_futures=True)
+
+        def begin(shard: Shard) -> Future[Any]:
+            if self.stacked is not None:
+                return reading.submit(clerk.sheet, shard)
+            return reading.submit(clerk.inputs, shard, partial(inputs_of, self.model, self.spec.options))
+
+        def finish(shard: Shard, collect: Callable[[], Rows]) -> Future[Record]:
+            return writing.submit(lambda: clerk.write(shard, collect()))
+
+        return Desks(begin, finish, 1, AHEAD)
 
     def close(self) -> None:
+        self.stack.close()
         self.explainer.close()
-        self.reader.close()
+        if self.stacked is not None:
+            self.stacked.close()
+
+
+def inputs_of(model: Model, options: Options, texts: Sequence[Text]) -> Inputs:
+    """Texts as the job explains them, with the answers that their rows name; for those that cannot be explained, why."""
+    writing = options.writing
+    if writing is None:
+        inputs = prepared(texts, partial(encode_texts, model, truncate=options.truncate))
+    else:
+        inputs = [unreadable(text) or prompt_input(model, text, writing) for text in texts]
+    return inputs if options.answer_column is None else with_answers(texts, inputs, options.answer_column)
 
 
 def on_cluster(spec: Spec, cpus: int) -> Callable[[Iterable[Shard]], Iterator[Record]]:

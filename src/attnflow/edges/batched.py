@@ -53,6 +53,10 @@ TOGETHER = (*OF_LAYERS, *BY_GRADIENT, "answer")
 """Edges of many texts at once, by the names of `attnflow.edges.EDGES`; the others are of one text at a time."""
 
 
+class NotFinite(ModelError):
+    """A batch with a text whose numbers are not finite."""
+
+
 @dataclass(frozen=True, eq=False)
 class TextBatch:
     """Texts that run together, padded on the right. tensors: [text, position] each. lengths: tokens of each text."""
@@ -433,7 +437,7 @@ def _taken(batch: TextBatch, answers: Answers, natural: Tensor | None) -> Tensor
 def _check_finite(batch: TextBatch, tensors: Sequence[Tensor]) -> None:
     """Refuses numbers that are none; the GPU is waited for once."""
     if not bool(torch.stack([x.sum(dtype=torch.float64) for x in tensors]).isfinite().all()):
-        raise ModelError(
+        raise NotFinite(
             f"{type(batch.model.model).__name__} gives numbers that are not finite for a text of this batch of "
             f"{len(batch.lengths)}: run its texts one by one"
         )

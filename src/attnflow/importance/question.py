@@ -16,7 +16,7 @@ from torch import Tensor
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, piece, writes_next
 from attnflow.capture.routes import running
-from attnflow.errors import AttentionWarning, InputError, ModelError
+from attnflow.errors import AttentionWarning, InputError, ModelError, TextError
 from attnflow.importance.blank_units import BlankUnits, units_of
 from attnflow.reliability import chance_text, computed_note, saturated_note, tie_notes
 from attnflow.result import TokenAttention
@@ -413,15 +413,17 @@ def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         if 0 <= label < count:
             return int(label)
-        raise InputError(f"answer={label}: expected a number from 0 to {count - 1}")
+        raise TextError.of("answer", f"answer={label}: expected a number from 0 to {count - 1}")
     if kind in ("class", "score"):
         names = {str(name): int(i) for i, name in (getattr(model.config, "id2label", None) or {}).items()}
         if isinstance(label, str) and label in names:
             return names[label]
         shown = ", ".join(map(repr, names)) or f"0 to {count - 1}"
-        raise InputError(f"answer={label!r} is no class of this model: expected one of {shown}")
+        raise TextError.of("answer", f"answer={label!r} is no class of this model: expected one of {shown}")
     if isinstance(label, str) and label and model.tokenizer is not None:
         token = _one_token(model.tokenizer, label)
         if token is not None:
             return token
-    raise InputError(f"answer={label!r} is not one token of this model: expected the text of one token, or its id")
+    raise TextError.of(
+        "answer", f"answer={label!r} is not one token of this model: expected the text of one token, or its id"
+    )

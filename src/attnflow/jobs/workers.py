@@ -1,16 +1,23 @@
-"""A crew of processes that may die. Each loads for itself what its work needs; a crew of one is this process."""
+"""Processes that may die. Each loads for itself what its work needs: a helper is one, a crew are several that take turns.
+
+They are started as programs of their own, and not as multiprocessing does it, which runs the caller's script again in each:
+a script that calls us on its first line must work too.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
+import queue
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import connection, get_context, parent_process
-from typing import Any, Protocol, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 from attnflow.errors import JobError
 
@@ -20,60 +27,205 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Crew(Protocol[Tool_co]):
-    """Does `work(tool, task)` for tasks by their numbers, and gives each result when it is there."""
+AHEAD = 2
+"""Tasks for each worker whose results wait for their turn, at most, where results come in order."""
 
-    def __call__(self, work: Callable[[Tool_co, T], R], tasks: Mapping[int, T], /) -> Iterator[tuple[int, R]]: ...
+
+class Died(JobError):
+    """A process that is gone before it has done its task."""
+
+
+class Crew(Protocol[Tool_co]):
+    """Does `work(tool, task)` for many tasks."""
+
+    def __call__(self, work: Callable[[Tool_co, T], R], tasks: Mapping[int, T], /) -> Iterator[tuple[int, R]]:
+        """Each result when it is there, behind the number of its task."""
+
+    def in_order(self, work: Callable[[Tool_co, T], R], tasks: Iterable[T], /) -> Iterator[R]:
+        """The results in the order of the tasks, which are drawn no earlier than workers need them.
+
+        What drawing a task raises comes in its turn too, behind the results of the tasks before it.
+        """
+
+
+class Helper(Protocol[Tool_co]):
+    """Does `work(tool, task)` in a process of its own, one task after another, and promises the result of each."""
+
+    def __call__(self, work: Callable[[Tool_co, T], R], task: T, /) -> Future[R]: ...
 
 
 @contextmanager
 def crew(tool: Tool, load: Callable[[], Tool], workers: int) -> Iterator[Crew[Tool]]:
     """tool: what this process works with, if there is one worker; load: makes the same in each of several."""
     if workers == 1:
-        yield lambda work, tasks: ((number, work(tool, task)) for number, task in tasks.items())
+        yield _Alone(tool)
         return
-    context = get_context("spawn")  # a fork of a process with torch's threads may hang
-    stop, until = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(load, stop))
+    with ExitStack() as stack:
+        pool = ThreadPoolExecutor(workers, "attnflow-crew")
+        stack.callback(pool.shutdown, cancel_futures=True)
+        yield _Several(pool, [stack.enter_context(helper(load)) for _ in range(workers)])
 
-    def do(work: Callable[[Tool, T], R], tasks: Mapping[int, T]) -> Iterator[tuple[int, R]]:
+
+class _Alone(Generic[Tool]):
+    """This process."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+
+    def __call__(self, work: Callable[[Tool, T], R], tasks: Mapping[int, T]) -> Iterator[tuple[int, R]]:
+        return ((number, work(self.tool, task)) for number, task in tasks.items())
+
+    def in_order(self, work: Callable[[Tool, T], R], tasks: Iterable[T]) -> Iterator[R]:
+        return (work(self.tool, task) for task in tasks)
+
+
+class _Several(Generic[Tool]):
+    """Several processes: each thread of the pool has one of them at a time."""
+
+    def __init__(self, pool: ThreadPoolExecutor, members: Sequence[Helper[Tool]]) -> None:
+        self.pool, self.workers = pool, len(members)
+        self.idle: queue.SimpleQueue[Helper[Tool]] = queue.SimpleQueue()
+        for member in members:
+            self.idle.put(member)
+
+    def _one(self, work: Callable[[Tool, T], R], task: T) -> R:
+        member = self.idle.get()
         try:
-            futures = {pool.submit(_in_worker, work, task): number for number, task in tasks.items()}
+            return member(work, task).result()
+        finally:
+            self.idle.put(member)
+
+    def __call__(self, work: Callable[[Tool, T], R], tasks: Mapping[int, T]) -> Iterator[tuple[int, R]]:
+        futures = {self.pool.submit(self._one, work, task): number for number, task in tasks.items()}
+        with self._deaths(futures):
             for future in as_completed(futures):
                 yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise JobError(
-                f"one of {workers} workers died, most often because memory ran out: give fewer workers, and run the same "
-                "again"
-            ) from None
 
+    def in_order(self, work: Callable[[Tool, T], R], tasks: Iterable[T]) -> Iterator[R]:
+        futures: deque[Future[R]] = deque()
+        failure: Exception | None = None
+        source = iter(tasks)
+        with self._deaths(futures):
+            while True:
+                try:
+                    task = next(source)
+                except StopIteration:
+                    break
+                except Exception as e:
+                    failure = e
+                    break
+                futures.append(self.pool.submit(self._one, work, task))
+                if len(futures) == AHEAD * self.workers:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
+        if failure is not None:
+            raise failure
+
+    @contextmanager
+    def _deaths(self, futures: Iterable[Future[Any]]) -> Iterator[None]:
+        try:
+            yield
+        except Died:
+            raise JobError(
+                f"one of {self.workers} workers died, most often because memory ran out: give fewer workers, and run the "
+                "same again"
+            ) from None
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+@contextmanager
+def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
+    """A process that holds the tool which `load` makes there, for as long as the context lasts; `load` must travel.
+
+    An error ends it in the middle of its task, and so does the end of the process that started it.
+    """
+    paths = os.pathsep.join(path for path in sys.path if path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from attnflow.jobs.workers import serve; serve()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    tasks, results = process.stdin, process.stdout
+    assert tasks is not None and results is not None
+    thread = ThreadPoolExecutor(1, "attnflow-helper")
+
+    def exchange(message: Any) -> Any:
+        """Every message has one reply: a result, or what was raised."""
+        try:
+            tasks.write(len(message).to_bytes(8, "little") + message)
+            tasks.flush()
+            done, reply = pickle.load(results)
+        except (OSError, EOFError, ValueError):
+            raise Died("a process that works beside this one died, most often because memory ran out") from None
+        if not done:
+            raise reply
+        return reply
+
+    def do(work: Callable[[Tool, T], R], task: T) -> Future[R]:
+        return thread.submit(exchange, pickle.dumps((work, task), pickle.HIGHEST_PROTOCOL))
+
+    loading = thread.submit(exchange, pickle.dumps(load, pickle.HIGHEST_PROTOCOL))
     try:
         yield do
+        thread.shutdown(cancel_futures=True)
+        loading.result()  # what it failed with, where nobody had a task for it
     except BaseException:
-        until.close()  # the workers drop their tasks
+        process.kill()
         raise
     finally:
-        pool.shutdown(cancel_futures=True)
-        stop.close()
-        until.close()
+        thread.shutdown(cancel_futures=True)
+        for pipe in (tasks, results):
+            with suppress(OSError):
+                pipe.close()
+        process.wait()
 
 
-_tools: list[Any] = []
-"""Of a worker: what it works with."""
-
-
-def _start(load: Callable[[], Any], stop: connection.Connection) -> None:
+def serve() -> None:
+    """The program of a helper: the first message is how to load its tool, each other one a task."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the process that started us decides
-    threading.Thread(target=_leave, args=(stop,), daemon=True).start()
-    _tools.append(load())
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever libraries print is no reply
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, messages), daemon=True).start()
+    tool: Any = None
+    failure: Exception | None = None
+    first = True
+    while True:
+        message = messages.get()
+        try:
+            if failure is not None:
+                raise failure
+            if first:
+                tool, result = pickle.loads(message)(), None
+            else:
+                work, task = pickle.loads(message)
+                result = work(tool, task)
+            reply = pickle.dumps((True, result), pickle.HIGHEST_PROTOCOL)
+        except Exception as e:
+            failure = e if first else failure
+            reply = _failed(e)
+        first = False
+        replies.write(reply)
+        replies.flush()
 
 
-def _leave(stop: connection.Connection) -> None:
-    """Ends this worker in the middle of its task when its crew is given up, or when the process that started it is gone."""
-    parent = parent_process()
-    connection.wait([stop] if parent is None else [stop, parent.sentinel])
-    os._exit(1)
+def _failed(e: Exception) -> bytes:
+    try:
+        pickle.loads(pickle.dumps(e))  # of errors with arguments of their own, only the second half fails
+    except Exception:
+        e = RuntimeError(f"{type(e).__name__}: {e}")
+    return pickle.dumps((False, e), pickle.HIGHEST_PROTOCOL)
 
 
-def _in_worker(work: Callable[[Any, T], R], task: T) -> R:
-    return work(_tools[0], task)
+def _receive(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
+    """Ends this process, whatever it is at, when nobody is left who could send it a message."""
+    while True:
+        size = stream.read(8)
+        if len(size) < 8:
+            os._exit(1)
+        message = stream.read(int.from_bytes(size, "little"))
+        messages.put(message)

@@ -40,7 +40,7 @@ class Table:
                             f"{file.name}: the column {name!r} holds {kind}; expected text, so name another with "
                             f"{argument}="
                         )
-                self.schema = schema
+                self.schema, self.answer = schema, corpus.answer
             except BaseException:
                 self.content.close()
                 raise
@@ -82,9 +82,12 @@ class Table:
         none = [None] * rows.num_rows
         pairs = none if pair is None else [value or "" for value in self._strings(pair)]
         ids = none if id is None else self._strings(id)
+        answers: Sequence[str | None] = none
+        if self.answer is not None:
+            answers = [value or "" for value in self._strings(rows.column(rows.schema.names.index(self.answer)))]
         return [
-            Text(plain(i) if i else self._place(row + number), t, p)
-            for number, (i, t, p) in enumerate(zip(ids, self._strings(text), pairs, strict=True))
+            Text(plain(i) if i else self._place(row + number), t, p, None, answer)
+            for number, (i, t, p, answer) in enumerate(zip(ids, self._strings(text), pairs, answers, strict=True))
         ]
 
     def _place(self, row: int) -> str:
@@ -140,7 +143,7 @@ class Table:
 
     def _from(self, group: int, also: Sequence[str] = ()) -> Iterator[Any]:
         """Batches of the columns of texts and of some others."""
-        names = list(dict.fromkeys(name for name in (*self.names, *also) if name is not None))
+        names = list(dict.fromkeys(name for name in (*self.names, self.answer, *also) if name is not None))
         if self.file.kind == "parquet":
             groups = range(group, self.content.num_row_groups)
             yield from self.content.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False)

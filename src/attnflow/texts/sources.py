@@ -34,13 +34,14 @@ class Text(NamedTuple):
     """One text of the input. Bytes that are no UTF-8 stand in it as lone surrogates.
 
     text: None where the row has none. pair: the second text, "" where the row has none; None where no column was named.
-    problem: why the row cannot be read, in a sentence.
+    problem: why the row cannot be read, in a sentence. answer: what its own column says, as a pair does.
     """
 
     id: str
     text: str | None
     pair: str | None = None
     problem: str | None = None
+    answer: str | None = None
 
 
 TextAt = tuple[int, int, Text]
@@ -73,6 +74,7 @@ class Corpus:
     id: str | None = None
     pair: str | None = None
     whole_files: bool = False
+    answer: str | None = None
 
 
 def open_corpus(
@@ -83,11 +85,13 @@ def open_corpus(
     pair: str | None = None,
     whole_files: bool = False,
     split: str | None = None,
+    answer: str | None = None,
 ) -> Corpus:
     """The files of an input: a file, a folder, a dataset that Hugging Face datasets saved, or one of its hub (hf://…).
 
     text, id, pair: columns; by default the usual names of texts, and "id" where there is one. whole_files: a .txt file is
-    one text, not one a line. split: of a dataset. No text is read yet.
+    one text, not one a line. split: of a dataset. answer: the column of the answers, where texts have some. No text is
+    read yet.
     """
     path = os.fspath(path)
     if path.startswith("hf:"):
@@ -103,12 +107,12 @@ def open_corpus(
     lines = next((file for file in files if file.kind == "txt"), None)
     if whole_files and lines is None:
         raise InputError(f"whole_files=True is about .txt files, and there are none in {path!r}: leave it out")
-    for argument, name in (("text", text), ("id", id), ("pair", pair)):
+    for argument, name in (("text", text), ("id", id), ("pair", pair), ("answer_column", answer)):
         if name is not None and lines is not None:
             raise InputError(
                 f"{argument}={name!r} names a column, and {lines.name} has none: leave it out, or give tables alone"
             )
-    return Corpus(path, files, text, id, pair, whole_files)
+    return Corpus(path, files, text, id, pair, whole_files, answer)
 
 
 def file_of(path: Path, name: str) -> File | None:
@@ -271,7 +275,8 @@ def checked(file: File) -> str:
 
 
 def columns(names: Sequence[str], corpus: Corpus, file: File) -> tuple[str, str | None, str | None]:
-    """The columns of text, pair and id."""
+    """The columns of text, pair and id; that of the answers, which the corpus names, has to be there too."""
+    column(names, corpus.answer, (), file.name, "answer_column", corpus.answer is not None)
     text = cast("str", column(names, corpus.text, TEXT, file.name, "text", True))
     pair = None if corpus.pair is None else column(names, corpus.pair, (), file.name, "pair", True)
     return text, pair, column(names, corpus.id, ("id",), file.name, "id", False)

@@ -30,6 +30,9 @@ from attnflow.texts.sources import (
 LONGEST = 1 << 24
 """Bytes of a line, characters of a cell: what is longer becomes a row with a problem, so that memory stays bounded."""
 
+BLOCK = 1 << 20
+"""Bytes of lines that are read together."""
+
 HEAD = 100
 """Objects of a jsonl file in which a column is looked for: one that is null may be left out."""
 
@@ -56,6 +59,7 @@ class Lines:
         self.file = file
         self.corpus = corpus
         self.whole = corpus is not None and corpus.whole_files and file.kind == "txt"
+        self.plain = file.kind == "txt" and not self.whole  # a text is a line, and nothing else
         self.text: str = TEXT[0]
         self.pair: str | None = None
         self.id: str | None = None
@@ -94,6 +98,62 @@ class Lines:
         for number, (at, line_of_row, cells) in enumerate(self.rows(offset, line), row):
             yield at, line_of_row, self._text(cells, number, line_of_row)
 
+    def count(self, start: int, end: int) -> tuple[int, int, int]:
+        """Of the lines that begin at bytes from start to end: the offset of the first, how many are rows, how many there
+        are. For files that can be cut; end: not behind the end of the file.
+        """
+        with reading(self.file):
+            first = self.begin[0] if start <= self.begin[0] else self._next_line(start - 1, end - 1)
+            if first is None or first >= end:
+                return end, 0, 0
+            self.stream.seek(first)
+            if self.file.kind == "txt":
+                lines = 1 + sum(data.count(b"\n") for data in self._bytes(end - 1 - first))
+                return first, lines, lines
+            offset, rows, lines = first, 0, 0
+            for raw, size in _lines(self.stream):
+                rows, lines, offset = rows + (size != len(raw) or bool(raw.strip())), lines + 1, offset + size
+                if offset >= end:
+                    break
+            return first, rows, lines
+
+    def _next_line(self, start: int, end: int) -> int | None:
+        """Where the next line begins, if a line ends between these bytes."""
+        self.stream.seek(start)
+        for data in self._bytes(end - start):
+            at = data.find(b"\n")
+            if at >= 0:
+                return start + at + 1
+            start += len(data)
+        return None
+
+    def _bytes(self, size: int) -> Iterator[bytes]:
+        """So many bytes, a few at a time."""
+        while size > 0 and (data := self.stream.read(min(size, BLOCK))):
+            yield data
+            size -= len(data)
+
+    def blocks(self, offset: int) -> Generator[bytes]:
+        """The bytes from there on, about a MiB at a time. A block ends where a line does, or in one that is too long."""
+        with reading(self.file):
+            self.stream.seek(offset)
+            while data := self.stream.read(BLOCK):
+                yield data if data.endswith(b"\n") else data + self.stream.readline(LONGEST + 2)
+
+    def plain_lines(self, offset: int, row: int, size: int) -> tuple[list[str], list[str]]:
+        """Ids and texts of so many bytes of a .txt file, which have to be whole lines, none of them too long."""
+        with reading(self.file):
+            self.stream.seek(offset)
+            data = self.stream.read(size)
+        texts = decoded(data).split("\n")
+        end = texts.pop()  # of a file whose last line has no end
+        if b"\r" in data:
+            texts = [text.removesuffix("\r") for text in texts]
+        if end:
+            texts.append(end)
+        name = self.file.name
+        return [f"{name}:{number}" for number in range(row + 1, row + len(texts) + 1)], texts
+
     def labelled(self) -> Generator[tuple[Text, Row]]:
         """All texts, each with the other cells of its row; with none where the row cannot be read."""
         own = (self.text, self.pair, self.id)
@@ -109,7 +169,9 @@ class Lines:
             elif not (pair is None or isinstance(pair, str)):
                 cells = Broken(f"the column {self.pair!r} holds {pair!r:.40}; expected text", id)
             else:
-                return Text(self._id(id, row), text, None if self.pair is None else pair or "")
+                name = None if self.corpus is None else self.corpus.answer
+                answer = None if name is None else _cell(cells.get(name))
+                return Text(self._id(id, row), text, None if self.pair is None else pair or "", answer=answer)
         # the number that its id has comes first; in a csv, lines count others
         where = "" if self.whole else f", line {line}" if line == row + 1 else f", row {row + 1} (line {line})"
         return Text(self._id(cells.id, row), None, None, plain(f"{self.file.name}{where}: {cells.reason}"))
@@ -213,6 +275,21 @@ class Lines:
         at = self.names.index(self.id)
         first = min(self.names.index(name) for name in (self.text, self.pair) if name is not None)
         return Broken(reason, cells[at] if at < first or len(cells) < len(self.names) else None)
+
+
+def can_be_cut(file: File, corpus: Corpus) -> bool:
+    """Whether a row is a line and bytes are not packed, so that reading can begin at the end of any line."""
+    return not file.packed and (file.kind == "jsonl" or (file.kind == "txt" and not corpus.whole_files))
+
+
+def is_too_long(size: int) -> bool:
+    """Whether a line of so many bytes, its end included, is a row with a problem."""
+    return size > LONGEST + 2
+
+
+def _cell(value: Any) -> str:
+    """A text, or a number or truth value as it is written; "" where there is none."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _too_long() -> str:

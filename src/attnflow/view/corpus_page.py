@@ -78,6 +78,8 @@ def _text_pages(summary: Mapping[str, Any], name: str | None, folder: Path) -> t
     entries = {int(row): text for row, text in summary["disagreement"]["texts"].items()}
     if not entries:
         return {}, None
+    if summary["answers"]:
+        return {}, "No text has a page of its own: attnflow answer makes the page of one answer."
     try:
         model = _model(summary, name)
     except InputError as e:
@@ -131,11 +133,12 @@ def _text_page(model: Model, text: Mapping[str, Any], provenance: Mapping[str, A
         raise InputError(
             f"it has {text['size']} positions, and the page of a text, which has its matrices, is for {LONGEST}"
         )
+    residual = provenance.get("residual", 0.5)
     page = model.explain(
         text["text"] if text["pair"] is None else (text["text"], text["pair"]),
         query=None if text["words"] else text["queries"],  # which then count words, and tokens here
         truncate=bool(text["truncated"]),
-        residual=provenance.get("residual", 0.5),
+        residual=residual if isinstance(residual, float) else 0.5,  # a page has one weight for all
         importance=("gradient", "blank-out") if text["size"] <= BLANKED else ("gradient",),
     )
     units = page.document["units"]

@@ -1,0 +1,194 @@
+"""Who reads, tokenizes and writes shards: a clerk, in this process or in one of its own, beside the model."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attnflow.capture import inputs
+from attnflow.capture.assemble import class_or_last
+from attnflow.capture.inputs import Encoded
+from attnflow.corpus.plan import Reader, Shard
+from attnflow.corpus.schema import Explained, failed_row, table
+from attnflow.corpus.sheet import Scored, Sheet, columns_of, rows_of, sheet_of
+from attnflow.errors import InputError, TextError
+from attnflow.jobs.store import Record, write_shard
+from attnflow.jobs.workers import Helper, helper
+from attnflow.selection import places_of
+from attnflow.texts.sources import Corpus, Text
+
+Inputs = list[Encoded | Explained]
+"""Texts as the model takes them, or why a text cannot be explained."""
+
+Encode = Callable[[Sequence[Any]], list[Encoded | InputError]]
+
+
+@dataclass(frozen=True)
+class Tokenizing:
+    """How texts become tokens, for a model with one stack of layers; light enough to travel to another process.
+
+    limit: tokens that the model takes. typed: whether it takes types of tokens. causal: whether positions look back only.
+    query: what is explained, as a user wrote it. single: whether it is one position of any text, because the methods are
+    about the answer.
+    """
+
+    tokenizer: Any
+    limit: int | None
+    truncate: bool
+    typed: bool
+    causal: bool
+    query: str | None
+    single: bool = False
+
+    def encode(self, texts: Sequence[Any]) -> list[Encoded | InputError]:
+        encoded = inputs.encode_texts(self.tokenizer, texts, self.limit, self.truncate)
+        for one in encoded:
+            if isinstance(one, Encoded) and not self.typed:
+                one.tensors.pop("token_type_ids", None)
+        return encoded
+
+    def queries(self, encoded: Encoded) -> list[int]:
+        """The positions of a text that are explained."""
+        natural = class_or_last(self.causal, encoded.special)
+        return [natural or 0] if self.single else places_of(self.query, encoded.tokens, natural)
+
+
+@dataclass(eq=False)
+class Desk:
+    """A shard that is begun: its texts, their labels or errors, and the sheet that went to the model."""
+
+    texts: list[Text]
+    inputs: Inputs
+    sheet: Sheet | None = None
+
+
+class Clerk:
+    """Reads shards and writes them. What lies between, the scores, comes from elsewhere.
+
+    folder: of the output. columns: of scores. answers: whether rows say which answer they are about. desks: the shards that
+    are begun, by their numbers.
+    """
+
+    def __init__(
+        self, corpus: Corpus, folder: str, columns: Sequence[str], answers: bool, tokenizing: Tokenizing | None
+    ) -> None:
+        self.reader = Reader(corpus)
+        self.folder, self.columns, self.answers, self.tokenizing = Path(folder), list(columns), answers, tokenizing
+        self.desks: dict[int, Desk] = {}
+
+    def inputs(self, shard: Shard, prepare: Callable[[Sequence[Text]], Inputs]) -> Inputs:
+        """The texts of a shard, one by one."""
+        texts = self.reader.texts(shard)
+        self.desks[shard.number] = Desk(texts, prepare(texts))
+        return self.desks[shard.number].inputs
+
+    def sheet(self, shard: Shard) -> Sheet:
+        """The texts of a shard that can run, as arrays."""
+        assert self.tokenizing is not None
+        self.inputs(shard, partial(prepared, encode=self.tokenizing.encode))
+        desk = self.desks[shard.number]
+        queries: list[list[int]] = []
+        for number, one in enumerate(desk.inputs):
+            if isinstance(one, Encoded):
+                try:
+                    queries.append(self.tokenizing.queries(one))
+                except InputError as e:
+                    desk.inputs[number] = failed_row(e)
+        ready = [one for one in desk.inputs if isinstance(one, Encoded)]
+        desk.sheet = sheet_of(ready, queries, len(desk.texts))
+        return desk.sheet
+
+    def write(self, shard: Shard, rows: Sequence[Explained] | Scored) -> Record:
+        """Writes the file of a shard that was begun; returns its record."""
+        desk = self.desks.pop(shard.number)
+        arrays = None
+        if isinstance(rows, Scored):
+            assert desk.sheet is not None
+            ready = {number: one for number, one in enumerate(desk.inputs) if isinstance(one, Encoded)}
+            arrays = columns_of(desk.sheet, rows, list(ready))
+            explained = iter(rows_of(desk.sheet, list(ready.values()), rows))
+            rows = [next(explained) if isinstance(one, Encoded) else one for one in desk.inputs]
+        contents = table(shard.row, desk.texts, rows, self.columns, self.answers, arrays)
+        file = write_shard(self.folder / shard.file, contents)
+        return {
+            "part": shard.number,
+            "row": shard.row,
+            "texts": shard.count,
+            "tokens": sum(len(row.tokens) for row in rows if row.tokens is not None),
+            "errors": dict(sorted(Counter(row.error for row in rows if row.error is not None).items())),
+            "digest": shard.digest,
+            **file,
+        }
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+def prepared(texts: Sequence[Text], encode: Encode) -> Inputs:
+    """Texts through the tokenizer; for those that cannot be explained, why."""
+    results: list[Encoded | Explained | None] = [unreadable(text) for text in texts]
+    rest = [i for i, one in enumerate(results) if one is None]
+    readable = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
+    for i, encoded in zip(rest, encode(readable), strict=True):
+        results[i] = failed_row(encoded) if isinstance(encoded, InputError) else encoded
+    return [one for one in results if one is not None]
+
+
+def unreadable(text: Text) -> Explained | None:
+    """The row of a text that cannot go to a tokenizer; None for one that can."""
+    if text.problem is not None:
+        return Explained(error="unreadable", message=text.problem)
+    empty = TextError.of("empty", "there is no text: expected at least one word")
+    return failed_row(empty) if text.text is None else None
+
+
+class Clerks:
+    """Clerks in processes of their own, which take turns: the one that begins a shard also writes it."""
+
+    def __init__(self, clerks: Sequence[Helper[Clerk]], stack: ExitStack) -> None:
+        self.clerks = clerks
+        self.collecting = ThreadPoolExecutor(max(2, len(clerks)), "attnflow-write")
+        stack.callback(self.collecting.shutdown, cancel_futures=True)
+
+    def _of(self, shard: Shard) -> Helper[Clerk]:
+        return self.clerks[shard.number % len(self.clerks)]
+
+    def sheet(self, shard: Shard) -> Future[Sheet]:
+        return self._of(shard)(_sheet, shard)
+
+    def write(self, shard: Shard, collect: Callable[[], Scored]) -> Future[Record]:
+        return self.collecting.submit(lambda: self._of(shard)(_write, (shard, collect())).result())
+
+
+def _sheet(clerk: Clerk, shard: Shard) -> Sheet:
+    return clerk.sheet(shard)
+
+
+def _write(clerk: Clerk, task: tuple[Shard, Scored]) -> Record:
+    return clerk.write(*task)
+
+
+def hire(load: Callable[[], Clerk], count: int, stack: ExitStack) -> Clerks | None:
+    """So many clerks in processes of their own; None where what they need cannot travel, such as a tokenizer in Python."""
+    try:
+        pickle.dumps(load)
+    except Exception:  # whatever a tokenizer holds
+        return None
+    return Clerks([stack.enter_context(helper(partial(_settled, load))) for _ in range(count)], stack)
+
+
+def _settled(load: Callable[[], Clerk]) -> Clerk:
+    """In its process: a clerk has one core, like the others beside it."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from attnflow.capture.silence import silence
+
+    silence()
+    return load()

@@ -1,0 +1,332 @@
+"""What a corpus job computes of every text, and which options go together: mistakes are told before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+from attnflow._arrays import positions
+from attnflow.corpus.schema import score_columns
+from attnflow.errors import InputError
+from attnflow.graph import check_residual
+from attnflow.method_table import GATHERED, LAYERED, TEXT_METHODS, is_about_answer, method_name, takers, takes
+from attnflow.receptive import check_mode
+from attnflow.selection import read_layer, select_layers
+from attnflow.sinks import check_sinks
+from attnflow.source_methods import ANSWER_WAYS, METHODS, TOKENS
+
+BATCH_TOKENS = 2048
+BATCH_TOKENS_GPU = 65536
+
+UNITS = ("token", "word", "sentence", "paragraph")
+"""What the sources of an answer may be over."""
+
+TOGETHER = ("gradient", "attention-gradient", "answer")
+"""Edges about answers that `attnflow.edges.batched` finds for many texts at once."""
+
+DEFAULT = "rollout"
+CHANGING = ("query", "layers", "residual", "receptive_field", "sinks", "edges", "answer", "answer_column", "of")
+"""Options that change what methods give, and must change what some method of the job does."""
+OF_TEXTS = ("query", "receptive_field", "words", "truncate", "memory", "pair", "normalize", "of")
+OF_WRITING = ("max_new_tokens", "unit", "span", "occurrence", "chat")
+"""Options that say nothing of written answers, and those that say nothing of anything else."""
+
+_FOLLOWED = ("raw", "rollout", "flow")
+WRITTEN = {"layers": _FOLLOWED, "sinks": _FOLLOWED, "residual": _FOLLOWED[1:], "edges": (*_FOLLOWED, *GATHERED)}
+"""The methods of written answers that take an option."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How answers of a language model are made and explained. span: a part of the answer, by its text; occurrence: which of
+    several, from 1. unit: what of the prompt the values are over. chat: whether prompts go through the chat template; None
+    where the tokenizer has one."""
+
+    max_new_tokens: int
+    unit: str = "token"
+    span: str | None = None
+    occurrence: int | None = None
+    chat: bool | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding.
+
+    memory: "graph" makes one matrix a layer, "linear" none, for long texts. edges, normalize, answer, of, sinks: as in
+    `Model.trace` and `Trace.rollout`. measured: the residual connection has each position's own share. gather_residual: of
+    gather, where it is not gather's own. answer_column: the column of the input with the answer of each text. writing: of a
+    job that explains what a language model writes after each text.
+    """
+
+    methods: tuple[str, ...]
+    layers: tuple[int, ...]
+    query: str | None = None
+    residual: float = 0.5
+    receptive_field: str | None = None
+    words: bool = False
+    truncate: bool = False
+    batch_tokens: int = BATCH_TOKENS
+    memory: str = "graph"
+    edges: str | None = None
+    normalize: str | None = None
+    answer: int | str | None = None
+    of: str | None = None
+    sinks: str = "keep"
+    measured: bool = False
+    gather_residual: float | None = None
+    answer_column: str | None = None
+    writing: Writing | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        return score_columns(self.methods, self.layers)
+
+    @property
+    def layered(self) -> tuple[str, ...]:
+        """The methods that have layers."""
+        return tuple(method for method in self.methods if method in LAYERED)
+
+    @property
+    def is_by_text(self) -> bool:
+        """Whether each text takes passes of its own: edges other than attention, and methods about the answer."""
+        return self.writing is None and (self.edges is not None or len(self.layered) < len(self.methods))
+
+    @property
+    def is_together(self) -> bool:
+        """Whether texts that run together are explained at once: by attention, or by edges about each text's own answer."""
+        if self.writing is not None or self.is_traced or self.memory == "linear":
+            return False
+        if not self.is_by_text:
+            return True
+        others = set(self.methods) - set(self.layered)
+        of_each = self.answer is None and self.answer_column is None and self.of != "difference"
+        return (
+            of_each
+            and not (others and self.layered)
+            and others <= {*GATHERED, *ANSWER_WAYS}
+            and self.edges in (None, *TOGETHER)
+        )
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the graph of a text is propagated by its trace, and not with those of others at once."""
+        return self.words or self.receptive_field is not None or self.is_measured or "joint_flow" in self.methods
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the values and states of layers are measured: for sinks, and for the residual's own share."""
+        return self.sinks != "keep" or self.measured
+
+    @property
+    def share(self) -> float | Literal["measured"]:
+        """The weight of the residual connection, or that it is measured."""
+        return "measured" if self.measured else self.residual
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether a row says which answer it is about."""
+        return self.writing is not None or is_about_answer(self.edges) or len(self.layered) < len(self.methods)
+
+    def settings(self) -> dict[str, Any]:
+        """All of it as a manifest stores it; what came later than manifests, only where it is not the default."""
+        first = (
+            "methods",
+            "layers",
+            "query",
+            "residual",
+            "receptive_field",
+            "words",
+            "truncate",
+            "batch_tokens",
+            "memory",
+        )
+        values = asdict(self)
+        writing = values.pop("writing")
+        later = [field for field in fields(self) if field.name in values and field.name not in first]
+        more = {field.name: values[field.name] for field in later if values[field.name] != field.default}
+        answers = {} if writing is None else {"answers": True, **writing}
+        return {**{name: values[name] for name in first}, **more, **answers}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a job that say what is computed, as a user gave them: `explain_corpus` has what each means."""
+
+    methods: str | Sequence[str] | None = None
+    layers: str | int | Iterable[int] = "last"
+    query: str | int | None = None
+    residual: float | str | None = None
+    receptive_field: str | None = None
+    words: bool = False
+    truncate: bool = False
+    memory: str = "graph"
+    edges: str | None = None
+    normalize: str | None = None
+    sinks: str = "keep"
+    answer: int | str | None = None
+    answer_column: str | None = None
+    of: str | None = None
+    answers: bool = False
+    max_new_tokens: int | None = None
+    unit: str | None = None
+    span: str | None = None
+    occurrence: int | None = None
+    chat: bool | None = None
+    pair: str | None = None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The methods in the order of their table, however they are written; none where written answers choose."""
+        if self.methods is None:
+            return () if self.answers else (DEFAULT,)
+        known = METHODS if self.answers else TEXT_METHODS
+        names = self.methods.split(",") if isinstance(self.methods, str) else list(self.methods)
+        chosen = [name.strip() if self.answers else method_name(name) for name in names]
+        for name in chosen or ("",):
+            if name not in known:
+                raise InputError(f"method {name!r}: expected some of {', '.join(known)}, with commas between them")
+        return tuple(name for name in known if name in chosen)
+
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """The options that are not left as they are."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {
+            name: value for name, (value, default) in values.items() if name != "methods" and not _same(value, default)
+        }
+
+    @property
+    def writing(self) -> Writing | None:
+        if not self.answers:
+            return None
+        count = TOKENS if self.max_new_tokens is None else self.max_new_tokens
+        return Writing(count, self.unit or "token", self.span, self.occurrence, self.chat)
+
+    def check(self) -> None:
+        """Refuses what does not go together, and options that would change nothing."""
+        if self.memory not in ("graph", "linear"):
+            raise InputError(f'memory={self.memory!r}: expected "graph" or "linear"')
+        if self.residual is not None and not isinstance(self.residual, str):
+            check_residual(self.residual)
+        elif self.residual not in (None, "measured"):
+            raise InputError(f"residual={self.residual!r}: expected a number between 0 and 1, or 'measured'")
+        check_mode(self.receptive_field)
+        check_sinks(self.sinks)
+        if self.answer is not None and self.answer_column is not None:
+            raise InputError(
+                f"answer={self.answer!r} is for all texts, and answer_column={self.answer_column!r} has one for each: "
+                "leave one of them out"
+            )
+        if self.answers:
+            self._check_answers()
+        else:
+            self._check_texts()
+        if self.edges is not None or self.of is not None:  # which takes torch to know
+            from attnflow.edges import normalization_of
+            from attnflow.importance.question import check_of
+
+            if self.edges is not None:
+                normalization_of(self.edges, self.normalize)
+            if self.of is not None:
+                check_of(self.of)
+
+    def _check_texts(self) -> None:
+        names, edges = self.names, self.edges
+        for name in (name for name in OF_WRITING if name in self.chosen):
+            raise InputError(f"{name}={self.chosen[name]!r} goes with answers=True: give that too, or leave it out")
+        if self.normalize is not None and edges is None:
+            raise InputError(f"normalize={self.normalize!r} goes with edges=: give that too, or leave it out")
+        self._check_memory()
+        self._check_gathered("give edges='attention-gradient', 'gradient' or 'answer'")
+        for name in (name for name in CHANGING if name in self.chosen):
+            value = self.chosen[name]
+            option = {"answer_column": "answer"}.get(name, "measured" if value == "measured" else name)
+            own = name == "edges" and edges == "answer" and bool(set(names) & set(ANSWER_WAYS))
+            if own or any(takes(method, option, edges) for method in names):
+                continue
+            more = ", and with edges by gradients" if option in ("answer", "of") else ""
+            others = f"{', '.join(takers(option))}{more}, and not with {', '.join(names)}"
+            raise InputError(f"{name}={value!r} goes with {others}: leave it out")
+        for method in (name for name in names if self.words and not takes(name, "words")):
+            raise InputError(f"words=True does not go with {method}, which is about tokens: leave one of them out")
+
+    def _check_memory(self) -> None:
+        """What needs a matrix does not go with "linear"."""
+        if self.memory == "graph":
+            return
+        names = self.names
+        matrices = {
+            **{f"method {name!r}": True for name in names if name in LAYERED[2:]},
+            "receptive_field='layer'": self.receptive_field == "layer",
+            "words=True": self.words,
+        }
+        for what in (name for name, is_set in matrices.items() if is_set):
+            raise InputError(f'{what} needs matrices, which memory="linear" never makes: leave one of them out')
+        others = [f"method {name!r}" for name in names if name not in LAYERED]
+        others += [f"{name}={self.chosen[name]!r}" for name in ("edges", "sinks") if name in self.chosen]
+        others += ["residual='measured'"] if self.residual == "measured" else []
+        for what in others:
+            raise InputError(
+                f'{what} does not go with memory="linear", which has raw and rollout: leave one of them out'
+            )
+
+    def _check_gathered(self, advice: str) -> None:
+        needs = not self.answers  # answer edges are what answers are gathered from by default
+        for method in (name for name in self.names if name in GATHERED):
+            if (self.edges is None and needs) or (self.edges is not None and not is_about_answer(self.edges)):
+                others = "" if self.edges is None else f", and edges={self.edges!r} are about no answer"
+                raise InputError(f"method {method!r} adds up edges by gradients{others}: {advice}")
+
+    def _check_answers(self) -> None:
+        for name in (name for name in OF_TEXTS if name in self.chosen):
+            raise InputError(f"{name}={self.chosen[name]!r} does not go with answers=True: leave one of them out")
+        writing = self.writing
+        assert writing is not None
+        if writing.unit not in UNITS:
+            raise InputError(f"unit={writing.unit!r}: expected one of {', '.join(UNITS)}")
+        if self.span is not None and not self.span.strip():
+            raise InputError(f"span={self.span!r} is an empty text: expected a part of the answers, as written there")
+        if self.occurrence is not None and (self.span is None or self.occurrence < 1):
+            raise InputError(
+                f"occurrence={self.occurrence} goes with span=, and counts from 1: give both, or leave it out"
+            )
+        if writing.max_new_tokens < 1:
+            raise InputError(f"max_new_tokens={writing.max_new_tokens}: expected an int of at least 1")
+        for name in ("answer", "answer_column"):
+            if name in self.chosen and self.max_new_tokens is not None:
+                raise InputError(
+                    f"max_new_tokens={self.max_new_tokens} says how much the model writes, and "
+                    f"{name}={self.chosen[name]!r} is written already: leave one of them out"
+                )
+        self._check_gathered("leave edges out, or give those of an answer")
+        for name in (name for name in WRITTEN if name in self.chosen and not set(self.names) & set(WRITTEN[name])):
+            names = ", ".join(self.names) or "the method that is chosen without methods="
+            raise InputError(
+                f"{name}={self.chosen[name]!r} goes with {', '.join(WRITTEN[name])}, and not with {names}: leave it out"
+            )
+
+    def options(self, layer_count: int, batch_tokens: int) -> Options:
+        """What is computed by a model of so many layers."""
+        weight = float(self.residual) if isinstance(self.residual, int | float) else None
+        return Options(
+            self.names, read_layers(self.layers, layer_count), None if self.query is None else str(self.query),
+            0.5 if weight is None else weight, self.receptive_field, self.words, self.truncate, batch_tokens, self.memory,
+            self.edges, self.normalize, self.answer, self.of, self.sinks, self.residual == "measured",
+            weight if "gather" in self.names else None, self.answer_column, self.writing,
+        )  # fmt: skip
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and value == default
+
+
+def read_layers(layers: str | int | Iterable[int], count: int) -> tuple[int, ...]:
+    """Layers as numbers from 0."""
+    if layers == "all":
+        return tuple(range(count))
+    if isinstance(layers, str):
+        return tuple(sorted({read_layer(one.strip(), count, "last or all") for one in layers.split(",")}))
+    return tuple(sorted(set(select_layers(positions(layers, "layer"), count))))

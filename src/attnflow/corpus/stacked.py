@@ -1,0 +1,436 @@
+"""The texts of a sheet in padded batches: everything is computed for a whole batch at once, where the model is.
+
+Nothing here happens once a text: on a GPU the model takes 30 µs of a short text, which is less than Python takes to look at
+it. What comes out travels to memory while the next batch runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnflow._arrays import to_numpy
+from attnflow.capture.assemble import natural_query
+from attnflow.capture.check import Checked
+from attnflow.capture.encode import encode_texts
+from attnflow.capture.predict import Likeliest, answer_name, best_of, likeliest
+from attnflow.corpus.corpus_options import Options
+from attnflow.corpus.explainer import PROBE, batches
+from attnflow.corpus.schema import Explained, failed_row, score_columns
+from attnflow.corpus.sheet import Floats, Ints, Predictions, Scored, Sheet
+from attnflow.corpus.text_methods import NOT_FINITE, recipe_of
+from attnflow.edges import normalization_of
+from attnflow.edges.batched import Answers, NotFinite, TextBatch, edges_of, split
+from attnflow.errors import InputError
+from attnflow.flow import flow
+from attnflow.flow_batches import batch_flows
+from attnflow.graph import with_residual
+from attnflow.importance.question import answer_text
+from attnflow.method_table import GATHERED
+from attnflow.model import Model
+from attnflow.rollout import roll_rows, rollout
+from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
+
+WHOLE_BYTES = 1 << 30
+"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
+
+WAITING = 4
+"""Batches whose results may be on their way: what is bounded here is memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the texts of a sheet begin: starts of their tokens, and query_starts of their queries."""
+
+    sheet: Sheet
+    starts: Ints
+    query_starts: Ints
+
+    @staticmethod
+    def of(sheet: Sheet) -> Layout:
+        counts = sheet.query_counts
+        return Layout(sheet, np.cumsum(sheet.lengths) - sheet.lengths, np.cumsum(counts) - counts)
+
+    def queries(self, text: int) -> list[int]:
+        first = int(self.query_starts[text])
+        return [int(i) for i in self.sheet.queries[first : first + int(self.sheet.query_counts[text])]]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What came out for some texts of a sheet.
+
+    members: their places on it. values: of each column [text, query, input], padded; several: whether the queries are all
+    positions of a text, of which those that are explained are still to be chosen. places: [text], the positions that
+    answer, where the scores are about answers.
+    """
+
+    members: Ints
+    values: Mapping[str, NDArray[np.floating]]
+    several: bool
+    likeliest: tuple[str, Ints, NDArray[np.float64], NDArray[np.bool_]] | None
+    record: str
+    places: Ints | None = None
+
+
+Pending = Callable[[], Part]
+
+
+class Stacked:
+    """One model that explains sheets, a batch at a time. solvers: threads for the flows."""
+
+    def __init__(self, model: Model, options: Options, checked: Checked, solvers: int) -> None:
+        self.model, self.options, self.checked, self.solvers = model, options, checked, solvers
+        self.pool = ThreadPoolExecutor(1, "attnflow-flow")  # whose calls use all of the solvers
+        self.natural = self._is_natural()
+
+    def _is_natural(self) -> bool:
+        """Whether texts have a position that is explained if none is named."""
+        probe = encode_texts(self.model, [PROBE], truncate=True)[0]
+        return not isinstance(probe, InputError) and natural_query(self.checked, probe.special) is not None
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+    def explain(self, sheet: Sheet, advance: Callable[[int, int], None]) -> Callable[[], Scored]:
+        """Runs the model on all texts, and returns a function that waits for the rest of the work.
+
+        advance: takes the number of texts and of tokens of each batch.
+        """
+        layout = Layout.of(sheet)
+        pending: list[Future[list[Part]]] = []
+        failures: dict[int, Explained] = {}
+        for members in batches(list(enumerate(sheet.lengths.tolist())), self.options.batch_tokens):
+            places = np.array(members, np.int64)
+            pending.append(self._begun(places, layout, failures))
+            advance(len(members), int(sheet.lengths[places].sum()))
+            if len(pending) > WAITING:
+                pending[-WAITING - 1].result()
+
+        def collect() -> Scored:
+            return self._scored(layout, [part for future in pending for part in future.result()], failures)
+
+        return collect
+
+    def _begun(self, members: Ints, layout: Layout, failures: dict[int, Explained]) -> Future[list[Part]]:
+        """Starts a batch, whose rest is done while others run."""
+        try:
+            work = self._run(members, layout)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as e:
+            return self.pool.submit(self._alone, members, layout, failures, e)
+
+        def finished() -> list[Part]:
+            try:
+                return [work()]
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as e:
+                return self._alone(members, layout, failures, e)
+
+        return self.pool.submit(finished)
+
+    def _alone(
+        self, members: Ints, layout: Layout, failures: dict[int, Explained], reason: BaseException
+    ) -> list[Part]:
+        """The texts of a batch that failed, one by one, so that one text harms no other."""
+        if len(members) == 1:
+            failures[int(members[0])] = failed_row(reason)
+            return []
+        parts = []
+        for member in np.split(members, len(members)):
+            try:
+                parts.append(self._run(member, layout)())
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as e:
+                failures[int(member[0])] = failed_row(e)
+        return parts
+
+    def _run(self, members: Ints, layout: Layout) -> Pending:
+        """Runs the model on a batch, and returns what waits for its results."""
+        tensors = self._padded(members, layout)
+        lengths = layout.sheet.lengths[members].tolist()
+        if self.options.is_by_text:
+            return self._by_edges(members, layout, TextBatch(self.model, self.checked, self._placed(tensors), lengths))
+        batch = self.model.run_tensors(
+            self._placed(tensors), lengths, self.checked, whole_bytes=WHOLE_BYTES, measure=False
+        )
+        logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
+        answers = None
+        if isinstance(logits, Tensor):
+            answers = likeliest(self.model, logits.detach(), tensors["input_ids"], lengths, lengths)
+        means = [batch.calls[i].mean for i in self.checked.stack.main[: self.options.layers[-1] + 1]]
+        weights = [mean for mean in means if mean is not None]  # of each layer [text, query, key]
+        graphs = [with_residual(w, self.options.residual) for w in weights] if self._follows else []
+        return self._followed(members, layout, weights, graphs, answers, batch.provenance())
+
+    @property
+    def _follows(self) -> bool:
+        """Whether rows are followed down the graph, which raw attention is not."""
+        return set(self.options.methods) - {"raw"} != set()
+
+    def _by_edges(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
+        """The same by edges about the answers of the texts."""
+        options, edges = self.options, self.options.edges
+        try:
+            if options.layered:
+                assert edges is not None
+                graph = edges_of(batch, edges, options.of or "logit")
+                assert graph.answers is not None
+                weights = list(graph.graph(options.normalize))[: options.layers[-1] + 1]
+                graphs = weights if graph.whole else [with_residual(w, options.residual) for w in weights]
+                return self._followed(members, layout, weights, graphs, self._best(graph.answers), self._record(edges))
+            return self._added_up(members, layout, batch)
+        except NotFinite:
+            raise InputError(NOT_FINITE) from None
+
+    def _added_up(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
+        """What edges carry to the answer, added up over all layers."""
+        options, edges = self.options, self.options.edges
+        methods = options.methods
+        values: dict[str, Tensor] = {}  # of each method [text, input]
+        gathered = [method for method in methods if method in GATHERED]
+        answers: Answers | None = None
+        if gathered and edges != "answer":
+            assert edges is not None
+            graph = edges_of(batch, edges, options.of or "logit")
+            answers = graph.answers
+            for method in gathered:
+                share = 1.0 if method == "columns" else options.gather_residual
+                values[method] = graph.gather(share, normalize=options.normalize)
+        if any(method in ANSWER_WAYS for method in methods) or (gathered and edges == "answer"):
+            natural = layout.sheet.queries[layout.query_starts[members]].tolist() if self.natural else None
+            parts = split(batch, natural=natural, attention=bool(gathered) and edges == "answer")
+            answers = parts.answers
+            for method in gathered if edges == "answer" else ():
+                values[method] = parts.gather(1.0 if method == "columns" else options.gather_residual)
+            if METHOD in methods:
+                values[METHOD] = parts.answer_rows()
+            if INPUTS in methods:
+                values[INPUTS] = parts.answer_inputs(signed="shares")
+        assert answers is not None
+        stack = torch.stack([values[method].float()[:, None] for method in methods])  # [method, text, 1, input]
+        places = answers.places
+        copies = Copies([stack, *([] if places is None else [places])], self._best(answers))
+        record = json.dumps({**self._record("answer" if edges is None else edges), **recipe_of(options)})
+
+        def part() -> Part:
+            (scores, *more), best = copies.arrays()
+            own = dict(zip(methods, scores, strict=True))
+            return Part(members, own, False, best, record, more[0].astype(np.int64) if more else None)
+
+        return part
+
+    def _best(self, answers: Answers) -> Likeliest:
+        return best_of(self.model, answers.kind, answers.logits.detach())
+
+    def _record(self, edges: str) -> dict[str, Any]:
+        """Where the numbers come from, as a trace with these edges says it."""
+        record = self.model.provenance(self.checked, "whole", "mean", "keep")
+        record.pop("missing", None)
+        return {**record, "edges": edges, "edges_normalized": normalization_of(edges, self.options.normalize)}
+
+    def _followed(
+        self,
+        members: Ints,
+        layout: Layout,
+        weights: list[Tensor],
+        graphs: list[Tensor],
+        answers: Likeliest | None,
+        provenance: Mapping[str, Any],
+    ) -> Pending:
+        """Raw attention, rollout and flow of one row of each text, or of several.
+
+        weights: of each layer [text, query, key]; graphs: with the residual connection.
+        """
+        options, sheet = self.options, layout.sheet
+        lengths = sheet.lengths[members]
+        several = bool((sheet.query_counts[members] != 1).any())
+        places = sheet.queries[layout.query_starts[members]] if not several else None
+        at = None if places is None else self._placed({"at": torch.from_numpy(places)})["at"]
+        values: dict[str, list[Tensor]] = {}  # of each layer [text, query, input]
+        if "raw" in options.methods:
+            values["raw"] = [_rows(weights[l], at) for l in options.layers]
+        if "rollout" in options.methods:
+            values["rollout"] = _rolled([g.double() for g in graphs], options.layers, at)
+        columns = score_columns(list(values), options.layers)
+        stack = [x.float() for layers in values.values() for x in layers]
+        copies = Copies([torch.stack(stack)] if stack else [], answers)
+        record = json.dumps({**provenance, **recipe_of(options)})
+        flows = "flow" in options.methods
+
+        def part() -> Part:
+            arrays, best = copies.arrays()
+            own = dict(zip(columns, arrays[0], strict=True)) if arrays else {}
+            if flows:
+                names = score_columns(["flow"], options.layers)
+                own |= dict(zip(names, self._flows(graphs, lengths, members, layout, places), strict=True))
+            return Part(members, own, several, best, record)
+
+        return part
+
+    def _padded(self, members: Ints, layout: Layout) -> dict[str, Tensor]:
+        """The texts as one batch, padded on the right, with the mask that says so."""
+        lengths = layout.sheet.lengths[members]
+        steps = np.arange(int(lengths.max()))
+        inside = steps < lengths[:, None]
+        index = np.where(inside, layout.starts[members][:, None] + steps, 0)
+        fill = {"input_ids": self.model.pad_id()}
+        tensors = {
+            name: torch.from_numpy(np.where(inside, x[index], fill.get(name, 0)))
+            for name, x in layout.sheet.tensors.items()
+        }
+        return {**tensors, "attention_mask": torch.from_numpy(inside.astype(np.int64))}
+
+    def _placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        device = self.model.device
+        if device.type != "cuda":
+            return dict(tensors)
+        return {name: x.pin_memory().to(device, non_blocking=True) for name, x in tensors.items()}
+
+    def _flows(
+        self, graphs: list[Tensor], lengths: Ints, members: Ints, layout: Layout, places: Ints | None
+    ) -> list[NDArray[np.float64]]:
+        """Of each layer [text, query, input]."""
+        layers = self.options.layers
+        if places is not None:
+            solved, _ = batch_flows(graphs, lengths.tolist(), places.tolist(), layers, self.solvers)
+            return [solved[:, i, None] for i in range(len(layers))]
+        n = int(lengths.max())
+        values = np.full((len(layers), len(members), n, n), np.nan)
+        capacities = [to_numpy(g) for g in graphs]
+        for number, (text, length) in enumerate(zip(members.tolist(), lengths.tolist(), strict=True)):
+            rows = layout.queries(text)
+            graph = [g[number, :length, :length] for g in capacities]
+            if all(np.isfinite(g).all() for g in graph):
+                solved = flow(graph, queries=rows, layers=layers, threads=self.solvers)
+                values[:, number, rows, :length] = solved
+        return list(values)
+
+    def _scored(self, layout: Layout, parts: Sequence[Part], failures: Mapping[int, Explained]) -> Scored:
+        """The parts put together, in the order of the sheet."""
+        sheet = layout.sheet
+        failed = dict(failures)
+        for part in parts:
+            for place in part.members[~_finite(part, sheet, layout)].tolist():
+                failed[place] = failed_row(InputError(NOT_FINITE))
+        cells = sheet.lengths * sheet.query_counts
+        cells[list(failed)] = 0
+        starts = np.cumsum(cells) - cells
+        values = {name: np.zeros(int(cells.sum()), np.float32) for name in self.options.columns}
+        for part in parts:
+            _place(part, layout, starts, cells, values)
+        record_of = np.zeros(len(cells), np.int64)
+        records = list(dict.fromkeys(part.record for part in parts))
+        for part in parts:
+            record_of[part.members] = records.index(part.record)
+        places = None
+        if any(part.places is not None for part in parts):
+            places = np.zeros(len(cells), np.int64)
+            for part in parts:
+                places[part.members] = 0 if part.places is None else part.places
+        return Scored(values, self._predictions(parts, len(cells)), records, record_of, places, failed)
+
+    def _predictions(self, parts: Sequence[Part], size: int) -> Predictions | None:
+        answers = [(part.members, *part.likeliest) for part in parts if part.likeliest is not None]
+        if not answers:
+            return None
+        kind, width = answers[0][1], answers[0][2].shape[1]
+        numbers, chances = np.zeros((size, width), np.int64), np.zeros((size, width))
+        answered = np.zeros(size, bool)
+        for members, _, best, chance, present in answers:
+            numbers[members], chances[members], answered[members] = best, chance, present
+        names = {i: answer_name(self.model, kind, i) for i in np.unique(numbers[answered]).tolist()}
+        about = None
+        if self.options.has_answers:
+            about = {i: answer_text(self.model, kind, [i]) for i in np.unique(numbers[answered, 0]).tolist()}
+        return Predictions(kind, numbers, chances, answered, names, about)
+
+
+class Copies:
+    """Tensors on their way from the model's device into memory, while the device goes on."""
+
+    def __init__(self, tensors: Sequence[Tensor], answers: Likeliest | None) -> None:
+        self.kind = None if answers is None else answers.kind
+        more = [] if answers is None else [answers.numbers, answers.chances]
+        self.answered = None if answers is None or answers.answered is None else answers.answered
+        self.event: Any = None
+        self.copies = [self._begun(x) for x in (*tensors, *more)]
+        if self.copies and (*tensors, *more)[0].is_cuda:
+            self.event = torch.cuda.Event()
+            self.event.record()
+
+    def _begun(self, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return x
+        room = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        return room.copy_(x, non_blocking=True)
+
+    def arrays(
+        self,
+    ) -> tuple[list[NDArray[np.floating]], tuple[str, Ints, NDArray[np.float64], NDArray[np.bool_]] | None]:
+        """The tensors, and kind, numbers, chances and answered of `Likeliest`."""
+        if self.event is not None:
+            self.event.synchronize()
+        arrays = [x.numpy() for x in self.copies]
+        if self.kind is None:
+            return arrays, None
+        *others, numbers, chances = arrays
+        present = np.ones(len(numbers), bool) if self.answered is None else self.answered.numpy()
+        return others, (self.kind, numbers, chances, present)
+
+
+def _finite(part: Part, sheet: Sheet, layout: Layout) -> NDArray[np.bool_]:
+    """[text]: whether all scores of a text are numbers. What lies outside of a text does not matter."""
+    lengths = sheet.lengths[part.members]
+    finite = np.ones(len(part.members), bool)
+    for x in part.values.values():
+        if np.isfinite(x).all():
+            continue
+        if part.several:
+            texts = enumerate(zip(part.members.tolist(), lengths.tolist(), strict=True))
+            finite &= np.array([np.isfinite(x[i, layout.queries(text), :n]).all() for i, (text, n) in texts])
+        else:
+            finite &= (np.isfinite(x) | (np.arange(x.shape[-1]) >= lengths[:, None])[:, None]).all((1, 2))
+    return finite
+
+
+def _place(part: Part, layout: Layout, starts: Ints, cells: Ints, values: Mapping[str, Floats]) -> None:
+    """Writes the scores of a part where they belong among those of all texts."""
+    if part.several:
+        for number, text in enumerate(part.members.tolist()):
+            if cells[text]:
+                rows, n, first = layout.queries(text), int(layout.sheet.lengths[text]), int(starts[text])
+                for name, x in part.values.items():
+                    values[name][first : first + int(cells[text])] = x[number, rows, :n].ravel()
+        return
+    for name, x in part.values.items():
+        steps = np.arange(x.shape[-1])
+        inside = steps < cells[part.members][:, None]  # of a text that failed, nothing
+        values[name][(starts[part.members][:, None] + steps)[inside]] = x[:, 0][inside]
+
+
+def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
+    """[text, query, input]: the row of each text at its own place, or all of them."""
+    return matrices if at is None else matrices[torch.arange(len(at), device=at.device), at][:, None]
+
+
+def _rolled(graphs: list[Tensor], layers: Sequence[int], at: Tensor | None) -> list[Tensor]:
+    """Rollout at each layer, [text, query, input]: of the row of each text at its own place, or of all of them."""
+    if at is None:
+        rolled = rollout(graphs, layers=layers)  # [text, layer, query, input]
+        assert isinstance(rolled, Tensor)
+        return [rolled[:, i] for i in range(len(layers))]
+    rows = torch.arange(len(at), device=at.device), at
+    down = roll_rows(graphs, dict.fromkeys(layers, rows))
+    return [down[l] for l in layers]

@@ -1,0 +1,177 @@
+"""Rows of texts that are explained one by one: by edges other than attention, by the answer, by changes of the text.
+
+Layers of the graph are followed by the trace of a text; what its row is about and what its numbers are, `Options` say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnflow.capture.check import Checked
+from attnflow.capture.inputs import Encoded
+from attnflow.corpus.corpus_options import Options
+from attnflow.corpus.row_inputs import label_of
+from attnflow.corpus.schema import Explained, failed_row, score_columns
+from attnflow.errors import AttentionWarning, InputError
+from attnflow.method_table import GATHERED, IMPORTANCE, takes
+from attnflow.model import Model
+from attnflow.result import TokenAttention
+from attnflow.selection import places_of
+from attnflow.source_methods import ANSWER_WAYS, INPUTS
+from attnflow.trace import Trace
+
+NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
+
+OF_ONE_TEXT = ("answer", "unknown", "reliability", "evidence")
+"""What the provenance of a trace says of its text alone: that of a row is the same for all rows."""
+
+Scores = dict[str, NDArray[np.floating]]
+
+
+def explained(model: Model, checked: Checked, options: Options, encoded: Sequence[Encoded]) -> list[Explained]:
+    """The rows of these texts. The model runs once for all of them where attention itself is propagated, and then on each
+    by itself; one that fails harms no other."""
+    graphs: Sequence[Trace | None] = [None] * len(encoded)
+    if _needs_attention(options):
+        batch = model.run_batch(encoded, checked, measure=options.is_measured)
+        graphs = [Trace.of(batch.passed(number)) for number in range(len(encoded))]
+    rows = []
+    for one, graph in zip(encoded, graphs, strict=True):
+        try:
+            rows.append(explain_text(model, options, one, graph))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as e:
+            rows.append(failed_row(e))
+    return rows
+
+
+def _needs_attention(options: Options) -> bool:
+    """Whether rows need the attention graph, or labels that no other pass gives."""
+    plain = options.edges is None and bool(options.layered)
+    return plain or (options.edges is None and not set(options.methods) & set(ANSWER_WAYS))
+
+
+def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace | None) -> Explained:
+    """The row of one text. graph: its attention, where that is needed."""
+    label = label_of(model, options, encoded)
+    edges = options.edges
+    edged = answered = None
+    if edges is not None and any(takes(method, "edges") for method in options.methods):
+        edged = model.trace(encoded, edges=edges, normalize=options.normalize, answer=label, of=options.of or "logit")
+    if any(method in ANSWER_WAYS for method in options.methods):
+        answered = (
+            edged if edges == "answer" and edged is not None else model.trace(encoded, edges="answer", answer=label)
+        )
+    trace = edged or graph or answered
+    assert trace is not None
+    check_finite(trace)
+    over = trace.words() if options.words else trace
+    scores: Scores = {}
+    places: Sequence[int] = ()
+    if options.layered:
+        places, scores = followed(over, options)
+    records: list[Mapping[str, Any]] = []
+    if trace.inside is not None and trace.inside.answer is not None:
+        records.append(trace.inside.answer)
+    for method in options.methods:
+        if method in options.layered:
+            continue
+        result = _about_answer(model, method, options, encoded, label, edged, answered)
+        scores[method] = result.values[0]
+        places = places or result.queries
+        records += [result.provenance["answer"]] if "answer" in result.provenance else []
+    return row_of(over, encoded, options, list(places), scores, records)
+
+
+def check_finite(trace: Trace) -> None:
+    if not all(bool(step.weights.isfinite().all()) for step in trace.steps):
+        raise InputError(NOT_FINITE)
+
+
+def _about_answer(
+    model: Model,
+    method: str,
+    options: Options,
+    encoded: Encoded,
+    label: int | str | None,
+    edged: Trace | None,
+    answered: Trace | None,
+) -> TokenAttention:
+    """One number a token or word, about the answer."""
+    if method in IMPORTANCE:
+        more: dict[str, Any] = {} if options.of is None else {"of": options.of}
+        more |= {"unit": "word"} if options.words else {}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # of thousands of texts
+            result: TokenAttention = getattr(model, method)(encoded, answer=label, **more)
+        return result
+    if method in GATHERED:
+        assert edged is not None
+        return edged.gather(1.0 if method == "columns" else options.gather_residual)
+    assert answered is not None
+    result = answered.answer_inputs(signed="shares") if method == INPUTS else answered.answer_rows()
+    return result.words() if options.words else result
+
+
+def followed(trace: Trace, options: Options) -> tuple[list[int], Scores]:
+    """The positions that are explained, and what each layer's method gives for them."""
+    places = places_of(options.query, trace.tokens[trace.first_query :], trace.default_query)
+    scores: Scores = {}
+    for method in options.layered:
+        more: dict[str, Any] = {"sinks": options.sinks}
+        if method != "raw":
+            more |= {"residual": options.share, "receptive_field": options.receptive_field}
+        result = getattr(trace, method)(places, options.layers, **more)
+        scores |= zip(score_columns([method], options.layers), result.values, strict=True)
+    return places, scores
+
+
+def row_of(
+    trace: Trace,
+    encoded: Encoded,
+    options: Options,
+    places: list[int],
+    scores: Scores,
+    records: Sequence[Mapping[str, Any]] = (),
+) -> Explained:
+    """The row of a text that has scores. records: the answer that each method was about, the same for all."""
+    ids = [int(i) for name in ("input_ids", "decoder_input_ids") for i in encoded.tensors.get(name, _NONE)[0].tolist()]
+    record = records[0] if records else {}
+    return Explained(
+        trace.tokens, None if options.words else ids, trace.special, trace.word_ids, trace.word_texts, trace.parts or None,
+        encoded.cut is not None, places, trace.prediction, scores, provenance=json.dumps(provenance_of(trace, options)),
+        answer=record.get("name"), answer_log_probability=_logarithm(record.get("probability")),
+    )  # fmt: skip
+
+
+def provenance_of(trace: Trace, options: Options) -> dict[str, Any]:
+    """Where the numbers of all rows come from."""
+    record = {name: value for name, value in trace.provenance.items() if name not in OF_ONE_TEXT}
+    return {**record, **recipe_of(options)}
+
+
+def recipe_of(options: Options) -> dict[str, Any]:
+    """The settings that numbers depend on, where they were set; the weight of the residual connection in any case."""
+    recipe: dict[str, Any] = {}
+    if any(takes(method, "measured") for method in options.methods) or set(options.methods) == {"raw"}:
+        recipe["residual"] = options.share
+    for name in ("receptive_field", "answer", "of", "gather_residual", "answer_column"):
+        if getattr(options, name) is not None:
+            recipe[name] = getattr(options, name)
+    return recipe if options.sinks == "keep" else {**recipe, "sinks": options.sinks}
+
+
+def _logarithm(probability: float | None) -> float | None:
+    return None if probability is None or probability <= 0 else math.log(probability)
+
+
+_NONE = torch.empty(1, 0, dtype=torch.int64)

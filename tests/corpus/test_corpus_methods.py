@@ -1,0 +1,362 @@
+"""Every method of a text in a corpus job: a row has what Python gives for its text, and what fails is a row or a sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="a corpus needs torch")
+transformers = pytest.importorskip("transformers", reason="a corpus needs transformers")
+pa = pytest.importorskip("pyarrow", reason="a corpus needs pyarrow")
+
+import pyarrow.dataset as ds  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+import attnflow as af  # noqa: E402
+from attnflow.cli import app  # noqa: E402
+from attnflow.corpus import explain_corpus, worker  # noqa: E402
+from attnflow.corpus.schema import schema  # noqa: E402
+from attnflow.corpus.summary import summarize  # noqa: E402
+from attnflow.errors import InputError  # noqa: E402
+from attnflow.method_table import TEXT_METHODS, method_name, takers, takes  # noqa: E402
+from attnflow.view import corpus_page  # noqa: E402
+from helpers.corpora import SENTENCES  # noqa: E402
+from helpers.small_models import bert as bert_of  # noqa: E402
+from helpers.small_models import gpt2  # noqa: E402
+from helpers.small_tokenizers import sentencepiece  # noqa: E402
+
+TEXTS = ["the key to the cabinet", "", "nobody is able to answer", "caf\udce9", "the unbelievable book?"]
+SETTINGS = ("edges", "of", "sinks", "answer")
+IMPORTANCE = ("blank_out", "gradient", "integrated_gradients", "shapley")
+
+
+def bert() -> af.Model:
+    return bert_of("BertForSequenceClassification", id2label={0: "no", 1: "yes"})
+
+
+def masked() -> af.Model:
+    return bert_of("BertForMaskedLM")
+
+
+def t5() -> af.Model:
+    torch.manual_seed(0)
+    tokenizer = sentencepiece()
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_decoder_layers=2, num_heads=2,
+        decoder_start_token_id=0, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    return af.wrap(transformers.T5ForConditionalGeneration(config), tokenizer, name="small-t5")
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    path.write_bytes("".join(f"{text}\n" for text in texts).encode(errors="surrogateescape"))
+    return path
+
+
+def table_of(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows(output: Path) -> list[dict[str, Any]]:
+    return ds.dataset(output, format="parquet").to_table().to_pylist()
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
+
+
+def refused(*args: Any, **options: Any) -> str:
+    with pytest.raises(InputError) as e:
+        explain_corpus(*args, **options)
+    return str(e.value)
+
+
+def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> Any:
+    """What Python gives for one text by itself."""
+    label = options.get("answer")
+    if method in IMPORTANCE:
+        more = {"of": options["of"]} if "of" in options else {}
+        more |= {"unit": "word"} if options.get("words") else {}
+        return getattr(model, method)(text, answer=label, **more)
+    if method in ("answer_inputs", "answer_rows"):
+        trace = model.trace(text, edges="answer", answer=label)
+        result = trace.answer_inputs(signed="shares") if method == "answer_inputs" else trace.answer_rows()
+        return result.words() if options.get("words") else result
+    edges = {name: options[name] for name in ("edges", "normalize", "answer", "of") if name in options}
+    trace = model.trace(text, **(edges if "edges" in options else {}))
+    if method in ("gather", "columns"):
+        return trace.gather(1.0 if method == "columns" else options.get("residual"))
+    more = {"sinks": options["sinks"]} if "sinks" in options else {}
+    if "residual" in options and method != "raw":
+        more["residual"] = options["residual"]
+    trace = trace.words() if options.get("words") else trace
+    return getattr(trace, method)(options.get("query"), **more)
+
+
+@pytest.mark.filterwarnings("ignore:the probability of:attnflow.errors.AttentionWarning")
+@pytest.mark.parametrize(
+    ("model", "methods", "options"),
+    [
+        (bert, ("answer_inputs", "answer_rows", *IMPORTANCE), {}),
+        (bert, ("blank-out", "gradient"), {"answer": "no", "of": "logit"}),
+        (bert, ("rollout", "joint_flow", "answer_inputs", "blank_out"), {"words": True, "answer": 1}),
+        (bert, ("raw", "rollout"), {"edges": "value-norm", "normalize": "graph", "query": 2}),
+        (bert, ("flow", "gather", "columns", "answer_rows"), {"edges": "attention-gradient", "answer": "yes"}),
+        (bert, ("gather", "answer_inputs"), {"edges": "answer", "residual": 0.25}),
+        (bert, ("raw", "rollout", "flow", "joint_flow"), {"residual": "measured"}),
+        (gpt2, ("rollout", "answer_rows", "gradient"), {}),
+        (gpt2, ("raw", "rollout", "joint_flow"), {"sinks": "residual"}),
+        (gpt2, ("blank_out",), {"answer": "the key"}),
+    ],
+)  # fmt: skip
+def test_a_row_has_what_python_gives_for_its_text(
+    model: Any, methods: tuple[str, ...], options: dict[str, Any], tmp_path: Path
+) -> None:
+    wrapped = model()
+    every = {"layers": "all"} if any(takes(method_name(name), "layers") for name in methods) else {}
+    source = write(tmp_path / "t.txt", TEXTS)
+    explain_corpus(source, tmp_path / "out", wrapped, methods=methods, shard_texts=3, **every, **options)
+    table = rows(tmp_path / "out")
+    assert [row["error"] for row in table] == [None, "empty", None, "encoding", None]
+    for text, row in zip(TEXTS, table, strict=True):
+        if row["error"] is not None:
+            assert all(value is None for name, value in row.items() if name.startswith(("rollout", "answer", "blank")))
+            continue
+        for method in (name.replace("-", "_") for name in methods):
+            result = expected_of(wrapped, text, method, options)
+            assert row["tokens"] == list(result.tokens) and row["special"] == list(result.special)
+            columns = [f"{method}_L{n + 1}" for n in result.layers] if f"{method}_L1" in row else [method]
+            for column, values in zip(columns, result.values, strict=True):
+                np.testing.assert_allclose(row[column], values, atol=2e-6, rtol=1e-5)
+            if "answer" in result.provenance and columns == [method]:
+                about = result.provenance["answer"]
+                assert row["answer"] == about["name"]
+                assert row["answer_log_probability"] == pytest.approx(math.log(about["probability"]), abs=1e-4)
+        record = json.loads(row["provenance"])
+        assert {name: record[name] for name in SETTINGS if name in options} == {
+            name: options[name] for name in SETTINGS if name in options
+        }
+    settings = json.loads((tmp_path / "out" / "_manifest.jsonl").read_text().splitlines()[0])
+    assert {name: settings[name] for name in SETTINGS if name in settings} == {
+        name: options[name] for name in SETTINGS if name in options
+    }
+
+
+def test_each_row_may_name_its_answer(tmp_path: Path) -> None:
+    """By the name of a class or by its number; a row that names none of the model's has failed, and its neighbours not."""
+    model = bert()
+    table = [{"text": TEXTS[0], "gold": "yes"}, {"text": TEXTS[2], "gold": 0}, {"text": TEXTS[4], "gold": "maybe"}]
+    source = table_of(tmp_path / "t.jsonl", [*table, {"text": TEXTS[0]}, {"text": "", "gold": 1}])
+    sums = explain_corpus(source, tmp_path / "out", model, methods="answer_rows,gradient", answer_column="gold")
+    assert sums["errors"] == {"answer": 2, "empty": 1}
+    first, second, third, fourth, _ = rows(tmp_path / "out")
+    for row, text, label in ((first, TEXTS[0], "yes"), (second, TEXTS[2], "no")):
+        assert row["answer"] == label
+        np.testing.assert_allclose(row["gradient"], model.gradient(text, label).values[0], atol=1e-6)
+        trace = model.trace(text, edges="answer", answer=label)
+        np.testing.assert_allclose(row["answer_rows"], trace.answer_rows().values[0], atol=1e-6)
+    assert third["message"] == "answer='maybe' is no class of this model: expected one of 'no', 'yes'"
+    assert fourth["message"] == "the column 'gold' has no answer for this text: expected one"
+    assert json.loads(first["provenance"])["answer_column"] == "gold"
+    table_of(source, [{"text": TEXTS[0], "gold": "no"}, *table[1:], {"text": TEXTS[0]}, {"text": "", "gold": 1}])
+    assert "are others than when it was made: the input has changed since" in refused(
+        source, tmp_path / "out", model, methods="answer_rows,gradient", answer_column="gold", resume=True
+    )
+    pq.write_table(pa.table({"text": [TEXTS[0], TEXTS[2]], "gold": [1, None]}), tmp_path / "t.parquet")
+    explain_corpus(tmp_path / "t.parquet", tmp_path / "typed", model, methods="gradient", answer_column="gold")
+    assert [(row["answer"], row["error"]) for row in rows(tmp_path / "typed")] == [("yes", None), (None, "answer")]
+
+
+def test_texts_without_a_mask_have_no_answer(tmp_path: Path) -> None:
+    model = masked()
+    source = table_of(
+        tmp_path / "t.jsonl", [{"text": "the [MASK] is", "word": "key"}, {"text": "the key", "word": "is"}]
+    )
+    explain_corpus(source, tmp_path / "out", model, methods="answer_inputs", answer_column="word")
+    first, second = rows(tmp_path / "out")
+    trace = model.trace("the [MASK] is", edges="answer", answer="key")
+    np.testing.assert_allclose(first["answer_inputs"], trace.answer_inputs(signed="shares").values[0], atol=1e-6)
+    assert first["answer"] == "key" and first["queries"] == [2] and second["error"] == "answer"
+    assert second["message"] == "the text has no [MASK], so the masked language model answers nothing: put one into it"
+
+
+def test_one_schema_whose_old_columns_are_as_they_were(tmp_path: Path) -> None:
+    source = write(tmp_path / "t.txt", TEXTS)
+    explain_corpus(source, tmp_path / "old", bert(), shard_texts=2)
+    explain_corpus(source, tmp_path / "new", bert(), methods="answer_rows,rollout", shard_texts=2)
+    old = pq.read_schema(tmp_path / "old" / "part-000000.parquet")
+    assert old == schema(["rollout_L2"]) and old.names[-3:] == ["error", "message", "provenance"]
+    parts = sorted((tmp_path / "new").glob("*.parquet"))
+    assert all(pq.read_schema(part) == schema(["rollout_L2", "answer_rows"], answers=True) for part in parts)
+    new = pq.read_schema(parts[0])
+    assert new.names == [
+        *old.names[:14], "answer_rows", *old.names[14:], "answer", "answer_tokens", "answer_log_probability", "units",
+    ]  # fmt: skip
+    assert [new.field(name) for name in old.names] == [old.field(name) for name in old.names]
+    one, other = rows(tmp_path / "old"), rows(tmp_path / "new")
+    for before, after in zip(one, other, strict=True):
+        assert {name: after[name] for name in old.names if name != "rollout_L2"} == {
+            name: before[name] for name in old.names if name != "rollout_L2"
+        }
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"methods": "answer_inputs,blank_out,rollout"}, {"methods": "gather,flow", "edges": "attention-gradient"}],
+)
+def test_a_job_goes_on_to_the_same_bytes(options: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
+    source, model = write(tmp_path / "t.txt", TEXTS * 2), bert()
+    explain_corpus(source, tmp_path / "whole", model, shard_texts=3, **options)
+    expected, real, left = contents(tmp_path / "whole"), worker.write_shard, 2
+
+    def stopping(*args: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Stopped
+        return real(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(worker, "write_shard", stopping)
+        explain_corpus(source, tmp_path / "out", model, shard_texts=3, **options)
+    sums = explain_corpus(source, tmp_path / "out", model, shard_texts=3, resume=True, **options)
+    assert contents(tmp_path / "out") == expected and sums["resumed"] <= 6
+    assert "holds a job of other settings" in refused(
+        source, tmp_path / "out", model, shard_texts=3, resume=True, **{**options, "residual": 0.1}
+    )
+
+
+def test_a_text_on_which_a_method_fails_harms_no_other(tmp_path: Path, monkeypatch: Any) -> None:
+    model = bert()
+    real = type(model).blank_out
+
+    def thrown(self: Any, text: Any, **options: Any) -> Any:
+        if "nobody" in text.tokens:
+            raise RuntimeError("out of memory")
+        return real(self, text, **options)
+
+    monkeypatch.setattr(type(model), "blank_out", thrown)
+    explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", model, methods="blank_out")
+    assert [row["error"] for row in rows(tmp_path / "out")] == [None, "empty", "model", "encoding", None]
+    assert rows(tmp_path / "out")[2]["message"] == "RuntimeError: out of memory"
+
+
+ATTENTION = "raw, rollout, flow, joint_flow"
+ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and with edges by gradients"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"methods": "gather"}, "method 'gather' adds up edges by gradients: give edges='attention-gradient', 'gradient' or 'answer'"),
+        ({"methods": "columns", "edges": "alti"}, "method 'columns' adds up edges by gradients, and edges='alti' are about no answer: give edges='attention-gradient', 'gradient' or 'answer'"),
+        ({"normalize": "rows"}, "normalize='rows' goes with edges=: give that too, or leave it out"),
+        ({"edges": "alti", "normalize": "all"}, "normalize='all': expected one of 'rows', 'graph', 'none'"),
+        ({"edges": "soft"}, "edges='soft': expected one of 'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', 'block-norm', 'head-norm', 'projection', 'alti', 'answer', 'value-zeroing'"),
+        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' goes with {ATTENTION}, gather, columns, and not with gradient: leave it out"),
+        ({"methods": "gradient", "of": "size"}, "of='size': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
+        ({"methods": "answer_rows", "of": "logit"}, "of='logit' goes with blank_out, gradient, integrated_gradients, shapley, and with edges by gradients, and not with answer_rows: leave it out"),
+        ({"methods": "flow", "answer": 1}, f"answer=1 goes with {ABOUT}, and not with flow: leave it out"),
+        ({"answer_column": "gold"}, f"answer_column='gold' goes with {ABOUT}, and not with rollout: leave it out"),
+        ({"methods": "gradient", "answer": 1, "answer_column": "gold"}, "answer=1 is for all texts, and answer_column='gold' has one for each: leave one of them out"),
+        ({"methods": "gradient", "layers": "all"}, f"layers='all' goes with {ATTENTION}, and not with gradient: leave it out"),
+        ({"methods": "blank_out", "query": "key"}, f"query='key' goes with {ATTENTION}, and not with blank_out: leave it out"),
+        ({"methods": "raw", "residual": "measured"}, "residual='measured' goes with rollout, flow, joint_flow, and not with raw: leave it out"),
+        ({"residual": "own"}, "residual='own': expected a number between 0 and 1, or 'measured'"),
+        ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' goes with {ATTENTION}, and not with shapley: leave it out"),
+        ({"methods": "raw", "receptive_field": "ratio"}, "receptive_field='ratio' goes with rollout, flow, joint_flow, and not with raw: leave it out"),
+        ({"methods": "gradient,raw", "words": True}, "words=True does not go with gradient, which is about tokens: leave one of them out"),
+        ({"methods": "answer_rows", "memory": "linear"}, "method 'answer_rows' does not go with memory=\"linear\", which has raw and rollout: leave one of them out"),
+        ({"methods": "joint_flow", "memory": "linear"}, "method 'joint_flow' needs matrices, which memory=\"linear\" never makes: leave one of them out"),
+        ({"edges": "alti", "memory": "linear"}, "edges='alti' does not go with memory=\"linear\", which has raw and rollout: leave one of them out"),
+        ({"residual": "measured", "memory": "linear"}, "residual='measured' does not go with memory=\"linear\", which has raw and rollout: leave one of them out"),
+        ({"unit": "word"}, "unit='word' goes with answers=True: give that too, or leave it out"),
+        ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is no class of this model: expected one of 'no', 'yes'"),
+        ({"edges": "value-norm", "sinks": "residual"}, 'sinks="residual" needs to know which positions are sinks'),
+        ({"methods": "answer_rows", "answer_column": "gold"}, "answer_column='gold' names a column, and t.txt has none: leave it out, or give tables alone"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_before_a_folder_is_made(
+    options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    message = refused(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", bert(), **options)
+    assert message == sentence or (message.startswith(sentence) and options.get("sinks") == "residual")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "methods", "sentence"),
+    [
+        (lambda: bert_of("BertModel"), "answer_rows", "answer edges are about an answer, and Model('BertModel', BertModel) has no head"),
+        (lambda: bert_of("BertModel"), "gradient", "Model('BertModel', BertModel) has no head, so it answers nothing"),
+        (t5, "blank_out", "importance of a token for Model('small-t5', T5ForConditionalGeneration): expected a model that reads one"),
+        (t5, "answer_inputs", "edges='answer' are for models with one stack of layers: leave edges out"),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_is_refused_at_once(model: Any, methods: str, sentence: str, tmp_path: Path) -> None:
+    message = refused(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", model(), methods=methods)
+    assert message.startswith(sentence) and not (tmp_path / "out").exists()
+
+
+def test_the_table_of_methods_and_the_command_agree(tmp_path: Path) -> None:
+    """Every method of the table runs by its name; show's own names with dashes are taken too."""
+    assert takers("words") == ["raw", "rollout", "flow", "joint_flow", "answer_inputs", "answer_rows", "blank_out"]
+    source = write(tmp_path / "t.txt", ["the key", "the keys"])
+    names = [name for name in TEXT_METHODS if name not in ("integrated_gradients", "shapley")]
+    words = ["corpus", "run", str(source), str(tmp_path / "out"), "--method", ",".join(names), "--method", "blank-out"]
+    done = CliRunner().invoke(app, [*words, "--edges", "gradient", "--residual", "0.25", "--answer", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    settings = json.loads((tmp_path / "out" / "_manifest.jsonl").read_text().splitlines()[0])
+    assert settings["methods"] == names and settings["answer"] == 1 and settings["gather_residual"] == 0.25
+    assert all(row["answer"] == "plural" for row in rows(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("options", "layers", "signed"),
+    [
+        ({"methods": "rollout,answer_inputs,blank_out", "layers": "L1,last"}, ["L1", "L6"], ["answer_inputs"]),
+        ({"methods": "answer_inputs,answer_rows"}, ["all layers"], ["answer_inputs"]),
+        ({"methods": "rollout,gather", "edges": "attention-gradient"}, ["L6"], []),
+    ],
+)
+def test_a_report_of_methods_with_and_without_layers(
+    options: dict[str, Any], layers: list[str], signed: list[str], tmp_path: Path
+) -> None:
+    model = af.load(device="cpu")
+    explain_corpus(write(tmp_path / "t.txt", list(SENTENCES)), tmp_path / "out", model, **options)
+    summary = summarize(tmp_path / "out", texts=1)
+    names = options["methods"].split(",")
+    assert (summary["views"], summary["layers"], summary["signed"]) == (names, layers, signed)
+    lone = [name for name in names if name != "rollout"]
+    assert summary["lone"] == lone and summary["lead"]["method"] == lone[0]
+    assert summary["about_answer"] == (names if "edges" in options else lone)
+    spelled = {row[0]: row for row in map(tuple, summary["received"][lone[0]][layers[-1]])}
+    types = [row[1] for row in summary["types"]["rows"]]
+    table = [row for row in rows(tmp_path / "out") if row["error"] is None]
+    for number, (_, mean, *_) in spelled.items():
+        values = [
+            value / (np.abs(row[lone[0]][0]).sum() if lone[0] in ("gather", "blank_out") else 1)
+            for row in table
+            for token, value in zip(row["tokens"], row[lone[0]][0], strict=True)
+            if token == types[number]
+        ]
+        assert mean == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6)
+    for name in signed:  # the smallest of a text is below zero, and is no part of the largest
+        assert min(value for row in table for value in row[name][0]) < 0
+        assert summary["ratio"][name] == dict.fromkeys(layers)
+    if layers == ["all layers"]:
+        with pytest.raises(InputError, match="are of all layers together; leave it out"):
+            summarize(tmp_path / "out", layer=2)
+    page = corpus_page.html_of({**summary, "pages": [], "missing": None})
+    assert '"about_answer"' in page
