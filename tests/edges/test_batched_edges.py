@@ -341,3 +341,14 @@ def test_a_model_that_reads_its_answer_from_padding_is_refused() -> None:
     alike = TextBatch.of(wrapped, [encoded[0], encoded[0]])
     expected = wrapped.trace(TEXTS[0], edges="answer").answer_rows(signed=True).row()
     same(batched.split(alike).answer_rows(True), [expected, expected])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_of_a_padded_batch_are_those_of_its_texts(name: str) -> None:
+    """Also where a model answers at the last position of a text, which is not the last of the batch."""
+    wrapped = model(name)
+    together = wrapped.run_batch([wrapped.encode(text) for text in texts(name)])
+    for number, text in enumerate(texts(name)):
+        padded, alone = together.prediction(number), wrapped.trace(text).prediction
+        assert padded.kind == alone.kind and [label for label, _ in padded.top] == [label for label, _ in alone.top]
+        np.testing.assert_allclose([p for _, p in padded.top], [p for _, p in alone.top], atol=1e-5)

@@ -25,7 +25,7 @@ from attnflow.capture.freeze import Unchanging
 from attnflow.capture.frozen import FrozenPass, entering, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded, batched
 from attnflow.capture.inside import check_inside, check_windows, layers_of_texts, wide
-from attnflow.capture.predict import answered
+from attnflow.capture.predict import answered, masked_positions, places_of
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Runner, check_calls
 from attnflow.capture.sublayer import layer_path
@@ -100,8 +100,7 @@ class TextBatch:
     @cached_property
     def masked(self) -> Tensor:
         """[text, position]: where a token is the mask of a masked language model."""
-        ids, mask = self.placed["input_ids"], getattr(self.model.tokenizer, "mask_token_id", None)
-        return torch.zeros_like(ids, dtype=torch.bool) if mask is None else (ids == mask) & self.present
+        return masked_positions(self.model, self.placed["input_ids"]) & self.present
 
     @cached_property
     def present(self) -> Tensor:
@@ -379,13 +378,7 @@ def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Te
 
 def _read_last(batch: TextBatch) -> Sequence[int]:
     """Lengths, where the last logits of texts are enough."""
-    return () if _position(batch.model) is not None else batch.lengths
-
-
-def _position(model: Runner) -> int | None:
-    """Where a model that says so classifies a text."""
-    position = getattr(model.config, "prediction_position", None)
-    return position if isinstance(position, int) else None
+    return () if isinstance(getattr(batch.model.config, "prediction_position", None), int) else batch.lengths
 
 
 def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tuple[Answers, Callable[[Tensor], Tensor]]:
@@ -414,11 +407,7 @@ def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tupl
 def _places(batch: TextBatch, logits: Tensor) -> tuple[str, Tensor | None]:
     """What all texts answer, and the position of each that does: `attnflow.capture.predict.answered` for a batch."""
     kind, place = answered(batch.model, logits[:1], batch.example)
-    if place is None:
-        return kind, None
-    if kind == "class":
-        return kind, (_position(batch.model) or 0) % batch.sizes
-    return kind, batch.sizes - 1 if kind == "next token" else batch.masked.int().argmax(1)
+    return kind, None if place is None else places_of(batch.model, kind, batch.masked, batch.sizes)
 
 
 def _logit_places(batch: TextBatch, logits: Tensor, places: Tensor) -> Tensor:
