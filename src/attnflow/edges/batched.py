@@ -331,7 +331,7 @@ def split(
 def pair_bytes(layers: int, heads: int, edges: str) -> int:
     """About how many bytes a batch holds for each pair of a query and a key of each of its texts, padding included.
 
-    Beside that it holds some 10 to 20 states of a layer's width for each token and layer, as any backward pass.
+    Beside that it holds for each token what the plain backward pass holds: of BERT, some nine states a layer.
 
     >>> 2000 * 32**2 * pair_bytes(6, 12, "attention-gradient") >> 20  # MiB of 2,000 texts of 32 tokens
     1500
