@@ -118,7 +118,14 @@ def tasks(model: Model, batch: TextBatch, alone: int) -> dict[str, Callable[[], 
     return work | ({ONE_BY_ONE: one_by_one} if alone else {})
 
 
-def run(model: Model, batch: TextBatch, rounds: int, alone: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    model: Model,
+    batch: TextBatch,
+    rounds: int,
+    alone: int,
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Any]:
     """Median seconds of each task, of all texts of the batch; the largest memory above the model, on a GPU."""
     import torch
 
@@ -132,12 +139,12 @@ def run(model: Model, batch: TextBatch, rounds: int, alone: int, say: Callable[[
                 torch.cuda.synchronize()
                 before = torch.cuda.memory_allocated()
                 torch.cuda.reset_peak_memory_stats()
-            begun = time.perf_counter()
+            begun = clock()
             work()
             if cuda:
                 torch.cuda.synchronize()
                 peaks[name] = (torch.cuda.max_memory_allocated() - before) / 2**30
-            spent = time.perf_counter() - begun
+            spent = clock() - begun
             if number:  # the first one warms up
                 seconds.setdefault(name, []).append(spent * (len(batch.lengths) / alone if name == ONE_BY_ONE else 1))
     medians = {name: statistics.median(times) for name, times in seconds.items()}
@@ -163,14 +170,24 @@ def main(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, …")] = "float32",
     rounds: Annotated[int, typer.Option(min=1)] = 7,
     alone: Annotated[int, typer.Option(min=0, help="So many texts one by one, too.")] = 8,
+    processor: Annotated[
+        bool, typer.Option("--processor", help="Time of one processor, on a machine that others use too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Edges about answers of a padded batch beside the plain forward and backward pass of the same batch."""
     silence()
     if width % heads:
         raise InputError(f"{width} dimensions cannot be shared by {heads} heads: expected a multiple")
+    if processor and device != "cpu":
+        raise InputError("the time of a processor says nothing of a GPU: leave it out, or measure on the CPU")
+    if processor:
+        import torch
+
+        torch.set_num_threads(1)
     model = small_bert(layers, heads, width, tokens, device, dtype)
-    figures = run(model, some_texts(model, texts, tokens), rounds, min(alone, texts), progress)
+    clock = time.process_time if processor else time.perf_counter
+    figures = run(model, some_texts(model, texts, tokens), rounds, min(alone, texts), progress, clock)
     if as_json:
         print(json.dumps(figures, indent=1))
         return

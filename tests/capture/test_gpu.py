@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from transformers.cache_utils import DynamicCache, StaticCache
 
 import attnflow as af
 from attnflow.capture import room
-from attnflow.edges import EDGES
+from attnflow.edges import EDGES, batched
+from attnflow.edges.batched import TextBatch
 from attnflow.evaluate import grid
 from helpers.architectures import LLAMA, POSITIONS, hf, ids
 
@@ -91,6 +93,58 @@ def test_gradients_without_matrices_are_those_of_the_cpu(name: str, edges: str, 
         else:
             rolled = expected.rollout().values
             np.testing.assert_allclose(trace.rollout().values, rolled, atol=slack * rolled.max())
+
+
+CLASSIFIER = hf("BertForSequenceClassification", **{**POSITIONS, "max_position_embeddings": 600}, num_labels=3)
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "gpt-oss"])
+def test_many_texts_at_once_are_those_of_the_cpu(name: str) -> None:
+    """Of short texts, whose weights wait for the backward pass, and of longer ones, whose weights are computed again."""
+    build = CLASSIFIER if name == "BERT" else MODELS[name]
+    cpu, gpu = af.wrap(build()), af.wrap(build().to("cuda"))
+    for lengths in ((5, 30, 12, 30), (590, 130)) if name == "BERT" else ((5, 30, 12, 30),):
+        texts = [{"input_ids": ids(n, n), "attention_mask": torch.ones(1, n, dtype=torch.long)} for n in lengths]
+        batch = TextBatch.of(gpu, [gpu.encode(text) for text in texts])
+        parts, edges = batched.split(batch, attention=True), batched.edges_by_gradient(batch)
+        for number, text in enumerate(texts):
+            trace = cpu.trace(text, edges="answer")
+            expected = {
+                "rows": trace.answer_rows("all" if name == "BERT" else None, signed=True),
+                "inputs": trace.answer_inputs(signed=True),
+                "gather": trace.gather(),
+                "by gradients": cpu.trace(text, edges="attention-gradient").gather(),
+            }
+            values = {
+                "rows": parts.answer_rows(True), "inputs": parts.answer_inputs(True), "gather": parts.gather(),
+                "by gradients": edges.gather(),
+            }  # fmt: skip
+            for what, result in expected.items():
+                row = result.row()
+                mine = values[what][number, : len(row)].cpu().numpy()
+                np.testing.assert_allclose(mine, row, rtol=0, atol=1e-3 * np.abs(row).max(), err_msg=what)
+
+
+def test_a_gpu_is_waited_for_as_often_for_many_texts_as_for_few() -> None:
+    gpu = af.wrap(CLASSIFIER().to("cuda"))
+
+    def waits(count: int) -> int:
+        texts = [
+            {"input_ids": ids(n, n), "attention_mask": torch.ones(1, n, dtype=torch.long)} for n in range(9, 9 + count)
+        ]
+        batch = TextBatch.of(gpu, [gpu.encode(text) for text in texts])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                batched.edges_by_gradient(batch).gather()
+                batched.split(batch, natural=[0] * count)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        return sum("synchroniz" in str(one.message) for one in caught)
+
+    waits(2)
+    assert waits(20) == waits(3)
 
 
 def test_gradients_keep_one_state_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:

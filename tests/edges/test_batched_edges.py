@@ -135,14 +135,16 @@ def rolled(trace: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalize", ["none", "graph", "rows"])
-@pytest.mark.parametrize("edges", ["mean", "max", "gradient", "attention-gradient", "answer"])
+@pytest.mark.parametrize(
+    "edges", ["mean", "max", "value-norm", "head-norm", "gradient", "attention-gradient", "answer"]
+)
 @pytest.mark.parametrize("name", ["classifier, double", "masked, double", "llama, double", "embedded, double"])
 def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normalize: str) -> None:
     """In double precision: to divide a small row by its sum makes more of rounding than that of the largest number."""
     made = batched.edges_of(batch(name), edges)
     graph = made.graph(normalize)
     alone = [trace.with_edges(edges, normalize) for trace in traces(name, edges)]
-    assert made.whole == (edges == "answer") == alone[0].steps[0].whole
+    assert made.whole == (edges in ("answer", "head-norm")) == alone[0].steps[0].whole
     for layer, weights in enumerate(graph):
         same(weights, [trace.steps[layer].weights.numpy() for trace in alone], 1e-6)
     with_own = graph if made.whole else [af.graph.with_residual(weights, 0.3) for weights in graph]
@@ -289,7 +291,8 @@ def test_a_text_without_a_mask_refuses_its_batch() -> None:
 
 def test_what_a_batch_does_not_know() -> None:
     with pytest.raises(
-        InputError, match="edges='alti': of a batch, expected 'mean', 'max', 'gradient', 'attention-gradient', 'answer'"
+        InputError,
+        match="edges='alti': of a batch, expected 'mean', 'max', 'value-norm', 'head-norm', 'gradient', 'attention-gradient', 'answer'",
     ):
         batched.edges_of(batch("classifier"), "alti")
     with pytest.raises(InputError, match="of='difference': of a batch, expected 'probability', 'logit' or 'log-odds'"):
@@ -338,3 +341,14 @@ def test_a_model_that_reads_its_answer_from_padding_is_refused() -> None:
     alike = TextBatch.of(wrapped, [encoded[0], encoded[0]])
     expected = wrapped.trace(TEXTS[0], edges="answer").answer_rows(signed=True).row()
     same(batched.split(alike).answer_rows(True), [expected, expected])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_of_a_padded_batch_are_those_of_its_texts(name: str) -> None:
+    """Also where a model answers at the last position of a text, which is not the last of the batch."""
+    wrapped = model(name)
+    together = wrapped.run_batch([wrapped.encode(text) for text in texts(name)])
+    for number, text in enumerate(texts(name)):
+        padded, alone = together.prediction(number), wrapped.trace(text).prediction
+        assert padded.kind == alone.kind and [label for label, _ in padded.top] == [label for label, _ in alone.top]
+        np.testing.assert_allclose([p for _, p in padded.top], [p for _, p in alone.top], atol=1e-5)

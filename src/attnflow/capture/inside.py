@@ -30,7 +30,7 @@ COPIES = 4096
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer, in single precision or better.
+    """One layer, in single precision or better. Of a batch, every axis has that of the texts in front.
 
     weights: [head, query, key]. values: [head, key, size], key heads repeated. states: [position, width], what the layer
     got. gradient: ∂y/∂weights, where there was a backward pass. find_sublayer: how attention is projected, added and
@@ -94,10 +94,25 @@ def run_inside(model: Runner, encoded: Encoded, gradient: bool, every_logit: boo
         batch = model.run_batch([encoded], checked, collector=collector, grad=gradient, every_logit=every_logit)
     calls = main_calls(batch)
     check_windows(model, calls[0].path)
-    layers = tuple(_layer(model, call, one) for call, one in zip(calls, _in_order(seen, paths), strict=True))
+    layers = tuple(_layer(model, call, one, 0) for call, one in zip(calls, _in_order(seen, paths), strict=True))
     return batch, Inside(
         layers, None, 'this trace made no backward pass: trace the text with edges="gradient"', causal=checked.causal
     )
+
+
+def layers_of_texts(
+    model: Runner, tensors: Mapping[str, Tensor], checked: Checked, lengths: Sequence[int]
+) -> list[Layer]:
+    """What happened inside the layers of a padded batch of texts of these lengths, in a forward pass without gradients."""
+    check_inside(model, checked)
+    collector = Collector("inside", measure=False)
+    paths = [checked.paths[i] for i in checked.stack.main]
+    check_windows(model, paths[0])
+    with _watching(model.model, paths, collector, False) as seen:
+        model.run(tensors, collector, checked, last=lengths)
+    calls = [collector.calls[i] for i in checked.stack.main]
+    texts = slice(None)
+    return [_layer(model, call, one, texts) for call, one in zip(calls, _in_order(seen, paths), strict=True)]
 
 
 def main_calls(batch: Batch) -> list[Call]:
@@ -185,18 +200,19 @@ def _in_order(seen: Mapping[str, Seen], paths: Sequence[str]) -> Iterator[tuple[
         yield one.module, path, *one.calls[k], one.outputs[k] if k < len(one.outputs) else None
 
 
-def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None]) -> Layer:
+def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None], text: int | slice) -> Layer:
+    """text: which of the batch, or all of them."""
     module, path, args, named, y = seen
     assert call.heads is not None and call.value is not None
-    weights, value, states = (wide(x[0]).to(model.device) for x in (call.heads, call.value, states_of(args, named)))
-    values = value.repeat_interleave(len(weights) // len(value), 0)
+    weights, value, states = (wide(x[text]).to(model.device) for x in (call.heads, call.value, states_of(args, named)))
+    values = value.repeat_interleave(weights.shape[-3] // value.shape[-3], -3)
     slack = 0.03 if half(model.dtype) else 1e-4
 
     def find_sublayer() -> Sublayer | str:
         parts = parts_of(model.model, path)
         if parts is None or y is None:
             return f"the layers of {type(model.model).__name__} are not made as those of {FORMS}"
-        return sublayer_of(parts, weights, values, states, wide(y[0]).to(states.device), slack)
+        return sublayer_of(parts, weights, values, states, wide(y[text]).to(states.device), slack)
 
     def without(keys: Tensor) -> Tensor:
         routes.prepare(model.model, routes.INTERFACE)  # in case it was unwrapped since

@@ -102,12 +102,26 @@ def _places(
         ):
             return None, None, None
         kind, place = "masked token", 0  # the first text has no mask, and others may
+    masks = masked_positions(model, ids)
+    places = None if place is None else places_of(model, kind, masks, ends + 1)
+    return kind, places, masks.any(1) if kind == "masked token" else None
+
+
+def masked_positions(model: Runner, ids: Tensor) -> Tensor:
+    """[text, position]: where a token is the mask of a masked language model."""
+    mask = getattr(model.tokenizer, "mask_token_id", None)
+    return torch.zeros_like(ids, dtype=torch.bool) if mask is None else ids == mask
+
+
+def places_of(model: Runner, kind: str, masks: Tensor, lengths: Tensor) -> Tensor:
+    """The position of each text that answers, [text], where one of them does; `answered` says it of one text.
+
+    masks: `masked_positions`. lengths: [text], because positions count from the end of a text, not of its padding.
+    """
     if kind == "masked token":
-        masks = ids == getattr(model.tokenizer, "mask_token_id", None)
-        return kind, masks.int().argmax(1), masks.any(1)
-    if kind == "next token":
-        return kind, ends, None
-    return kind, None if place is None else torch.full_like(ends, place), None
+        return masks.int().argmax(1)
+    position = getattr(model.config, "prediction_position", None) if kind == "class" else -1
+    return (position or 0) % lengths
 
 
 def answer_name(model: Runner, kind: str, number: int) -> str:

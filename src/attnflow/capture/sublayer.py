@@ -117,15 +117,16 @@ def sublayer_of(
 ) -> Sublayer | str:
     """The parts as numbers; or what is wrong with them.
 
-    weights [head, query, key], values [head, key, size], states and y [position, width], all of one text.
+    weights [..., head, query, key], values [..., head, key, size], states and y [..., position, width]: of one text, or of
+    many with an axis in front.
     """
-    heads, _, size = values.shape
+    heads, _, size = values.shape[-3:]
     parameters = matrix_of(parts.projection, heads * size)
     if parameters is None:
         return NO_MATRIX
     matrix, bias = (x.detach().to(values) for x in parameters)
     projection = matrix.reshape(heads, size, -1)
-    o = torch.einsum("hqk,hks,hsw->qw", weights, values, projection) + bias
+    o = torch.einsum("...hqk,...hks,hsw->...qw", weights, values, projection) + bias
     if o.shape != states.shape or y.shape != states.shape:
         return f"the states are {tuple(states.shape)} and what attention adds is {tuple(o.shape)}"
     scale, expected = normed(parts.norm, states + o)

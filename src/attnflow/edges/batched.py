@@ -24,14 +24,15 @@ from attnflow.capture.collect import Call, Collector
 from attnflow.capture.freeze import Unchanging
 from attnflow.capture.frozen import FrozenPass, entering, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded, batched
-from attnflow.capture.inside import check_inside, check_windows, wide
-from attnflow.capture.predict import answered
+from attnflow.capture.inside import check_inside, check_windows, layers_of_texts, wide
+from attnflow.capture.predict import answered, masked_positions, places_of
 from attnflow.capture.ranks import check_alone
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Runner, check_calls
 from attnflow.capture.sublayer import layer_path
 from attnflow.edges import EDGES, normalization_of, normalized
 from attnflow.edges.weights import (
+    OF_LAYERS,
     Signed,
     check_gather_field,
     check_signed,
@@ -49,10 +50,7 @@ from attnflow.importance.question import answer_text, check_of, score
 BY_GRADIENT = {"gradient": positive_gradient, "attention-gradient": positive_product}
 """Edges that weights and their gradients give, by name: from [..., head, query, key] to [..., query, key]."""
 
-OF_HEADS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda w: w.mean(-3), "max": lambda w: w.amax(-3)}
-"""Edges that weights alone give, in the same way."""
-
-TOGETHER = (*OF_HEADS, *BY_GRADIENT, "answer")
+TOGETHER = (*OF_LAYERS, *BY_GRADIENT, "answer")
 """Edges of many texts at once, by the names of `attnflow.edges.EDGES`; the others are of one text at a time."""
 
 
@@ -103,8 +101,7 @@ class TextBatch:
     @cached_property
     def masked(self) -> Tensor:
         """[text, position]: where a token is the mask of a masked language model."""
-        ids, mask = self.placed["input_ids"], getattr(self.model.tokenizer, "mask_token_id", None)
-        return torch.zeros_like(ids, dtype=torch.bool) if mask is None else (ids == mask) & self.present
+        return masked_positions(self.model, self.placed["input_ids"]) & self.present
 
     @cached_property
     def present(self) -> Tensor:
@@ -249,8 +246,8 @@ def edges_of(batch: TextBatch, name: str, of: str = "logit") -> BatchEdges:
         return answer_edges(batch)
     if name in BY_GRADIENT:
         return edges_by_gradient(batch, name, of)
-    if name in OF_HEADS:
-        return edges_of_heads(batch, name)
+    if name in OF_LAYERS:
+        return edges_of_layers(batch, name)
     raise InputError(f"edges={name!r}: of a batch, expected {', '.join(map(repr, TOGETHER))}")
 
 
@@ -262,7 +259,7 @@ def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: st
     check_of(of)
     if of == "difference":
         raise InputError("of='difference': of a batch, expected 'probability', 'logit' or 'log-odds'")
-    logits, calls = _run_inside(batch, grad=True)
+    logits, calls = _run_with_graph(batch)
     with torch.inference_mode(False), torch.enable_grad(), running():
         answers, score_of = _likeliest_answers(batch, logits, of)
         y = score_of(logits)
@@ -279,15 +276,15 @@ def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: st
     return BatchEdges(name, tuple(weights), tuple(attention), answers)
 
 
-def edges_of_heads(batch: TextBatch, name: str) -> BatchEdges:
-    """Edges "mean" or "max", which are about no answer: a forward pass."""
-    _, calls = _run_inside(batch, grad=False)
-    attention = tuple(torch.where(batch.pairs, call.mean, 0) for call in calls)
-    weights = tuple(
-        torch.where(batch.pairs, OF_HEADS[name](wide(call.heads)).to(batch.pairs.device), 0) for call in calls
-    )
-    _check_finite(batch, [*weights, *attention])
-    return BatchEdges(name, weights, attention, None)
+def edges_of_layers(batch: TextBatch, name: str) -> BatchEdges:
+    """Edges that are about no answer, by a forward pass: "mean", "max", "value-norm" or "head-norm"."""
+    batch.prepare()
+    weights, attention = [], []
+    for layer in layers_of_texts(batch.model, batch.placed, batch.checked, batch.lengths):
+        attention.append(torch.where(batch.pairs, layer.weights.mean(-3), 0))
+        weights.append(attention[-1] if name == "mean" else torch.where(batch.pairs, OF_LAYERS[name](layer), 0))
+    _check_finite(batch, weights)
+    return BatchEdges(name, tuple(weights), tuple(attention), None)
 
 
 def answer_edges(batch: TextBatch) -> BatchEdges:
@@ -337,7 +334,7 @@ def split(
 def pair_bytes(layers: int, heads: int, edges: str) -> int:
     """About how many bytes a batch holds for each pair of a query and a key of each of its texts, padding included.
 
-    Beside that it holds some 10 to 20 states of a layer's width for each token and layer, as any backward pass.
+    Beside that it holds for each token what the plain backward pass holds: of BERT, some nine states a layer.
 
     >>> 2000 * 32**2 * pair_bytes(6, 12, "attention-gradient") >> 20  # MiB of 2,000 texts of 32 tokens
     1500
@@ -346,11 +343,11 @@ def pair_bytes(layers: int, heads: int, edges: str) -> int:
         return layers * (2 * heads + 2) * 4 + 3 * heads * 4
     if edges == "answer":  # all heads, and the edges with their sum, with double precision on the way
         return layers * (heads + 4) * 4 + 4 * heads * 4
-    return layers * (heads + 2) * 4
+    return layers * (heads + 2) * 4  # by norms, also some vectors of a layer's width for each head of each token
 
 
-def _run_inside(batch: TextBatch, grad: bool) -> tuple[Tensor | None, list[Call]]:
-    """The logits, where there are any, and the attention calls with all heads, which gradients reach if ``grad``."""
+def _run_with_graph(batch: TextBatch) -> tuple[Tensor | None, list[Call]]:
+    """The logits, where there are any, and the attention calls with all heads, which gradients reach."""
     model, checked = batch.model, batch.checked
     check_inside(model, checked)
     batch.prepare()
@@ -362,7 +359,7 @@ def _run_inside(batch: TextBatch, grad: bool) -> tuple[Tensor | None, list[Call]
         entering(model.model, [layer_path(checked.paths[calls[0]])], collector),  # so that there is a graph
         Unchanging(),
     ):
-        out = model.run(batch.placed, collector, checked, last=_read_last(batch), grad=grad)
+        out = model.run(batch.placed, collector, checked, last=_read_last(batch), grad=True)
     logits = out.get("logits") if hasattr(out, "get") else None
     return logits if isinstance(logits, Tensor) else None, [collector.calls[i] for i in calls]
 
@@ -384,13 +381,7 @@ def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Te
 
 def _read_last(batch: TextBatch) -> Sequence[int]:
     """Lengths, where the last logits of texts are enough."""
-    return () if _position(batch.model) is not None else batch.lengths
-
-
-def _position(model: Runner) -> int | None:
-    """Where a model that says so classifies a text."""
-    position = getattr(model.config, "prediction_position", None)
-    return position if isinstance(position, int) else None
+    return () if isinstance(getattr(batch.model.config, "prediction_position", None), int) else batch.lengths
 
 
 def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tuple[Answers, Callable[[Tensor], Tensor]]:
@@ -419,11 +410,7 @@ def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tupl
 def _places(batch: TextBatch, logits: Tensor) -> tuple[str, Tensor | None]:
     """What all texts answer, and the position of each that does: `attnflow.capture.predict.answered` for a batch."""
     kind, place = answered(batch.model, logits[:1], batch.example)
-    if place is None:
-        return kind, None
-    if kind == "class":
-        return kind, (_position(batch.model) or 0) % batch.sizes
-    return kind, batch.sizes - 1 if kind == "next token" else batch.masked.int().argmax(1)
+    return kind, None if place is None else places_of(batch.model, kind, batch.masked, batch.sizes)
 
 
 def _logit_places(batch: TextBatch, logits: Tensor, places: Tensor) -> Tensor:

@@ -35,12 +35,12 @@ VECTORS = 1 << 24
 
 def mean(trace: Pass) -> Tensor:
     """``mean_h A``: the weights of the paper."""
-    return _each(trace, lambda layer: layer.weights.mean(0))
+    return _each(trace, mean_of)
 
 
 def largest(trace: Pass) -> Tensor:
     """``max_h A``: what any head looks at."""
-    return _each(trace, lambda layer: layer.weights.amax(0))
+    return _each(trace, largest_of)
 
 
 def effective(trace: Pass) -> Tensor:
@@ -83,11 +83,7 @@ def positive_product(weights: Tensor, gradient: Tensor) -> Tensor:
 
 def value_norm(trace: Pass) -> Tensor:
     """``‖Σ_h A^h[q, k]·f^h(x_k)‖``: the length of what is added along the edge (Kobayashi et al. 2020, Eq. 6)."""
-
-    def one(layer: Layer) -> Tensor:
-        return torch.cat([vectors.norm(dim=-1) for _, _, vectors in _added(layer, _sublayer(layer))])
-
-    return _each(trace, one)
+    return _each(trace, value_norm_of)
 
 
 def block_norm(trace: Pass) -> Tensor:
@@ -108,12 +104,7 @@ def head_norm(trace: Pass) -> Tensor:
     The sum of the lengths where `value_norm` takes the length of the sum: heads cannot cancel, and a scale for each head
     and key is all there is to keep, so that these edges need no matrix (``memory="linear"``).
     """
-
-    def one(layer: Layer) -> Tensor:
-        lengths = (layer.values @ _sublayer(layer).projection).norm(dim=-1)  # [head, key]
-        return torch.einsum("hqk,hk->qk", layer.weights, lengths) + torch.diag(layer.states.norm(dim=-1))
-
-    return _each(trace, one)
+    return _each(trace, head_norm_of)
 
 
 def projection(trace: Pass) -> Tensor:
@@ -342,6 +333,33 @@ def gathered_down(
     return state.clamp(min=0)
 
 
+def mean_of(layer: Layer) -> Tensor:
+    return layer.weights.mean(-3)
+
+
+def largest_of(layer: Layer) -> Tensor:
+    return layer.weights.amax(-3)
+
+
+def value_norm_of(layer: Layer) -> Tensor:
+    return torch.cat([vectors.norm(dim=-1) for _, _, vectors in _added(layer, _sublayer(layer))], -2)
+
+
+def head_norm_of(layer: Layer) -> Tensor:
+    lengths = (layer.values @ _sublayer(layer).projection).norm(dim=-1)  # [..., head, key]
+    own = torch.diag_embed(layer.states.norm(dim=-1))
+    return torch.einsum("...hqk,...hk->...qk", layer.weights, lengths) + own
+
+
+OF_LAYERS: dict[str, Callable[[Layer], Tensor]] = {
+    "mean": mean_of,
+    "max": largest_of,
+    "value-norm": value_norm_of,
+    "head-norm": head_norm_of,
+}
+"""Edges that one layer gives by itself, without gradients, of one text or of a batch: [..., query, key]."""
+
+
 def rows(weights: Tensor) -> Tensor:
     """Each row divided by its sum; a row of zeros stays."""
     total = weights.sum(-1, keepdim=True)
@@ -409,15 +427,15 @@ def _outside(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _added(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor]]:
-    """``Σ_h A^h[q, k]·f^h(x_k)``: [query, key, width], some queries at a time."""
-    f = layer.values @ sublayer.projection  # [head, key, width]
-    queries, (_, keys, width) = layer.weights.shape[1], f.shape
-    step = max(1, VECTORS // (keys * width))
+    """``Σ_h A^h[q, k]·f^h(x_k)``: [..., query, key, width], some queries at a time."""
+    f = layer.values @ sublayer.projection  # [..., head, key, width]
+    heads, queries = layer.weights.shape[-3:-1]
+    step = max(1, VECTORS * heads // f.numel())
     for start in range(0, queries, step):
         stop = min(start + step, queries)
         # one product [query, head] · [head, width] a key
-        vectors = torch.matmul(layer.weights[:, start:stop].permute(2, 1, 0), f.transpose(0, 1))
-        yield start, stop, vectors.transpose(0, 1)
+        vectors = torch.matmul(layer.weights[..., start:stop, :].transpose(-3, -1), f.transpose(-3, -2))
+        yield start, stop, vectors.transpose(-3, -2)
 
 
 def _passed(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor]]:
