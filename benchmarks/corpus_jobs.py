@@ -30,8 +30,8 @@ from benchmarks.memory import in_process
 
 if TYPE_CHECKING:
     from attnflow import Model
-    from attnflow.corpus.sheet import Scored, Sheet
     from attnflow.corpus.stacked import Stacked
+    from attnflow.corpus.text_arrays import Scored, Sheet
 
 Say = Callable[[str], None]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from attnflow._arrays import Array, is_tensor
 from attnflow._core import native
-from attnflow.errors import InputError
+from attnflow.errors import AttentionWarning, InputError
 
 if TYPE_CHECKING:
     from attnflow.flow_device import Batch
@@ -78,12 +80,41 @@ def can_prove(layers: Sequence[Array], levels: Sequence[int]) -> bool:
         and len(layers) <= MOST_LAYERS
         and max(levels, default=0) > 2
         and _has_triton()
+        and proves_right(str(layers[0].device))
     )
 
 
 @cache
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+@cache
+def proves_right(device: str) -> bool:
+    """Whether a GPU finds the flows that the solver finds, of two small graphs: kernels are compiled anew on every machine.
+
+    Where it does not, or they cannot be compiled, a warning says so, and the solver does everything.
+    """
+    torch: Any = sys.modules["torch"]
+    weights = np.exp(np.random.default_rng(0).normal(size=(6, 2, 20, 20)))  # [layer, text, query, key]
+    layers = (0.5 * weights / weights.sum(-1, keepdims=True) + 0.5 * np.eye(20)).astype(np.float32)
+    queries = np.array([[0, 7], [3, 9]], np.int32)
+    question = Question(np.array([20, 13], np.int32), [1, 2, 3, 4, 6], queries, np.arange(20, dtype=np.int32))
+    places = np.argwhere(question.valid())
+    expected, _ = _solve(list(layers), question, places, 1)
+    try:
+        flows, _ = _proven_first([torch.as_tensor(layer, device=device) for layer in layers], question, 1)
+        apart = float(np.abs(flows[tuple(places.T)] - expected).max())
+        reason = f"the flows that it proves differ from the solver's by {apart:.1e}" if apart > 1e-12 else ""
+    except Exception as e:  # whatever a compiler says
+        reason = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]:.120}"
+    if reason:
+        warnings.warn(
+            f"flows are not proven on {device} ({reason}): the solver does all of them, which takes longer",
+            AttentionWarning,
+            stacklevel=2,
+        )
+    return not reason
 
 
 def pair_flows(layers: Sequence[Array], question: Question, threads: int) -> tuple[Floats, Steps]:

@@ -410,7 +410,7 @@ def test_a_report_of_methods_with_and_without_layers(
 def test_edges_of_many_texts_are_those_that_options_know() -> None:
     from attnflow.edges import batched
 
-    assert set(TOGETHER) == set(batched.TOGETHER) - set(batched.OF_HEADS)
+    assert set(TOGETHER) == set(batched.TOGETHER) - set(batched.OF_LAYERS)
 
 
 @pytest.mark.parametrize("methods", ["answer_rows", "gather"])

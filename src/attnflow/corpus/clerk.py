@@ -18,7 +18,7 @@ from attnflow.capture.assemble import class_or_last
 from attnflow.capture.inputs import Encoded
 from attnflow.corpus.plan import Reader, Shard
 from attnflow.corpus.schema import Explained, failed_row, table
-from attnflow.corpus.sheet import Scored, Sheet, columns_of, rows_of, sheet_of
+from attnflow.corpus.text_arrays import Scored, Sheet, columns_of, rows_of, sheet_of
 from attnflow.errors import InputError, TextError
 from attnflow.jobs.store import Record, write_shard
 from attnflow.jobs.workers import Helper, helper

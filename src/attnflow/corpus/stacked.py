@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,11 @@ from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.predict import Likeliest, answer_name, best_of, likeliest
+from attnflow.corpus.batch_parts import Copies, Layout, Part, finite_texts, write_part
 from attnflow.corpus.corpus_options import Options
 from attnflow.corpus.explainer import PROBE, batches
 from attnflow.corpus.schema import Explained, failed_row, score_columns
-from attnflow.corpus.sheet import Floats, Ints, Predictions, Scored, Sheet
+from attnflow.corpus.text_arrays import Ints, Predictions, Scored, Sheet
 from attnflow.corpus.text_methods import NOT_FINITE, WHOLE_BYTES, recipe_of
 from attnflow.edges import normalization_of
 from attnflow.edges.batched import Answers, NotFinite, TextBatch, edges_of, split
@@ -41,41 +41,6 @@ from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
 WAITING = 4
 """Batches whose results may be on their way: what is bounded here is memory."""
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Where the texts of a sheet begin: starts of their tokens, and query_starts of their queries."""
-
-    sheet: Sheet
-    starts: Ints
-    query_starts: Ints
-
-    @staticmethod
-    def of(sheet: Sheet) -> Layout:
-        counts = sheet.query_counts
-        return Layout(sheet, np.cumsum(sheet.lengths) - sheet.lengths, np.cumsum(counts) - counts)
-
-    def queries(self, text: int) -> list[int]:
-        first = int(self.query_starts[text])
-        return [int(i) for i in self.sheet.queries[first : first + int(self.sheet.query_counts[text])]]
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What came out for some texts of a sheet.
-
-    members: their places on it. values: of each column [text, query, input], padded; several: whether the queries are all
-    positions of a text, of which those that are explained are still to be chosen. places: [text], the positions that
-    answer, where the scores are about answers.
-    """
-
-    members: Ints
-    values: Mapping[str, NDArray[np.floating]]
-    several: bool
-    likeliest: tuple[str, Ints, NDArray[np.float64], NDArray[np.bool_]] | None
-    record: str
-    places: Ints | None = None
 
 
 Pending = Callable[[], Part]
@@ -319,14 +284,14 @@ class Stacked:
         sheet = layout.sheet
         failed = dict(failures)
         for part in parts:
-            for place in part.members[~_finite(part, sheet, layout)].tolist():
+            for place in part.members[~finite_texts(part, sheet, layout)].tolist():
                 failed[place] = failed_row(InputError(NOT_FINITE))
         cells = sheet.lengths * sheet.query_counts
         cells[list(failed)] = 0
         starts = np.cumsum(cells) - cells
         values = {name: np.zeros(int(cells.sum()), np.float32) for name in self.options.columns}
         for part in parts:
-            _place(part, layout, starts, cells, values)
+            write_part(part, layout, starts, cells, values)
         record_of = np.zeros(len(cells), np.int64)
         records = list(dict.fromkeys(part.record for part in parts))
         for part in parts:
@@ -352,69 +317,6 @@ class Stacked:
         if self.options.has_answers:
             about = {i: answer_text(self.model, kind, [i]) for i in np.unique(numbers[answered, 0]).tolist()}
         return Predictions(kind, numbers, chances, answered, names, about)
-
-
-class Copies:
-    """Tensors on their way from the model's device into memory, while the device goes on."""
-
-    def __init__(self, tensors: Sequence[Tensor], answers: Likeliest | None) -> None:
-        self.kind = None if answers is None else answers.kind
-        more = [] if answers is None else [answers.numbers, answers.chances]
-        self.answered = None if answers is None or answers.answered is None else answers.answered
-        self.event: Any = None
-        self.copies = [self._begun(x) for x in (*tensors, *more)]
-        if self.copies and (*tensors, *more)[0].is_cuda:
-            self.event = torch.cuda.Event()
-            self.event.record()
-
-    def _begun(self, x: Tensor) -> Tensor:
-        if not x.is_cuda:
-            return x
-        room = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-        return room.copy_(x, non_blocking=True)
-
-    def arrays(
-        self,
-    ) -> tuple[list[NDArray[np.floating]], tuple[str, Ints, NDArray[np.float64], NDArray[np.bool_]] | None]:
-        """The tensors, and kind, numbers, chances and answered of `Likeliest`."""
-        if self.event is not None:
-            self.event.synchronize()
-        arrays = [x.numpy() for x in self.copies]
-        if self.kind is None:
-            return arrays, None
-        *others, numbers, chances = arrays
-        present = np.ones(len(numbers), bool) if self.answered is None else self.answered.numpy()
-        return others, (self.kind, numbers, chances, present)
-
-
-def _finite(part: Part, sheet: Sheet, layout: Layout) -> NDArray[np.bool_]:
-    """[text]: whether all scores of a text are numbers. What lies outside of a text does not matter."""
-    lengths = sheet.lengths[part.members]
-    finite = np.ones(len(part.members), bool)
-    for x in part.values.values():
-        if np.isfinite(x).all():
-            continue
-        if part.several:
-            texts = enumerate(zip(part.members.tolist(), lengths.tolist(), strict=True))
-            finite &= np.array([np.isfinite(x[i, layout.queries(text), :n]).all() for i, (text, n) in texts])
-        else:
-            finite &= (np.isfinite(x) | (np.arange(x.shape[-1]) >= lengths[:, None])[:, None]).all((1, 2))
-    return finite
-
-
-def _place(part: Part, layout: Layout, starts: Ints, cells: Ints, values: Mapping[str, Floats]) -> None:
-    """Writes the scores of a part where they belong among those of all texts."""
-    if part.several:
-        for number, text in enumerate(part.members.tolist()):
-            if cells[text]:
-                rows, n, first = layout.queries(text), int(layout.sheet.lengths[text]), int(starts[text])
-                for name, x in part.values.items():
-                    values[name][first : first + int(cells[text])] = x[number, rows, :n].ravel()
-        return
-    for name, x in part.values.items():
-        steps = np.arange(x.shape[-1])
-        inside = steps < cells[part.members][:, None]  # of a text that failed, nothing
-        values[name][(starts[part.members][:, None] + steps)[inside]] = x[:, 0][inside]
 
 
 def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:

@@ -17,8 +17,8 @@ from attnflow.corpus.explainer import Explainer, Options
 from attnflow.corpus.plan import Shard
 from attnflow.corpus.row_inputs import prompt_input, with_answers
 from attnflow.corpus.schema import Explained
-from attnflow.corpus.sheet import Scored, Sheet
 from attnflow.corpus.stacked import Stacked
+from attnflow.corpus.text_arrays import Scored, Sheet
 from attnflow.errors import JobError
 from attnflow.jobs.store import Record
 from attnflow.jobs.workers import Died
