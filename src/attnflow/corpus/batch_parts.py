@@ -65,7 +65,7 @@ class Copies:
 
     def _begun(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
-            return x
+            return x.cpu()
         room = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
         return room.copy_(x, non_blocking=True)
 

@@ -89,7 +89,7 @@ class Stacked:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:
-            return self.pool.submit(self._alone, members, layout, failures, e)
+            return self.pool.submit(self._apart, members, layout, failures, e)
 
         def finished() -> list[Part]:
             try:
@@ -97,25 +97,25 @@ class Stacked:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as e:
-                return self._alone(members, layout, failures, e)
+                return self._apart(members, layout, failures, e)
 
         return self.pool.submit(finished)
 
-    def _alone(
+    def _apart(
         self, members: Ints, layout: Layout, failures: dict[int, Explained], reason: BaseException
     ) -> list[Part]:
-        """The texts of a batch that failed, one by one, so that one text harms no other."""
+        """The texts of a batch that failed, in halves of halves: one text harms no other, and memory may do for fewer."""
         if len(members) == 1:
             failures[int(members[0])] = failed_row(reason)
             return []
         parts = []
-        for member in np.split(members, len(members)):
+        for half in np.array_split(members, 2):
             try:
-                parts.append(self._run(member, layout)())
+                parts.append(self._run(half, layout)())
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as e:
-                failures[int(member[0])] = failed_row(e)
+                parts += self._apart(half, layout, failures, e)
         return parts
 
     def _run(self, members: Ints, layout: Layout) -> Pending:
@@ -257,7 +257,7 @@ class Stacked:
     def _placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         device = self.model.device
         if device.type != "cuda":
-            return dict(tensors)
+            return {name: x.to(device) for name, x in tensors.items()}
         return {name: x.pin_memory().to(device, non_blocking=True) for name, x in tensors.items()}
 
     def _flows(
