@@ -144,7 +144,7 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
     """
     paths = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
-        [sys.executable, "-c", "from attnflow.jobs.workers import serve; serve()"],
+        [sys.executable, "-P", "-c", "from attnflow.jobs.workers import serve; serve()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths},
