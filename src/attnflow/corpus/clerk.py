@@ -114,7 +114,7 @@ class Clerk:
             assert desk.sheet is not None
             ready = {number: one for number, one in enumerate(desk.inputs) if isinstance(one, Encoded)}
             arrays = columns_of(desk.sheet, rows, list(ready))
-            explained = iter(rows_of(desk.sheet, list(ready.values()), rows))
+            explained = iter(rows_of(list(ready.values()), rows))
             rows = [next(explained) if isinstance(one, Encoded) else one for one in desk.inputs]
         contents = table(shard.row, desk.texts, rows, self.columns, self.answers, arrays)
         file = write_shard(self.folder / shard.file, contents)

@@ -105,7 +105,7 @@ def table(
 ) -> pyarrow.Table:
     """The rows of a shard. first: the number of its first text in the whole input. answers: as in `schema`.
 
-    arrays: columns of scores that are Arrow's already, by `nested`; those of the rows are made here.
+    arrays: columns that are Arrow's already, by `nested` and `listed`; those of the rows are made here.
     """
     pa, _ = arrow()
     fields = schema(scores, answers)
@@ -117,9 +117,10 @@ def table(
         "prediction": [_plain(one.prediction) for one in rows],
     }
     for name in fields.names:
-        if name in scores:
-            made = None if arrays is None else arrays.get(name)
-            columns[name] = _nested([one.scores.get(name) for one in rows]) if made is None else made
+        if arrays is not None and name in arrays:
+            columns[name] = arrays[name]
+        elif name in scores:
+            columns[name] = _nested([one.scores.get(name) for one in rows])
         else:
             values = columns[name] if name in columns else [getattr(one, name) for one in rows]
             columns[name] = _array(values, fields.field(name).type)
@@ -182,6 +183,12 @@ def nested(
     pa, _ = arrow()
     inner = pa.ListArray.from_arrays(pa.array(_ends(widths), pa.int32()), pa.array(values))
     return pa.ListArray.from_arrays(pa.array(_ends(rows), pa.int32()), inner, mask=pa.array(missing))
+
+
+def listed(values: NDArray[np.int32], counts: NDArray[np.int64], missing: NDArray[np.bool_]) -> pyarrow.ListArray:
+    """Whole numbers one after another as a list for each text: counts of each."""
+    pa, _ = arrow()
+    return pa.ListArray.from_arrays(pa.array(_ends(counts), pa.int32()), pa.array(values), mask=pa.array(missing))
 
 
 def _ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Prediction
-from attnflow.corpus.schema import Explained, nested
+from attnflow.corpus.schema import Explained, listed, nested
 
 if TYPE_CHECKING:
     import pyarrow
@@ -87,19 +87,15 @@ def sheet_of(encoded: Sequence[Encoded], queries: Sequence[Sequence[int]], size:
     return Sheet(lengths, tensors, np.array([i for places in queries for i in places], np.int64), counts, size)
 
 
-def rows_of(sheet: Sheet, encoded: Sequence[Encoded], scored: Scored) -> list[Explained]:
-    """The rows of the texts of a sheet, whose labels are those of `encoded`; `columns_of` has their scores."""
-    query_ends = np.cumsum(sheet.query_counts)
+def rows_of(encoded: Sequence[Encoded], scored: Scored) -> list[Explained]:
+    """The rows of the texts of a sheet, whose labels are those of `encoded`; `columns_of` has their numbers."""
     rows = []
     for number, one in enumerate(encoded):
         if number in scored.failures:
             rows.append(scored.failures[number])
             continue
-        last, count = int(query_ends[number]), int(sheet.query_counts[number])
         row = Explained(
-            one.tokens, one.tensors["input_ids"][0].tolist(), one.special, one.word_ids, one.word_texts, None,
-            one.cut is not None,
-            sheet.queries[last - count : last].tolist() if scored.places is None else [int(scored.places[number])],
+            one.tokens, None, one.special, one.word_ids, one.word_texts, None, one.cut is not None, None,
             None if scored.predictions is None else scored.predictions.of(number),
             provenance=scored.records[scored.provenance[number]], **_about(scored.predictions, number),
         )  # fmt: skip
@@ -120,10 +116,29 @@ def _about(predictions: Predictions | None, text: int) -> dict[str, Any]:
 
 
 def columns_of(sheet: Sheet, scored: Scored, places: Sequence[int]) -> dict[str, pyarrow.ListArray]:
-    """The columns of scores of a whole shard. places: of the texts of the sheet in the shard."""
-    counts = sheet.query_counts.copy()
-    counts[list(scored.failures)] = 0
-    widths = np.repeat(sheet.lengths, counts)
-    rows, missing = np.zeros(sheet.size, np.int64), np.ones(sheet.size, bool)
-    rows[list(places)], missing[list(places)] = counts, counts == 0
-    return {name: nested(x, widths, rows, missing) for name, x in scored.values.items()}
+    """Columns of a whole shard: scores, and the numbers of tokens and queries. places: of the texts in the shard."""
+    ready = np.ones(len(sheet.lengths), bool)
+    ready[list(scored.failures)] = False
+    missing = np.ones(sheet.size, bool)
+    missing[list(places)] = ~ready
+
+    def counts_of(counts: Ints) -> Ints:
+        """Of all texts of the shard."""
+        every = np.zeros(sheet.size, np.int64)
+        every[list(places)] = np.where(ready, counts, 0)
+        return every
+
+    def numbers(values: Ints, counts: Ints) -> pyarrow.ListArray:
+        own = values[np.repeat(ready, counts)].astype(np.int32)
+        return listed(own, counts_of(counts), missing)
+
+    widths = np.repeat(sheet.lengths, np.where(ready, sheet.query_counts, 0))
+    rows = counts_of(sheet.query_counts)
+    queries = (
+        (sheet.queries, sheet.query_counts) if scored.places is None else (scored.places, np.ones_like(scored.places))
+    )
+    return {
+        "token_ids": numbers(sheet.tensors.get("input_ids", np.empty(0, np.int64)), sheet.lengths),
+        "queries": numbers(*queries),
+        **{name: nested(x, widths, rows, missing) for name, x in scored.values.items()},
+    }
