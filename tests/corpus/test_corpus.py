@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -529,6 +532,12 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "workers=2 goes with ray=True: give that too"),
+        ({"processes": True}, "processes=True: expected a whole number from 0"),
+        ({"processes": -1}, "processes=-1: expected a whole number from 0"),
+        (
+            {"processes": 2, "words": True},
+            "processes=2 goes with jobs that explain many texts at once, and this one goes text by text: leave it out",
+        ),
         ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 goes with ray=True: give that too"),
         ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),
         ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
@@ -695,3 +704,18 @@ def test_the_benchmark(tmp_path: Path) -> None:
     assert set(found["texts_per_second"]) == {"forward", corpus.BACKWARD, "by hand", *jobs}
     assert set(found["running"]) == jobs
     assert all(rate > 0 for rate in found["texts_per_second"].values()) and all(x > 0 for x in found["costs"].values())
+
+
+class Own:
+    """A tokenizer whose class other processes cannot import."""
+
+
+def test_what_cannot_travel_is_done_in_threads() -> None:
+    with ExitStack() as stack:
+        assert clerk.hire(lambda: 1, 2, stack) is None  # type: ignore[arg-type, return-value]
+        Own.__module__ = "__main__"
+        sys.modules["__main__"].Own = Own  # type: ignore[attr-defined]
+        try:
+            assert clerk.hire(partial(str, Own()), 2, stack) is None  # type: ignore[arg-type]
+        finally:
+            del sys.modules["__main__"].Own  # type: ignore[attr-defined]

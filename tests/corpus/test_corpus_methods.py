@@ -424,3 +424,13 @@ def test_a_text_with_numbers_that_are_none_harms_no_other(methods: str, tmp_path
     table = rows(tmp_path / "out")
     assert [row["error"] for row in table] == [None, "empty", "model", "encoding", None]
     assert np.isfinite(table[0][methods]).all() and np.isfinite(table[4][methods]).all()
+
+
+def test_whole_numbers_with_a_point_are_numbers_of_classes(tmp_path: Path) -> None:
+    """As pandas writes a column of them in which a cell is missing."""
+    source = tmp_path / "t.csv"
+    source.write_text("text,label\nthe key,1.0\nthe key,1\nthe key,yes\nthe key,\n")
+    explain_corpus(source, tmp_path / "out", bert(), methods="gradient", answer_column="label")
+    table = rows(tmp_path / "out")
+    assert [row["answer"] for row in table] == ["yes", "yes", "yes", None]
+    assert [row["error"] for row in table] == [None, None, None, "answer"]

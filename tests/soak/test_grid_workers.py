@@ -79,6 +79,20 @@ def _failing(sentence: str) -> int:
     raise JobError(sentence)
 
 
+def test_a_worker_that_cannot_start() -> None:
+    with pytest.raises(JobError) as e, crew(None, partial(os._exit, 3), 2) as do:
+        list(do(operator.add, {0: 1}))
+    assert str(e.value) == "one of 2 workers could not start; what it said stands above"
+
+
+def test_the_working_folder_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the user's there must not take the place of a module."""
+    (tmp_path / "queue.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    with crew(None, os.getpid, 2) as do:
+        assert all(other != 0 for _, other in do(operator.sub, {1: os.getpid()}))
+
+
 SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -177,10 +178,13 @@ def _write(clerk: Clerk, task: tuple[Shard, Scored]) -> Record:
 
 
 def hire(load: Callable[[], Clerk], count: int, stack: ExitStack) -> Clerks | None:
-    """So many clerks in processes of their own; None where what they need cannot travel, such as a tokenizer in Python."""
+    """So many clerks in processes of their own; None where what they need cannot travel, as a tokenizer of one's own."""
     try:
-        pickle.dumps(load)
+        message = pickle.dumps(load)
+        pickle.loads(message)
     except Exception:  # whatever a tokenizer holds
+        return None
+    if b"__main__" in message or not sys.executable:  # a class of the caller's script, which other processes do not run
         return None
     return Clerks([stack.enter_context(helper(partial(_settled, load))) for _ in range(count)], stack)
 

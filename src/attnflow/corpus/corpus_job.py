@@ -119,7 +119,8 @@ def explain_corpus(
         is in work when a job is killed is done again. By default 1,024, and 4,096 on a GPU; 256 where each text takes
         passes of its own, and 64 prompts.
     processes: that read, tokenize and write beside the one that has the model, so that these cost a GPU no time; 0 does it
-        in threads. By default none where the model runs on a CPU, and on a GPU one for each core but two, 12 at most.
+        in threads. At most one for each core. By default none where the model runs on a CPU, and on a GPU one for each
+        core but two, 12 at most. For jobs that explain many texts at once.
     ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
     gpus_per_worker: how much of a GPU each worker takes, such as 0.25, or how many GPUs; by default they share all.
     progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
@@ -174,6 +175,9 @@ def explain_corpus(
         checks = explain.checked(loaded, memory)
         together = batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU)
         options = tried(loaded, checks, request.options(explain.layer_count(checks), together), explain.PROBE)
+        count = _processes(
+            processes, device, cores() if place is None else place.cpus, explain.at_once(checks, options)
+        )
         most = shard_texts or shard_size(device, options)
         shards = planned(corpus, options, loaded.limit(), most, samples, progress.count)
         gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
@@ -182,10 +186,11 @@ def explain_corpus(
             group = cluster.reserve(connection, place)  # before there is a folder: perhaps there is no room
         store = stack.enter_context(_store(output, settings, shards))
         before = sum(record["texts"] for record in store.records.values())
-        clerks = _processes(processes, device, cores() if place is None else place.cpus)
-        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output), clerks)
-        stack.callback(progress.close)
         left = {shard.number: shard for shard in shards.values() if shard.file not in store.records}
+        spec = work.Spec(
+            {**loading, "model": model}, loaded.name, corpus, options, str(output), min(count, len(left))
+        )  # fmt: skip
+        stack.callback(progress.close)
         if place is None:
             worker = work.Worker(spec, loaded)
             stack.callback(worker.close)
@@ -203,13 +208,21 @@ def explain_corpus(
     return cast("CorpusSums", {**sums, **more})
 
 
-def _processes(processes: int | None, device: str, cpus: int) -> int:
-    """How many read, tokenize and write beside the model: two cores are for the model and for what comes out of it."""
+def _processes(processes: int | None, device: str, cpus: int, at_once: bool) -> int:
+    """How many read, tokenize and write beside the model: two cores are for the model and for what comes out of it.
+
+    at_once: whether texts are explained at once, which is what they are for.
+    """
     if processes is None:
-        return 0 if device == "cpu" else max(0, min(cpus - 2, MOST_PROCESSES))
+        return 0 if device == "cpu" or not at_once else max(0, min(cpus - 2, MOST_PROCESSES))
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 0:
         raise InputError(f"processes={processes!r}: expected a whole number from 0")
-    return processes
+    if processes and not at_once:
+        raise InputError(
+            f"processes={processes} goes with jobs that explain many texts at once, and this one goes text by text: leave "
+            "it out"
+        )
+    return min(processes, cpus)
 
 
 def _check_output(output: Path, resume: bool) -> None:

@@ -70,6 +70,11 @@ def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True
     return groups
 
 
+def at_once(checks: Checked, options: Options) -> bool:
+    """Whether texts that run together are also explained together: padding must change nothing, in one stack of layers."""
+    return checks.padding is not False and not checks.stack.cross and options.is_together
+
+
 class Explainer:
     """One model that explains lists of texts. The flows of a batch are solved while the model runs the next ones.
 
@@ -85,7 +90,7 @@ class Explainer:
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
         self.together = self.checked.padding is not False and not stack.cross
-        self.stacked = self.together and options.is_together
+        self.stacked = at_once(self.checked, options)
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -69,5 +70,6 @@ def label_of(model: Runner, options: Options, encoded: Encoded) -> int | str | N
     if label is None:
         return options.answer
     names = map(str, (getattr(model.config, "id2label", None) or {}).values())
-    is_number = label.isdecimal() and label not in names and not writes_words(model)
-    return int(label) if is_number else str(label)
+    # a column of whole numbers in which a cell is missing has them as 1.0
+    is_number = re.fullmatch(r"[0-9]+(\.0)?", label) and label not in names and not writes_words(model)
+    return int(float(label)) if is_number else str(label)

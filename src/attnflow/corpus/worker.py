@@ -95,10 +95,8 @@ class Worker:
             self.desks = None
             self.stack.__exit__(type(e), e, e.__traceback__)  # nobody goes on with what this leaves
             if isinstance(e, Died):
-                raise JobError(
-                    f"one of {self.spec.clerks} processes that read and write beside the model died, most often because "
-                    "memory ran out: give fewer processes, and run the same again"
-                ) from None
+                whose = f"{self.spec.clerks} processes that read and write beside the model"
+                raise JobError(e.sentence(whose, "give fewer processes")) from None
             raise
 
     def _through(self, desks: Desks, coming: Iterator[Shard], advance: Advance) -> Iterator[Record]:

@@ -215,12 +215,15 @@ def answer_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
 def signed_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
     """The same with nothing cut off: positive shares add up to one, negative ones are measured by the same sum.
 
-    >>> signed_shares(torch.tensor([3.0, 1.0, -2.0]))
-    tensor([ 0.7500,  0.2500, -0.5000])
+    Where nothing speaks for the answer, there is no such sum, and the negative ones add up to -1.
+
+    >>> signed_shares(torch.tensor([3.0, 1.0, -2.0])), signed_shares(torch.tensor([-3.0, -1.0]))
+    (tensor([ 0.7500,  0.2500, -0.5000]), tensor([-0.7500, -0.2500]))
     """
     shares = parts.clone()
     shares[..., list(left_out)] = 0
     total = shares.clamp(min=0).sum(-1, keepdim=True)
+    total = torch.where(total == 0, shares.abs().sum(-1, keepdim=True), total)
     return shares / torch.where(total == 0, 1, total)
 
 

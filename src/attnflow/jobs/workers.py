@@ -32,7 +32,17 @@ AHEAD = 2
 
 
 class Died(JobError):
-    """A process that is gone before it has done its task."""
+    """A process that is gone before it has done its task. loaded: whether it had its tool by then."""
+
+    def __init__(self, message: str, loaded: bool = True) -> None:
+        super().__init__(message)
+        self.loaded = loaded
+
+    def sentence(self, whose: str, advice: str) -> str:
+        """What to say of it. whose: of how many it was one. advice: what to do where memory ran out."""
+        if self.loaded:
+            return f"one of {whose} died, most often because memory ran out: {advice}, and run the same again"
+        return f"one of {whose} could not start; what it said stands above"
 
 
 class Crew(Protocol[Tool_co]):
@@ -126,11 +136,8 @@ class _Several(Generic[Tool]):
     def _deaths(self, futures: Iterable[Future[Any]]) -> Iterator[None]:
         try:
             yield
-        except Died:
-            raise JobError(
-                f"one of {self.workers} workers died, most often because memory ran out: give fewer workers, and run the "
-                "same again"
-            ) from None
+        except Died as e:
+            raise JobError(e.sentence(f"{self.workers} workers", "give fewer workers")) from None
         finally:
             for future in futures:
                 future.cancel()
@@ -142,7 +149,7 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
 
     An error ends it in the middle of its task, and so does the end of the process that started it.
     """
-    paths = os.pathsep.join(path for path in sys.path if path)
+    paths = os.pathsep.join(str(path) for path in sys.path if str(path))
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", "from attnflow.jobs.workers import serve; serve()"],
         stdin=subprocess.PIPE,
@@ -152,6 +159,7 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
     tasks, results = process.stdin, process.stdout
     assert tasks is not None and results is not None
     thread = ThreadPoolExecutor(1, "attnflow-helper")
+    loaded = threading.Event()
 
     def exchange(message: Any) -> Any:
         """Every message has one reply: a result, or what was raised."""
@@ -160,7 +168,7 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
             tasks.flush()
             done, reply = pickle.load(results)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            raise Died("a process that works beside this one died, most often because memory ran out") from None
+            raise Died("a process that works beside this one died", loaded.is_set()) from None
         if not done:
             raise reply
         return reply
@@ -168,7 +176,11 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
     def do(work: Callable[[Tool, T], R], task: T) -> Future[R]:
         return thread.submit(exchange, pickle.dumps((work, task), pickle.HIGHEST_PROTOCOL))
 
-    loading = thread.submit(exchange, pickle.dumps(load, pickle.HIGHEST_PROTOCOL))
+    def start() -> None:
+        exchange(pickle.dumps(load, pickle.HIGHEST_PROTOCOL))
+        loaded.set()
+
+    loading = thread.submit(start)
     try:
         yield do
         thread.shutdown(cancel_futures=True)
