@@ -149,8 +149,8 @@ def run(
         int | None,
         typer.Option(
             min=0,
-            help="Processes that read, tokenize and write beside the model, for methods that explain many texts at once; none "
-            "by default where it runs on a CPU, and on a GPU one for each core but two.",
+            help="Processes that read, tokenize and write beside the model, for methods that explain many texts at once; "
+            "none by default where it runs on a CPU, and on a GPU one for each core but two.",
         ),
     ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
