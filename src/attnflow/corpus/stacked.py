@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ WAITING = 4
 
 
 Pending = Callable[[], Part]
+T = TypeVar("T")
 
 
 class Stacked:
@@ -84,20 +86,11 @@ class Stacked:
 
     def _begun(self, members: Ints, layout: Layout, failures: dict[int, Explained]) -> Future[list[Part]]:
         """Starts a batch, whose rest is done while others run."""
-        try:
-            work = self._run(members, layout)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as e:
-            return self.pool.submit(self._apart, members, layout, failures, e)
+        work = _attempt(lambda: self._run(members, layout))
 
         def finished() -> list[Part]:
-            try:
-                return [work()]
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as e:
-                return self._apart(members, layout, failures, e)
+            part = work if isinstance(work, BaseException) else _attempt(work)
+            return self._apart(members, layout, failures, part) if isinstance(part, BaseException) else [part]
 
         return self.pool.submit(finished)
 
@@ -108,15 +101,14 @@ class Stacked:
         if len(members) == 1:
             failures[int(members[0])] = failed_row(reason)
             return []
-        parts = []
+        parts: list[Part] = []
         for half in np.array_split(members, 2):
-            try:
-                parts.append(self._run(half, layout)())
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as e:
-                parts += self._apart(half, layout, failures, e)
+            part = _attempt(partial(self._explained, half, layout))
+            parts += self._apart(half, layout, failures, part) if isinstance(part, BaseException) else [part]
         return parts
+
+    def _explained(self, members: Ints, layout: Layout) -> Part:
+        return self._run(members, layout)()
 
     def _run(self, members: Ints, layout: Layout) -> Pending:
         """Runs the model on a batch, and returns what waits for its results."""
@@ -317,6 +309,16 @@ class Stacked:
         if self.options.has_answers:
             about = {i: answer_text(self.model, kind, [i]) for i in np.unique(numbers[answered, 0]).tolist()}
         return Predictions(kind, numbers, chances, answered, names, about)
+
+
+def _attempt(work: Callable[[], T]) -> T | BaseException:
+    """What comes of it, or what it raises: without the frames of the failure, which hold on to the memory of a batch."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:
+        return e.with_traceback(None)
 
 
 def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
