@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -155,18 +156,18 @@ class Clerks:
     """Clerks in processes of their own, which take turns: the one that begins a shard also writes it."""
 
     def __init__(self, clerks: Sequence[Helper[Clerk]], stack: ExitStack) -> None:
-        self.clerks = clerks
+        self.turns = cycle(clerks)
+        self.begun: dict[int, Helper[Clerk]] = {}  # who has which shard
         self.collecting = ThreadPoolExecutor(max(2, len(clerks)), "attnflow-write")
         stack.callback(self.collecting.shutdown, cancel_futures=True)
 
-    def _of(self, shard: Shard) -> Helper[Clerk]:
-        return self.clerks[shard.number % len(self.clerks)]
-
     def sheet(self, shard: Shard) -> Future[Sheet]:
-        return self._of(shard)(_sheet, shard)
+        self.begun[shard.number] = next(self.turns)
+        return self.begun[shard.number](_sheet, shard)
 
     def write(self, shard: Shard, collect: Callable[[], Scored]) -> Future[Record]:
-        return self.collecting.submit(lambda: self._of(shard)(_write, (shard, collect())).result())
+        clerk = self.begun.pop(shard.number)
+        return self.collecting.submit(lambda: clerk(_write, (shard, collect())).result())
 
 
 def _sheet(clerk: Clerk, shard: Shard) -> Sheet:

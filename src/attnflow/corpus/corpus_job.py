@@ -198,7 +198,7 @@ def explain_corpus(
         else:
             del loaded  # the workers load their own
             start = partial(work.on_cluster, _anywhere(spec))
-            results = cluster.run(connection, place, group, start, left, progress.warn)
+            results = cluster.run(connection, place, group, start, left, progress.warn, spec.clerks)
             records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
         try:
             sums = _run(store, shards, records, progress)

@@ -106,7 +106,8 @@ class Explainer:
         rest = {i: one for i, one in enumerate(inputs) if isinstance(one, Encoded)}
         sizes = [(i, int(one.tensors["input_ids"].shape[1])) for i, one in rest.items()]
         pending: list[Future[Solved]] = []
-        for members in batches(sizes, self.options.batch_tokens if self.together else 1, not self.linear):
+        one_by_one = not self.together or self.options.is_by_text  # each then counts when it is done
+        for members in batches(sizes, 1 if one_by_one else self.options.batch_tokens, not self.linear):
             pending += self._batch(members, [rest[i] for i in members])
             advance(len(members), sum(int(rest[i].tensors["input_ids"].shape[1]) for i in members))
             waiting = [f for f in pending if not f.done()]

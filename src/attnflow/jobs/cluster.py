@@ -263,10 +263,12 @@ def run(
     start: Callable[[int], Callable[[list[T]], Iterator[R]]],
     tasks: Mapping[int, T],
     say: Callable[[str], None],
+    helpers: int = 0,
 ) -> Iterator[R]:
     """The results of tasks, as they come. Ray restarts a worker that dies, and does its tasks again.
 
     start: makes, in a worker with so many cores, what gives the results of tasks in their order; it travels, as tasks do.
+    helpers: processes that work for each worker, which takes so many more tasks at once that all of them have some.
     """
     if not tasks:
         return
@@ -286,7 +288,7 @@ def run(
 
     def next_batch() -> list[tuple[int, T]]:
         """A worker has one batch at a time, so that it is known which one kills it."""
-        size = max(1, min(TOGETHER, len(left) // (2 * len(bundles))))
+        size = max(1, min(TOGETHER * (1 + helpers), len(left) // (2 * len(bundles))))
         return [left.popleft() for _ in range(min(size, len(left)))]
 
     try:
